@@ -1,6 +1,6 @@
 """The metadata of a tiny checkpoint, for the tests that write or damage one."""
 
-from nanogpt.decoder.checkpoint import FORMAT
+from nanogpt.decoder.checkpoint import FORMAT, config_to_json
 
 CHARS = "abcdefghijklm"
 
@@ -8,7 +8,7 @@ CHARS = "abcdefghijklm"
 def meta_of(model, **changes):
     meta = {
         "format": FORMAT,
-        "config": {**vars(model.config), "per_head": True},
+        "config": config_to_json(model.config),
         "vocabulary": CHARS,
         "corpus": {"name": "fox", "sha256": "0" * 64},
         "step": 1200,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from conftest import seeded, tiny_model
 
 from nanogpt.data import CharTokenizer
-from nanogpt.generation import complete
+from nanogpt.engines.generation import complete
 from nanogpt.sampling import PLAIN
 from nanogpt.serving.http import Server, listening
 

@@ -8,20 +8,21 @@ from copy import deepcopy
 import torch
 from conftest import seeded
 from decoding_fixtures import V, build, text
+from shapes import COMBINED
 
-from nanogpt.generation import generate
+from nanogpt.engines.generation import generate
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import sequence
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.sequence import BlockManager, Request, block_hash
 
-MODERN = {"rope": True, "qk_norm": True, "rms_norm": True, "relu2": True, "bias": False}
-FORMS = {  # every form that the model has, in 2 layers: one alone hides what a chunk may see
+FORMS = {  # of 2 layers: one alone hides what a chunk may see
     "heads": {"per_head": True, "n_head": 2},
     "batched": {},
-    "shared": {"n_kv_head": 2} | MODERN,
+    "shared": COMBINED["the keeper"] | {"n_kv_head": 2},
     "windows": {"n_kv_head": 1, "window": 5, "sinks": 2, "full_every": 2},
+    "gates": COMBINED["Gemma 2"],
 }
 SAMPLINGS = [PLAIN, SamplingParams(0.7), SamplingParams(top_k=4), SamplingParams(1.3, top_p=0.8)]
 SAMPLINGS += [SamplingParams(greedy=True)]

@@ -16,16 +16,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hypothesis import settings
+from shapes import config_of
 
 import nanogpt.series.patches  # noqa: F401  first, as it makes importing nbformat quick
 from nanogpt import timing
 from nanogpt.cache import DynamicCache, StaticCache, cache_owners
 from nanogpt.config import GPTConfig
 from nanogpt.data import CharTokenizer, Corpus
-from nanogpt.decoder.pack import pack_heads
+from nanogpt.decoder.pack import build_model, pack_heads
 from nanogpt.engines.toolchain import CannotBuild, compiler
 from nanogpt.files import sha256
-from nanogpt.model import GPT, Head
+from nanogpt.model import GPT, Head, LanguageModel
 
 pytest_plugins = ["engine_fixtures", "fault_fixtures"]
 torch.set_num_threads(1)
@@ -83,7 +84,7 @@ def pytest_fixture_setup():
 
 DESIGNS = [None, DynamicCache, StaticCache]
 CACHES = [DynamicCache, StaticCache]
-FORMS = [True, False]  # per_head
+FORMS = [True, False]  # per_head: a GPT, a Decoder
 
 
 def name(value) -> str:
@@ -100,20 +101,24 @@ def tokens(*shape: int, vocab: int = 13, seed: int = 0) -> torch.Tensor:
     return torch.randint(vocab, shape, generator=seeded(seed))
 
 
-def tiny_model(per_head: bool = True, dtype=torch.float32, head=Head, **changes) -> GPT:
-    """A model of 2 layers and 2 heads in eval mode; both forms carry the same weights."""
+def tiny_model(per_head: bool = True, dtype=torch.float32, head=Head, **changes) -> LanguageModel:
+    """A model of 2 layers and 2 heads in eval mode: a GPT, or a Decoder of the same weights.
+
+    With changes that the lecture does not have it is a Decoder in any case.
+    """
     sizes = {"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16}
-    shape = GPTConfig(**(sizes | {"dropout": 0.2} | changes))
-    model = GPT(shape, head=head, generator=seeded(7))
+    config = config_of(**(sizes | {"dropout": 0.2} | changes))
+    lecture = isinstance(config, GPTConfig)
+    model = GPT(config, head, seeded(7)) if lecture else build_model(config, seeded(7))
     with torch.no_grad():
         for parameter in model.parameters():
             drawn = 0.1 * torch.randn(parameter.shape, generator=seeded(8))
             parameter.copy_(25 * parameter if parameter.ndim == 2 else parameter + drawn)
     model = model.to(dtype).eval()
-    return model if per_head else pack_heads(model)
+    return model if per_head or not lecture else pack_heads(model)
 
 
-def count_updates(model: GPT) -> list[int]:
+def count_updates(model: LanguageModel) -> list[int]:
     """Watch the caches that are on: the list gets one entry (rows given) for each update."""
     calls = []
     for owner in cache_owners(model):
@@ -127,11 +132,11 @@ def count_updates(model: GPT) -> list[int]:
     return calls
 
 
-def has_cache(model: GPT) -> bool:
+def has_cache(model: LanguageModel) -> bool:
     return any(module.__dict__.get("cache") is not None for module in model.modules())
 
 
-def state_of(model: GPT) -> dict:
+def state_of(model: LanguageModel) -> dict:
     """What a generation must leave as it found it: every module's mode and cache."""
     return {key: (m.training, m.__dict__.get("cache")) for key, m in model.named_modules()}
 

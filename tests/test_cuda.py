@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import seeded, tiny_model, tokens
 from pretend_cuda import PretendCuda
+from shapes import COMBINED
 from training_fixtures import ctrl_c, fresh, stop_at, weights
 
 from nanogpt import complete, generate
@@ -23,8 +24,9 @@ from nanogpt.caches.int8 import Int8Cache
 from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
 from nanogpt.comparison import compare
-from nanogpt.config import GPTConfig
 from nanogpt.decoder.checkpoint import load_checkpoint
+from nanogpt.decoder.config import DecoderConfig
+from nanogpt.decoder.model import Decoder
 from nanogpt.device import pick_device
 from nanogpt.engines import base
 from nanogpt.engines.compiled import Graph, GraphLoop
@@ -32,7 +34,6 @@ from nanogpt.engines.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached
 from nanogpt.engines.exact import exact
 from nanogpt.engines.native import Native
-from nanogpt.model import GPT
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.timing import summary
 from nanogpt.training.loop import train
@@ -44,10 +45,12 @@ SAMPLING = [
     SamplingParams(temperature=0.7, top_k=5),
     SamplingParams(top_p=0.8),
 ]
-SHARED = GPTConfig(
-    **{"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16},
-    **{"per_head": False, "n_kv_head": 1, "window": 6, "sinks": 2, **MODERN},
-)
+SIZES = {"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16}
+BEYOND = {
+    "the keeper's": {**MODERN, "n_kv_head": 1, "window": 6, "sinks": 2},
+    "all at once": COMBINED["all at once"] | {"full_every": 2},
+    "GPT-2's": COMBINED["GPT-2"],
+}
 RECIPE = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, warmup=3)
 
 
@@ -110,9 +113,10 @@ def test_texts_are_those_of_the_cpu_and_the_host_waits_once_for_each(gpu):
         assert waits == 1, (way, sampling, gpu.waits)
 
 
+@pytest.mark.parametrize("fields", BEYOND.values(), ids=BEYOND)
 @pytest.mark.parametrize("cache", [*CACHES, RollingCache])
-def test_newer_architectures_too(gpu, cache):
-    model = sharpened(GPT(SHARED)).eval()
+def test_newer_architectures_too(gpu, cache, fields):
+    model = sharpened(Decoder(DecoderConfig(**SIZES | fields))).eval()
     prompt = tokens(2, 5)
     expected = complete(model, prompt, 12, cache=cache, generator=seeded(1))
     there = deepcopy(model).to("cuda"), prompt.to("cuda")

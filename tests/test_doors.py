@@ -46,12 +46,16 @@ CURES = "pass |choose|must be|correct it|correct the path|train again|build the 
 RIGHT = (TypeError, ValueError, OSError, CannotBuild)  # CheckpointError, CorpusError: ValueErrors
 TOKENS = torch.tensor([[1, 2, 3]])
 MODEL = tiny_model()
+PACKED = tiny_model(per_head=False)
 SHAPE = {"model": MODEL, "prompt": TOKENS, "n_new": 2}
 ONE = {"k": torch.zeros(1, 3, 8), "v": torch.zeros(1, 3, 8), "pos": torch.arange(3)}
 CORPUS = Corpus("abcdefghijklm" * 40, "letters", "0")
 # The arguments with which a name works, where it does not do so without any.
 WORKING = {
     "GPT": {"config": MODEL.config, "generator": None},
+    "Decoder": {"config": PACKED.config, "generator": None},
+    "pack_heads": {"model": MODEL},
+    "unpack_heads": {"model": PACKED},
     "CharTokenizer": {"vocabulary": "abc"},
     "draw_noise": {"n_new": 2, "batch": 1, "vocab_size": 5, "generator": None},
     "generate": SHAPE
@@ -73,17 +77,19 @@ WORKING = {
     "PromptLookup": {"n": 2, "k": 2},
     "DraftModel": {"model": MODEL, "k": 2, "engine": None},
     "exact": {"model": MODEL},
+    "fit": {"model": tiny_model(), "corpus": CORPUS, "steps": 1, "batch_size": 1, "lr": 1e-3}
+    | {"eval_every": 1, "eval_batches": 1, "seed": 1},
     "train": {"model": MODEL, "corpus": CORPUS, "config": nanogpt.TrainConfig(steps=1)}
     | {"tokenizer": None, "out": None, "device": None, "resume": False, "watch": None},
     "RollingCache": {"window": 4, "sinks": 0},
 }
 for name in ("DynamicCache", "StaticCache", "Int8Cache", "PagedCache"):
     WORKING[name] = {"capacity": 8}
-ENGINES = "Batched Compiled Flat Graph GraphLoop Native Native8 PerHead Rough8 Static Uncached"
+ENGINES = "Batched Compiled Flat Graph GraphLoop Native Native8 PerHead Static Uncached"
 for name in ENGINES.split():
     WORKING[name] = {"config": MODEL.config, "batch": 1, "capacity": 8}
     WORKING[name] |= {"dtype": torch.float32, "device": "cpu"}
-CONFIGS = {"GPTConfig", "SamplingParams", "TrainConfig"}
+CONFIGS = {"GPTConfig", "DecoderConfig", "SamplingParams", "TrainConfig"}
 CACHES = {name: {"capacity": 24} for name in ("DynamicCache", "StaticCache", "Int8Cache")}
 CACHES |= {"PagedCache": {"capacity": 24}, "RollingCache": {"window": 24}}
 

@@ -14,8 +14,10 @@ import pytest
 import nanogpt
 
 PACKAGE = Path(nanogpt.__file__).parent
-LESSON = "config console files device data attention cache model sampling generation".split()
-LESSON += "comparison timing".split()
+LESSON = (
+    "config console files device data attention cache model sampling generation fitting".split()
+)
+LESSON += "comparison timing minimal".split()
 FOLDERS = "decoder training caches engines serving verify bench export cluster series cli".split()
 
 
@@ -93,7 +95,12 @@ def test_the_public_door_and_figures_load_no_torch(first):
 
 @pytest.mark.parametrize(("package", "room"), [("IPython", "series"), ("argparse", "cli")])
 def test_one_room_alone_knows(package, room):
-    assert {room_of(name) for name in MODULES if package in outside(name)} == {room}
+    rooms = {room_of(name) for name in MODULES if package in outside(name)}
+    assert rooms - {"minimal"} == {room}
+
+
+def test_the_whole_lesson_in_one_file_needs_torch_alone():
+    assert outside("minimal") - set(sys.stdlib_module_names) == {"torch"}
 
 
 def test_config_knows_neither_tensors_nor_files():

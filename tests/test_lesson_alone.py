@@ -10,24 +10,23 @@ import nanogpt
 PROGRAM = """
 import torch
 import nanogpt
-from nanogpt import GPT, GPTConfig, TrainConfig, DynamicCache, StaticCache
-from nanogpt import compare, complete, load_checkpoint, train
+from nanogpt import GPT, GPTConfig, DynamicCache, StaticCache
+from nanogpt import compare, fit
 from nanogpt.data import CharTokenizer, Corpus
+from nanogpt.generation import complete, generate
 from nanogpt.timing import duel
 
 text = "the quick brown fox jumps over the lazy dog.\\n" * 200
 corpus = Corpus(text, "fox", "0")
 tokenizer = CharTokenizer(text)
 model = GPT(GPTConfig(len(tokenizer), block_size=16, n_layer=1, n_head=2, n_embd=8))
-config = TrainConfig(steps=3, batch_size=4, warmup=1, eval_every=3, eval_batches=1)
-history = train(model, corpus, config, tokenizer=tokenizer, out="fox")
-saved = load_checkpoint("fox")
+history = fit(model, corpus, steps=3, batch_size=4, eval_every=3, eval_batches=1)
 prompt = tokenizer.encode("the")[None]
 caches = (None, DynamicCache, StaticCache)
-texts = [complete(saved.model, prompt, 9, cache=cache) for cache in caches]
+texts = [complete(model, prompt, 9, cache=cache) for cache in caches]
 assert torch.equal(texts[0], texts[1]) and torch.equal(texts[0], texts[2])
-assert compare(saved.model, prompt, 9).equal
-ways = [lambda: nanogpt.generate(saved.model, prompt, 5, cache=c) for c in (None, DynamicCache)]
+assert compare(model, prompt, 9).equal
+ways = [lambda: generate(model, prompt, 5, cache=c) for c in (None, DynamicCache)]
 assert duel(*ways, repeats=2)
 print(nanogpt.__file__, history["step"])
 """

@@ -14,7 +14,10 @@ from server_fixtures import Counted
 
 import nanogpt
 from nanogpt.config import SIZES, GPTConfig
+from nanogpt.decoder.model import Decoder
+from nanogpt.decoder.pack import as_decoder, build_model
 from nanogpt.device import pick_device
+from nanogpt.fitting import fit
 from nanogpt.generation import generate
 from nanogpt.model import GPT
 from nanogpt.series.execute import Strict, execute
@@ -25,7 +28,9 @@ from nanogpt.training.recipes import recipe_for
 from nanogpt.training.trainer import Trainer
 
 PACKAGE = Path(nanogpt.__file__).parent
-FORWARD = {"model.py", "attention.py"}  # a step of the model: counted on the path of a prompt
+DECODER = {"decoder/config.py", "decoder/layers.py", "decoder/model.py"}
+# A forward pass of the model and its shape: counted on the path of a prompt.
+FORWARD = {"model.py", "attention.py"} | DECODER
 
 
 @contextmanager
@@ -62,27 +67,38 @@ def files_of(call) -> set[str]:
     """The files of the package whose functions run during the call, in all threads."""
     with noted() as calls:
         call()
-    return {file for file, _ in calls}
+    return {file for file, _ in calls.copy()}
 
 
-def test_from_a_prompt_to_its_token():
-    model = GPT(GPTConfig(n_layer=1, block_size=32))
+@pytest.mark.parametrize("kind", [GPT, Decoder])
+def test_from_a_prompt_to_its_token(kind):
+    shape = GPTConfig(n_layer=1, block_size=32)
+    model = GPT(shape) if kind is GPT else as_decoder(GPT(shape))
     prompt = torch.ones(1, 3, dtype=torch.int64)
     files = files_of(lambda: list(generate(model, prompt, 5)))
     assert {"generation.py", "model.py", "attention.py", "cache.py", "sampling.py"} <= files
+    lesson = {name for name in files if "/" not in name}
+    assert len(lesson) <= 8, files
+    assert files - lesson == (set() if kind is GPT else DECODER)
+
+
+def test_the_training_loop_of_the_lesson(corpus):
+    model = GPT(GPTConfig(len(set(corpus.text)), block_size=16, n_layer=1, n_head=2, n_embd=8))
+    files = files_of(lambda: fit(model, corpus, steps=2, eval_every=2, eval_batches=1))
+    assert {"fitting.py", "data.py", "model.py", "attention.py"} <= files
     assert len(files) <= 8, files
     assert not [name for name in files if "/" in name], "all are files of the lesson"
 
 
-@pytest.mark.parametrize("recipe", ["lecture", "fast"])
+@pytest.mark.parametrize("recipe", ["lecture", "fast", "sprint"])
 def test_a_training_step(recipe):
     train, shape = recipe_for(recipe, SIZES["small"])
     data = torch.randint(65, (5000,))
-    trainer = Trainer(GPT(shape), data, train, torch.Generator(), pick_device("cpu"))
+    model = as_decoder(build_model(shape))  # as `train` packs a list of heads
+    trainer = Trainer(model, data, train, torch.Generator(), pick_device("cpu"))
     files = files_of(lambda: trainer.step(3))
-    assert {"trainer.py", "data.py", "model.py", "attention.py"} <= files
-    assert len(files) <= 6, files
-    assert not [name for name in files if "/" in name], "all are files of the lesson"
+    assert {"training/trainer.py", "data.py", "model.py", "decoder/model.py"} <= files
+    assert len(files - FORWARD) <= 4, files
 
 
 @pytest.mark.parametrize("backend", [ModuleBackend, NativeBackend])
@@ -100,7 +116,7 @@ def test_a_request_over_http(backend):
         ask(connection)
         calls.clear()
         ask(connection)
-        files = {file for file, _ in calls}
+        files = {file for file, _ in calls.copy()}
         connection.close()
     assert {"serving/http.py", "serving/batch.py", "serving/sequence.py"} <= files
     assert len(files - FORWARD) <= 10, files
@@ -114,7 +130,7 @@ def test_a_notebook(tmp_path):
     source = write(tmp_path / "00_one.ipynb", "print(1)")
     with noted() as calls:
         execute(source, tmp_path / "out.ipynb", {})
-    files = {file for file, _ in calls}
+    files = {file for file, _ in calls.copy()}
     assert len(files) <= 8, files
     paths = [path for _, path in calls if path[-1] == "execute_cell"]
     steps = ("execute", Strict.execute_managed_notebook.__name__, "execute_cell")

@@ -1,5 +1,6 @@
 """The promise of this package: a faster way to decode gives the tokens of the slow one.
 
+Every field of a config beside every path is in test_every_decoder.py; here are the combinations.
 The slow one is `plain_loop` below, the lecture's: the whole text through the model for every token,
 then one draw. It knows no cache, engine or draft. The noise of all draws is known before the first,
 so a token depends on the text before it alone: whatever computes the same logits must draw the same
@@ -18,6 +19,7 @@ import torch
 from conftest import seeded, state_of
 from decoding_fixtures import V, build
 from draft_fixtures import PartlyRight, Right, Wrong
+from shapes import NO_BIAS, RELU2, RMS, ROPE
 
 import nanogpt
 from nanogpt.decoder.pack import unpack_heads
@@ -28,15 +30,15 @@ WINDOW = 5
 PAST_BLOCK = (16, 4)
 CONFIGS = {
     "lecture": {},
-    "rope": {"rope": True},
+    "rope": ROPE,
     "grouped": {"n_kv_head": 2},
     "window": {"window": WINDOW},
-    "sinks": {"window": WINDOW, "sinks": 2, "rope": True},
+    "sinks": {"window": WINDOW, "sinks": 2, **ROPE},
     "keeper": MODERN,
-    "modern": {"window": WINDOW, "full_every": 2, "n_kv_head": 1, "rope": True, "qk_norm": True}
-    | {"sinks": 1, "rms_norm": True, "relu2": True, "bias": False},
+    "modern": {"window": WINDOW, "full_every": 2, "n_kv_head": 1, **ROPE, "qk_norm": True}
+    | {"sinks": 1, **RMS, **RELU2, **NO_BIAS},
 }
-HAVE_HEADS = ("lecture", "rope", "keeper")  # a list of Heads has no groups and no windows
+COMPILED = ("lecture", "modern")  # each form and batch that Compiled decodes is a compilation
 CACHES = {
     "no cache": None,
     "dynamic": nanogpt.DynamicCache,
@@ -70,13 +72,10 @@ AXES = {
 
 def excluded(a, b) -> bool:
     """Whether two choices, in the order of AXES, cannot be combined."""
-    if a in ("heads", "Uncached", "PerHead") and b in CONFIGS:
-        return b not in HAVE_HEADS
-    # Not refused, but each form and batch is a compilation: "keeper" has what "rope" has.
-    if a == "Compiled" and b in (1, "rope", PAST_BLOCK):
-        return True
-    if a in ENGINES and b in CONFIGS:  # the others know no groups and no windows
-        return a != "Batched" and b not in HAVE_HEADS
+    if a in ("heads", "PerHead") and b in CONFIGS:
+        return b != "lecture"
+    if a == "Compiled" and (b in (1, PAST_BLOCK) or b in CONFIGS):
+        return b not in COMPILED
     if a == "no cache" and b in DRAFTS:  # rejected tokens could not be taken back
         return b != "no draft"
     # Where the window slides no cached row stays valid, and an engine's buffers end.
@@ -143,7 +142,7 @@ def model_of(config, form="batched", dtype=torch.float64, **sizes):
 def plain_loop(model, prompt, noise, how: nanogpt.SamplingParams):
     """The lecture's generate: crop, compute the whole text again, draw.  (B, T) -> (B, T + n)"""
     text = prompt
-    limit = model.config.positions or len(noise) + prompt.shape[1]
+    limit = model.config.max_positions or len(noise) + prompt.shape[1]
     for row in noise:
         logits = model(text[:, -limit:])[0][:, -1]
         probs = (logits / how.temperature).softmax(-1)
@@ -166,7 +165,7 @@ def test_the_tokens_are_those_of_the_plain_loop(form, way, draft, config, length
     dtype = torch.float32 if way in COMPILER else torch.float64
     model = model_of(config, form, dtype)
     small = model_of(config, dtype=dtype, n_layer=1)
-    lecture = model_of(config, "heads" if config in HAVE_HEADS else "batched")
+    lecture = model_of(config, "heads" if config == "lecture" else "batched")
     prompt = torch.randint(V, (batch, T), generator=seeded(T))
     u = torch.rand(n, batch, V, dtype=torch.float64, generator=seeded(42))
     text = plain_loop(lecture, prompt, -torch.log1p(-u).float(), sampling)

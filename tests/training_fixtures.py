@@ -11,15 +11,15 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from shapes import model_of
 
 from nanogpt.cli import main
 from nanogpt.cli.common import Parser
 from nanogpt.cli.train import options, train_on
 from nanogpt.config import GPTConfig
 from nanogpt.data import practice_corpus
-from nanogpt.decoder.pack import pack_heads
 from nanogpt.device import Device, pick_device
-from nanogpt.model import GPT
+from nanogpt.model import GPT, LanguageModel
 from nanogpt.training.loop import train
 from nanogpt.training.processes import joined
 from nanogpt.training.recipes import TrainConfig
@@ -31,11 +31,13 @@ FILES = (".safetensors", "-last.safetensors", "-last.state.safetensors")
 TINY = {"block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
 
 
-def fresh(corpus, per_head=True, *, dtype=torch.float32, **fields) -> GPT:
-    """A tiny untrained model for this text, the same each time."""
+def fresh(corpus, per_head=True, *, dtype=torch.float32, **fields) -> LanguageModel:
+    """A tiny untrained model for this text, the same each time.
+
+    A GPT, or a Decoder: packed, or with fields that the lecture does not have.
+    """
     shape = {"vocab_size": len(set(corpus.text)), "dropout": 0.1, **TINY, **fields}
-    model = GPT(GPTConfig(**shape)).to(dtype)
-    return model if per_head else pack_heads(model)
+    return model_of(packed=not per_head, **shape).to(dtype)
 
 
 def weights(model) -> torch.Tensor:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
+from decoding_fixtures import decoder
+from shapes import COMBINED
 
 from nanogpt.bench import ladder as decoding
 from nanogpt.bench import roofline
@@ -15,7 +17,7 @@ from nanogpt.cli import main
 from nanogpt.config import SIZES
 from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.decoder.pack import pack_heads
-from nanogpt.engines.eager import Flat
+from nanogpt.engines.eager import Flat, PerHead
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.export.huggingface import exported
 from nanogpt.training.recipes import MODERN
@@ -153,13 +155,34 @@ def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, 
     assert (written["model"], written["environment"]["threads"]) == ("article", 1)
 
 
+@pytest.mark.parametrize("row", ["the keeper", "Llama 3", "Gemma 2"])
+def test_a_decoder_climbs_the_ladder_but_for_the_rung_of_the_lectures_heads(row, limits):
+    model = decoder(torch.float32, **COMBINED[row])
+    result = ladder(model, n_new=12, repeats=1, only="12345")
+    absent = [row for row in result["rungs"] if "unavailable" in row]
+    assert [row["rung"] for row in absent] == ["2"]
+    why = str(PerHead.refuses(model.config))
+    assert absent[0]["unavailable"] == why
+    assert f"not here: {why}" in ladder_text(result)
+    assert [row["rung"] for row in result["rungs"] if row.get("equal")] == ["1", "3", "4", "5"]
+    with pytest.raises(ValueError, match="nothing to time: rungs 2 cannot be built here"):
+        ladder(model, n_new=12, repeats=1, only="2")
+
+
+@pytest.mark.slow
+def test_groups_gates_and_rotations_are_compiled_and_native_too(limits):
+    result = ladder(decoder(torch.float32, **COMBINED["Llama 3"]), n_new=12, repeats=1)
+    assert [row["rung"] for row in result["rungs"] if "unavailable" not in row] == list("1345678")
+    assert all(row["equal"] for row in result["rungs"] if row["rung"] in "134567")
+
+
 def test_a_trained_model_of_the_newer_form_climbs_the_ladder(limits, tmp_path, capsys):
     fox = tiny_model(**MODERN)
     save_checkpoint(tmp_path / "fox", fox, meta_of(fox))
     path = tmp_path / "l.json"
-    words = ["--checkpoint", str(tmp_path / "fox"), *"--repeats 1 --rungs 12345 --json".split()]
+    words = ["--checkpoint", str(tmp_path / "fox"), *"--repeats 1 --rungs 1345 --json".split()]
     assert main(["bench", "ladder", *words, str(path)]) == 0
     written = json.loads(path.read_text(encoding="utf-8"))
-    assert [row["equal"] for row in written["rungs"]] == [True] * 5
+    assert [row["equal"] for row in written["rungs"]] == [True] * 4
     assert (written["model"], written["n_params"]) == ("fox", fox.n_params)
     assert written["checkpoint"] == load_checkpoint(tmp_path / "fox").sha256

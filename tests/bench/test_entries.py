@@ -3,20 +3,23 @@
 from dataclasses import asdict, replace
 
 import pytest
+from shapes import ROPE
 
 from nanogpt.bench.training import (
     CHANGES,
     HEADS,
     IDEAS,
     KINDS,
-    PLACES,
     RATES,
     TODAY,
     WHOLE,
+    Place,
     compared,
     effects,
     published,
 )
+from nanogpt.decoder.config import beyond_lecture
+from nanogpt.training.recipes import MODERN
 
 
 def test_each_idea_adds_one_change_to_the_one_before_or_takes_one_away():
@@ -40,8 +43,12 @@ def test_each_idea_adds_one_change_to_the_one_before_or_takes_one_away():
     assert changed("all but the warm-up", "epochs") == {"warmup"}
     assert changed("all but Muon", "epochs") == {"muon_lr", "lr"}
     assert changed(TODAY, "epochs") == set()
-    modern = [name for name, (_, shape) in made.items() if shape["rope"]]
-    assert modern == [TODAY, f"only {TODAY}"]
+    shapes = {entry.name: entry.configs(65, 1)[1] for entry in IDEAS}
+    newer = {name: beyond_lecture(shape) for name, shape in shapes.items()}
+    assert {name: fields for name, fields in newer.items() if fields} == {
+        TODAY: MODERN,
+        f"only {TODAY}": MODERN,
+    }
 
 
 def rows_of_ideas(**medians):
@@ -69,9 +76,9 @@ def test_an_idea_is_clear_where_the_medians_differ_by_more_than_the_seeds_of_eit
 
 def test_every_line_of_the_ideas_is_in_some_comparison():
     found = effects(rows_of_ideas())
-    assert {place for _, place in found} == set(PLACES)
+    assert {place for _, place in found} == set(Place)
     for name in ("Muon", *CHANGES):
-        assert all((name, place) in found for place in PLACES)
+        assert all((name, place) in found for place in Place)
     for entry in IDEAS:
         other = effects(rows_of_ideas(**{entry.name: 3.0}))
         assert other != found, entry.name
@@ -85,7 +92,7 @@ def test_shared_keys_and_windows_are_measured_with_equal_training():
     base = shapes["rotary positions"]
     assert replace(shapes["1 head of keys"], n_kv_head=None) == base
     assert replace(shapes["window 16, every 2nd layer full"], window=None, full_every=0) == base
-    assert replace(shapes["a table of positions"], rope=True) == base
+    assert replace(shapes["a table of positions"], **ROPE) == base
 
 
 @pytest.mark.parametrize("name", KINDS)

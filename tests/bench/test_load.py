@@ -8,6 +8,7 @@ from math import inf
 import pytest
 import torch
 from decoding_fixtures import build
+from shapes import label
 
 from nanogpt.bench.load import (
     LATENCIES,
@@ -90,11 +91,13 @@ def test_every_scheme_gives_the_same_tokens():
     assert all(row[f"{key}_p95"]["median"] > 0 for row in rows for key in LATENCIES)
 
 
-def test_the_bound_counts_tokens_read_and_the_keys_and_values_before_each():
-    config = build().config
+@pytest.mark.parametrize("fields", [{}, {"n_kv_head": 1}, {"window": 5, "sinks": 2}], ids=label)
+def test_the_bound_counts_tokens_read_and_the_keys_and_values_that_each_sees(fields):
+    config = build(**fields).config
     requests = poisson(4, inf, 13, 32)
     read = sum(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
-    seen = sum(len(r.prompt) + i for r in requests for i in range(1, r.max_new_tokens))
+    lengths = [len(r.prompt) + i for r in requests for i in range(1, r.max_new_tokens)]
+    seen = sum(min(n, 7) if fields.get("window") else n for n in lengths)
     seconds = 2 * config.matrix_weights * read / 1e12 + seen * config.cache_bytes(1) / 1e9
     drawn = sum(r.max_new_tokens for r in requests)
     assert bound(config, requests, 1e12, 1e9) == pytest.approx(drawn / seconds)

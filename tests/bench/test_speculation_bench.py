@@ -18,7 +18,7 @@ from nanogpt.config import GPTConfig
 from nanogpt.data import CharTokenizer, load_corpus
 from nanogpt.decoder.checkpoint import save_checkpoint
 from nanogpt.engines.drafts import DraftModel, NGram
-from nanogpt.generation import complete
+from nanogpt.engines.generation import complete
 from nanogpt.model import GPT
 from nanogpt.training.recipes import MODERN
 

@@ -160,11 +160,11 @@ def test_what_a_command_returns_is_its_code_and_a_mistake_of_ours_keeps_its_trac
 
 
 def test_json_goes_where_it_is_told_or_beside_the_other_results(tmp_path):
-    assert json_path(None, "a.json") is None
-    assert json_path("", "a.json") == OUTPUTS / "a.json"
-    assert json_path(str(tmp_path / "b.json"), "a.json") == tmp_path / "b.json"
+    assert json_path(None, "a", "a.json") is None
+    assert json_path("", "a", "a.json") == OUTPUTS / "a.json"
+    assert json_path(str(tmp_path / "b.json"), "a", "a.json") == tmp_path / "b.json"
     with pytest.raises(OSError, match="is a folder: name a file"):
-        json_path(str(tmp_path), "a.json")
+        json_path(str(tmp_path), "a", "a.json")
 
 
 def test_threads_are_those_of_the_machine_and_counts_begin_at_1():

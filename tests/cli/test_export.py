@@ -5,6 +5,7 @@ import torch
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 from safetensors.torch import load_file
+from shapes import ROPE
 
 from nanogpt.cli import main
 from nanogpt.decoder.checkpoint import save_checkpoint
@@ -30,8 +31,8 @@ def test_the_file_holds_the_lectures_state_dict(tmp_path, capsys):
 
 @pytest.mark.parametrize("form", ["auto", "lecture"])
 def test_what_no_form_has_is_named_and_nothing_is_written(tmp_path, capsys, form):
-    saved(tmp_path, rope=True)
+    saved(tmp_path, **ROPE)
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "fox"), "--form", form, "--out", str(out)]) == 2
-    assert "rope" in capsys.readouterr().err
+    assert "positions=rotary" in capsys.readouterr().err
     assert not out.exists()

@@ -14,6 +14,7 @@ from nanogpt.cli import main
 from nanogpt.config import SIZES
 from nanogpt.data import practice_corpus
 from nanogpt.decoder.checkpoint import load_checkpoint
+from nanogpt.decoder.config import beyond_lecture, decoder_config
 from nanogpt.training.recipes import MODERN, RECIPES, TrainConfig, recipe_for
 
 QUICK = "--size article --steps 6 --eval-every 2 --eval-batches 1 --batch-size 2".split()
@@ -49,7 +50,7 @@ def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
     expected |= {"accumulate": 2, "clip": 1.0}
     expected |= {"stages": [[0.5, 8], [0.85, 16]]}  # quarters and halves of the block of 32
     assert found.meta["train"] == {**vars(RECIPES["sprint"].train), **expected}
-    assert found.model.config.beyond_lecture == RECIPES["sprint"].model
+    assert beyond_lecture(found.model.config) == RECIPES["sprint"].model
     assert f"{found.model.n_params:,} parameters" in ran.said
     assert re.search(f"weights: {ran.out}.safetensors; the log: {ran.out}.jsonl", ran.said)
 
@@ -67,7 +68,7 @@ def test_a_recipe_changes_the_shape_and_the_batch_only_in_what_it_names():
     shape = SIZES["small"]
     assert recipe_for("lecture", shape) == (RECIPES["lecture"].train, shape)
     assert recipe_for("fast", shape)[1] == shape
-    assert recipe_for("sprint", shape)[1] == replace(shape, **MODERN)
+    assert recipe_for("sprint", shape)[1] == replace(decoder_config(shape), **MODERN)
     shapes = [replace(shape, block_size=block) for block in (32, 256, 4096)]
     assert [recipe_for("fast", shape)[0].batch_size for shape in shapes] == [24, 3, 1]
     with pytest.raises(ValueError, match=r"recipe='fats' .*lecture, fast, sprint, keeper$"):
@@ -81,7 +82,7 @@ REFUSED = {
     ("--clip", "0"): "--clip 0.0: must be a number in [1e-30",
     ("--batch-size", "100000000000"): "--batch-size 100000000000: must be an integer in [1, ",
     ("--threads", "0"): "--threads 0: ",
-    ("--n-head", "3"): "every head gets an equal share, as of --n-head 2",
+    ("--n-head", "3"): "every head gets an equal share, for example with --n-head 2",
     ("--data", "/no/such/file"): "error: /no/such/file is no file",
     ("--device", "cuda"): "no CUDA device",
     ("--out", "/proc/none/x"): "none",

@@ -1,10 +1,12 @@
 """What every engine promises beside the same tokens, which are tests/test_same_tokens.py."""
 
+import re
 import threading
 
 import pytest
 import torch
 from conftest import has_cache, seeded, state_of, tiny_model
+from decoding_fixtures import decoder
 from engine_fixtures import (
     BATCH,
     BLOCK,
@@ -12,7 +14,8 @@ from engine_fixtures import (
     EAGER,
     GRAPHS,
     SAMPLING,
-    SHAPE,
+    FiveSteps,
+    Interpreted,
     OneStep,
     assert_refused,
     assert_right_probabilities,
@@ -26,27 +29,29 @@ from engine_fixtures import (
     shared_model,
     uncached,
 )
+from shapes import COMBINED, DECODERS, ROPE, SMALL
 
 from nanogpt import (
-    GPT,
     Batched,
+    CausalSelfAttention,
     Compiled,
+    Decoder,
+    DecoderConfig,
     Flat,
-    GPTConfig,
     Graph,
     GraphLoop,
     Native,
     Native8,
     PerHead,
-    Rough8,
     Static,
     Uncached,
 )
+from nanogpt.decoder.config import beyond_lecture
+from nanogpt.decoder.pack import flatten
 from nanogpt.engines import base
 from nanogpt.engines.exact import exact
-from nanogpt.engines.functional import flatten
+from nanogpt.engines.generation import complete, generate
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.generation import complete, generate
 from nanogpt.model import Head
 from nanogpt.sampling import PLAIN, draw_noise
 
@@ -79,6 +84,42 @@ def test_a_prompt_and_noise_of_any_kind_are_read_and_left_as_they_are(kind):
     for other in (noise.double(), noise.transpose(0, 2).contiguous().transpose(0, 2)):
         assert torch.equal(complete(model, prompt, 8, engine=ready(kind), noise=other), expected)
     assert torch.equal(prompt, before), "the prompt was written to"
+
+
+# ------------------------------------------------------------------ every architecture
+
+
+@pytest.mark.parametrize("row", DECODERS)
+@pytest.mark.parametrize("kind", [FiveSteps, Interpreted])
+def test_a_step_of_tensors_alone_computes_every_field_of_a_config(kind, row):
+    """The logits of engines that return them are in test_eager.py."""
+    (dtype, margin) = (torch.float32, 1e-3) if kind is Interpreted else (torch.float64, 1e-6)
+    model = decoder(dtype, **DECODERS[row])
+    built = kind(model.config, batch=2, dtype=dtype)
+    block = model.config.block_size
+    assert_same_tokens(model, built, prompt_of(9, 2), block - 8, SAMPLING[2])
+    assert_right_probabilities(model, built, 7, 9, 2, by=6, margin=margin)
+
+
+@pytest.mark.parametrize("row", COMBINED)
+@pytest.mark.parametrize(
+    "kind", [Uncached, Batched, Static, Flat, OneStep, pytest.param(Native, marks=pytest.mark.slow)]
+)
+def test_an_engine_chosen_by_its_class_decodes_every_architecture(kind, row):
+    model = decoder(torch.float32, **COMBINED[row])
+    for T, sampling in ((1, PLAIN), (12, SAMPLING[1])):
+        assert_same_tokens(model, kind, prompt_of(T), 41 - T, sampling)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["GPT-2", "Llama 3", "Gemma 2", "all at once"])
+def test_a_compiled_step_decodes_every_architecture(row):
+    """A build for each: together they have nearly every field, and the others are in the keeper."""
+    model = decoder(torch.float32, **COMBINED[row])
+    assert_same_tokens(model, Compiled, prompt_of(5, 1), 36)
+    built = Compiled.ready(model, 1)
+    assert type(built) is Compiled, "the fallback decoded"
+    assert_right_probabilities(model, built, 3, 38, 1, by=4)
 
 
 # ------------------------------------------------------------------ weights that change
@@ -126,7 +167,7 @@ def test_no_weight_is_out_of_date(kind):
 @every
 def test_weights_may_be_shared_and_lie_in_memory_in_any_order(kind):
     model = shared_model()
-    for linear in (model.lm_head, model.blocks[0].sa.proj, model.blocks[1].ffwd.net[0]):
+    for linear in (model.lm_head, model.blocks[0].sa.proj, model.blocks[1].ffwd.up):
         linear.weight = torch.nn.Parameter(linear.weight.detach().T.contiguous().T)
         assert not linear.weight.is_contiguous()
     model.ln_f.weight = torch.nn.Parameter(torch.randn(32, 2, generator=seeded(5))[:, 0])
@@ -281,7 +322,8 @@ def test_an_engine_built_for_something_else_is_refused(kind):
     assert_refused("a batch of 3.* and got .* a batch of 2", model, prompt_of(5, 2), 3, **how)
     sizes = {"n_layer": 3, "n_head": 2, "n_embd": 36, "block_size": 17, "vocab_size": 14}
     others = [shared_model(**{key: n}) for key, n in sizes.items()]
-    for other in (*others, GPT(BEYOND[0]), shared_model(dtype=torch.bfloat16)):
+    others += [shared_model(**fields) for fields in ({"n_kv_head": 2}, {"window": 5}, ROPE)]
+    for other in (*others, shared_model(dtype=torch.bfloat16)):
         words = "was built for 2 layers.* and got .*: build another"
         assert_refused(words, other, prompt_of(5), 3, **how)
     built.device = torch.device("cuda")
@@ -294,27 +336,44 @@ def test_an_engine_of_impossible_sizes_is_refused(size):
         Flat(shared_model().config, **size)
 
 
-BEYOND = [GPTConfig(**SHAPE, per_head=False, **how) for how in ({"window": 5}, {"rope": True})]
-
-
-class Odd(Head):
+class OddHead(Head):
     """A head that computes something else."""
 
     def forward(self, x, pos):
         return 0.1 * super().forward(x, pos)
 
 
-@pytest.mark.parametrize("kind", [*EAGER, *GRAPHS, *COMPILING, Native8, Rough8])
-def test_heads_of_ones_own_are_run_or_refused_before_anything_is_built(kind, monkeypatch):
-    model = shared_model(True, head=Odd)
+class OddAttention(CausalSelfAttention):
+    """The same of all heads of a layer."""
+
+    def forward(self, x, pos):
+        return 0.1 * super().forward(x, pos)
+
+
+def odd_model(form):
+    """A model with an attention of its own, in either form, and the module that is not ours."""
+    if form == "heads":
+        return shared_model(True, head=OddHead), "OddHead as .*, where nanogpt.model.Head"
+    model = Decoder(shared_model().config, attention=OddAttention).eval()
+    model.load_state_dict(shared_model().state_dict())
+    return model, "OddAttention as .*, where nanogpt.decoder.model.CausalSelfAttention"
+
+
+@pytest.mark.parametrize(
+    ("form", "runs"), [("heads", {Uncached, PerHead}), ("packed", {Batched, Static})]
+)
+@pytest.mark.parametrize("kind", [*EAGER, *GRAPHS, *COMPILING, Native8])
+def test_attention_of_ones_own_is_run_or_refused_before_anything_is_built(
+    kind, form, runs, monkeypatch
+):
+    model, expected = odd_model(form)
     prompt = prompt_of(5)
     assert not torch.equal(uncached(model, prompt, 12), uncached(shared_model(), prompt, 12))
-    if kind in (Uncached, PerHead):
+    if kind in runs:
         assert_same_tokens(model, kind, prompt, 12)
         return
     monkeypatch.setattr(kind, "build", lambda self: pytest.fail("it was built"))
-    why = r"has \S+\.Odd as \S+, where nanogpt\.model\.Head is expected"
-    assert_refused(why, model, prompt, 3, engine=kind)
+    assert_refused(rf"has \S+\.{expected} is expected", model, prompt, 3, engine=kind)
 
 
 @pytest.mark.parametrize("kind", [Compiled, Native, Native8, Graph])
@@ -326,16 +385,25 @@ def test_in_exact_mode_compiled_engines_are_refused(kind, monkeypatch):
         assert_same_tokens(model, Flat, prompt_of(5), 3)
 
 
-@pytest.mark.parametrize("kind", [Static, Flat, Compiled, Native, Native8, Graph, PerHead])
-def test_groups_and_windows_name_an_engine_that_computes_them(kind, monkeypatch):
-    monkeypatch.setattr(kind, "build", lambda self: pytest.fail("it was built"))
-    windows, rotary = BEYOND
-    words = "a list of Heads" if kind is PerHead else "keys of their own and no window"
-    words = f"{words}, and this has window=5"
-    assert_refused(f"{words}.*use Batched", GPT(windows), prompt_of(5), 3, engine=kind)
+@pytest.mark.parametrize("row", DECODERS)
+def test_no_engine_but_that_of_the_lectures_heads_refuses_an_architecture(row, monkeypatch):
+    """And that one names the fields, at the call and where it is built."""
+    config = DecoderConfig(**SMALL | DECODERS[row])
+    others = {Uncached, Batched, Static, Flat, Compiled, Native, Native8, Graph, GraphLoop}
+    assert {kind.refuses(config) for kind in others} == {None}
+    fields = beyond_lecture(config)
+    if not fields:
+        assert PerHead.refuses(config) is None
+        return
+    given = ", ".join(f"{name}={value}" for name, value in fields.items())
+    refusal = PerHead.refuses(config)
+    assert refusal.reason == f"PerHead decodes the lecture's heads, and this has {given}"
+    assert refusal.instead == "use Batched, or leave engine out"
+    monkeypatch.setattr(PerHead, "build", lambda self: pytest.fail("it was built"))
+    words = re.escape(str(refusal))
+    assert_refused(words, decoder(**DECODERS[row]), prompt_of(5), 3, engine=PerHead)
     with pytest.raises(ValueError, match=words):
-        kind(windows)
-    assert Batched.refuses(windows) is kind.refuses(rotary) is None
+        PerHead(config)
 
 
 # ------------------------------------------------------------------ built, kept, or a fallback

@@ -20,8 +20,8 @@ from engine_fixtures import (
 )
 
 from nanogpt import Flat, Graph, GraphLoop, PromptLookup, Static
+from nanogpt.engines.generation import complete, generate
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.generation import complete, generate
 from nanogpt.sampling import PLAIN
 
 

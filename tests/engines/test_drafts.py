@@ -20,8 +20,8 @@ BAD = {
     "a list": (lambda: NGram([1, 2, 3], V, 3), "the text .* list"),
     "a short text": (lambda: NGram(text(2)[0], V, 3), "of the text .*=2: .* at least 3"),
     "an unknown token": (lambda: NGram(torch.tensor([3, 13]), V, 2), "tokens 3 to 13"),
-    "no model": (lambda: DraftModel("small"), "must be a GPT, not"),
-    "an engine of no drafts": (lambda: DraftModel(build(), engine=Flat), "Native, Native8 or Rou"),
+    "no model": (lambda: DraftModel("small"), "must be a LanguageModel, not"),
+    "an engine of no drafts": (lambda: DraftModel(build(), engine=Flat), "pass Native or Native8"),
     "an engine that was built": (lambda: DraftModel(build(), engine=3), "engine=3 decodes no"),
 }
 

@@ -1,24 +1,30 @@
 """Exact mode: the same bits with a cache and without, for any chunking, batch, form and engine."""
 
+import copy
 import itertools
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
-from conftest import FORMS, name, seeded, tiny_model, tokens
+from conftest import FORMS, name, seeded, tiny_model
 from model_fixtures import all_logits
+from shapes import ROPE, model_of
 
 from nanogpt import generation as decoder
 from nanogpt.attention import attend, visible
 from nanogpt.cache import DynamicCache, StaticCache
+from nanogpt.caches.paged import PagedCache
 from nanogpt.config import GPTConfig
 from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.eager import Flat, PerHead, Static
 from nanogpt.engines.exact import exact, in_exact_mode
-from nanogpt.generation import complete
+from nanogpt.engines.generation import complete
 from nanogpt.model import GPT
 from nanogpt.sampling import sample
+from nanogpt.training.recipes import MODERN
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 # Widths and heads whose matrices fall on both sides of every size at which a kernel changes,
@@ -119,29 +125,286 @@ def test_engines_in_torch_give_the_same_bits(engine, per_head, monkeypatch):
         assert torch.equal(torch.stack(caught), expected)
 
 
-def test_more_keys_than_it_was_opened_for_are_refused():
-    small = build(16, 2, torch.float32)
-    large = tiny_model()
-    small.config.__dict__["block_size"] = 8
-    with exact(small), pytest.raises(ValueError, match="9 keys > 8, the block_size"):
-        large(tokens(1, 9))
+# ------------------------------------------------------------------ modules of a reader
 
 
-def test_a_product_that_it_does_not_know_is_refused():
-    """A Head of the reader's own would quietly be computed as usual, and the promise be broken."""
-    a = torch.ones(2, 3, 3)
-    q = torch.ones(1, 2, 4)
-    for product in (
-        lambda: a @ a,
-        lambda: torch.matmul(a, a),
-        lambda: a.bmm(a),
-        lambda: torch.einsum("bij,bjk->bik", a, a),
-    ):
-        with exact(tiny_model()), pytest.raises(ValueError, match="not know how.*F.linear.*attend"):
-            product()
-        assert product().sum() == 54
-    with exact(tiny_model()), pytest.raises(ValueError, match="boolean mask"):
-        F.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(2, 2))
+class OwnHead(nn.Module):
+    """A Head as in notebook 02, whose two products are written in some way."""
+
+    def __init__(self, config):
+        super().__init__()
+        sizes = config.n_embd, config.head_size
+        self.key, self.query, self.value = (nn.Linear(*sizes, bias=False) for _ in range(3))
+        self.cache = None
+
+    def forward(self, x, pos):
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        k_pos = pos
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)
+        return self.attend(q, k, v, visible(pos, k_pos))
+
+    def attend(self, q, k, v, mask):
+        scores = self.scores(q, k) * q.shape[-1] ** -0.5
+        return self.means(scores.masked_fill(~mask, float("-inf")).softmax(-1), v)
+
+    @staticmethod
+    def scores(q, k):
+        return q @ k.mT
+
+    @staticmethod
+    def means(weights, v):
+        return weights @ v
+
+
+def head_with(**methods):
+    return type("WrittenHead", (OwnHead,), {k: staticmethod(f) for k, f in methods.items()})
+
+
+def each_text(f):
+    """A function of one text (T, …), for a batch of them."""
+    return lambda *tensors: torch.stack([f(*one) for one in zip(*tensors, strict=True)])
+
+
+OWN_HEADS = {
+    "@": OwnHead,
+    "einsum": head_with(
+        scores=lambda q, k: torch.einsum("btc,bsc->bts", q, k),
+        means=lambda w, v: torch.einsum("bts,bsc->btc", w, v),
+    ),
+    "einsum, keys first": head_with(
+        scores=lambda q, k: torch.einsum("bsc,btc->bst", k, q).mT,
+        means=lambda w, v: torch.einsum("bsc,bts->bct", v, w).mT,
+    ),
+    "linalg.matmul": head_with(scores=lambda q, k: torch.linalg.matmul(q, k.mT)),
+    "baddbmm": head_with(
+        scores=lambda q, k: torch.baddbmm(q.new_ones(()), q, k.mT, beta=0.5, alpha=2.0)
+    ),
+    "inner": head_with(scores=each_text(torch.inner)),
+    "tensordot": head_with(
+        scores=each_text(lambda q, k: torch.tensordot(q, k, dims=([1], [1]))),
+        means=each_text(lambda w, v: torch.tensordot(w, v, dims=1)),
+    ),
+    "mm": head_with(scores=each_text(lambda q, k: q.mm(k.T)), means=each_text(torch.mm)),
+    "mv": head_with(scores=each_text(lambda q, k: torch.stack([k.mv(row) for row in q]))),
+    "dot": head_with(
+        scores=each_text(lambda q, k: torch.stack([torch.stack([a.dot(b) for b in k]) for a in q]))
+    ),
+    "multiply and sum": head_with(
+        scores=lambda q, k: (q[:, :, None] * k[:, None]).sum(-1),
+        means=lambda w, v: (w[..., None] * v[:, None]).sum(-2),
+    ),
+    "softmax by hand": type(
+        "ByHand",
+        (OwnHead,),
+        {
+            "attend": lambda self, q, k, v, mask: (
+                (w := (q @ k.mT).exp() * mask) @ v / w.sum(-1, keepdim=True)
+            )
+        },
+    ),
+    "fused": type(
+        "Fused",
+        (OwnHead,),
+        {
+            "attend": lambda self, q, k, v, mask: F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, scale=0.3
+            )
+        },
+    ),
+}
+
+
+FORMS_OF_MODELS = {
+    "a list of heads": {"packed": False},
+    "packed": {"packed": True},
+    "modern": MODERN,
+    "groups": {"n_kv_head": 2, **ROPE},
+    "a window": {"window": 6, "sinks": 1},
+    "gates": {"activation": "silu", "gated": True, "norm": "rms", **ROPE},
+}
+CHUNKS = [1, 7, [5, 1, 1, 16, 1], BLOCK]
+
+
+def check_bits(model, idx, caches=(DynamicCache, StaticCache, PagedCache)):
+    with exact(model):
+        expected = all_logits(model, idx)
+        for cache in caches:
+            for chunk in CHUNKS:
+                assert torch.equal(all_logits(model, idx, cache, chunk), expected)
+        assert torch.equal(all_logits(model, idx[1:2], DynamicCache, 1), expected[1:2])
+    torch.testing.assert_close(all_logits(model, idx), expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("written", OWN_HEADS)
+def test_a_head_of_the_reader_gives_the_same_bits(written):
+    config = GPTConfig(vocab_size=31, block_size=BLOCK, n_layer=2, n_head=2, n_embd=26)
+    model = GPT(config, head=OWN_HEADS[written], generator=seeded(3)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(4)
+    check_bits(model, texts(2))
+
+
+@pytest.mark.parametrize("form", FORMS_OF_MODELS)
+def test_every_form_of_the_model_gives_the_same_bits(form):
+    sizes = {"vocab_size": 31, "block_size": BLOCK, "n_layer": 2, "n_head": 4, "n_embd": 40}
+    check_bits(model_of(seeded(3), **sizes, **FORMS_OF_MODELS[form]).eval(), texts(2))
+
+
+LAYERS = {
+    "GELU": nn.GELU(),
+    "GELU, tanh": nn.GELU("tanh"),
+    "SiLU": nn.SiLU(),
+    "Mish": nn.Mish(),
+    "LogSigmoid": nn.LogSigmoid(),
+    "ELU in place": lambda x: F.elu(x.clone(), inplace=True),
+    "GLU": nn.GLU(),
+    "power": lambda x: x.abs() ** 1.3,
+    "power of two": lambda x: 2.0**x,
+    "power of tensors": lambda x: x.abs() ** x,
+    "a sum with alpha": lambda x: torch.add(x, x * x, alpha=0.3),
+    "LayerNorm": nn.LayerNorm(30),
+    "RMSNorm": nn.RMSNorm(30),
+    "normalize": lambda x: F.normalize(x, dim=-1),
+    "a norm by hand": lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True),
+    "variance": lambda x: x.var(-1, unbiased=False),
+    "sum": lambda x: x.sum(-1),
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "linear": nn.Linear(30, 7),
+    "weights on the left": lambda x: (torch.linspace(-1, 1, 90).view(3, 30).to(x) @ x.mT).mT,
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_a_layer_computes_a_row_as_if_it_were_alone(layer, dtype):
+    """Of odd width, so that rows begin anywhere in a register."""
+    f = LAYERS[layer]
+    f = copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
+    x = (2 * torch.randn(9, 30, generator=seeded(1))).to(dtype)
+    with exact(tiny_model()):
+        whole = f(x).detach()
+        for mode in (nullcontext, torch.no_grad, torch.inference_mode):
+            with mode():
+                for size in (1, 2, 4, 9):
+                    assert torch.equal(torch.cat([f(part) for part in x.split(size)]), whole)
+    near = 3e-2 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(whole, f(x), rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_zeros_at_the_end_change_no_sum(dtype):
+    """Attention over more keys, of which the last are hidden."""
+    a, b = torch.randn(2, 3, 5, 150, generator=seeded(1)).to(dtype)
+    with exact(tiny_model()):
+        for n in (1, 63, 64, 65, 150):
+            cut = a[..., :n]
+            right = cut @ b[..., :n].mT, cut.sum(-1), cut.softmax(-1)
+            for more in (1, 64, 500):
+                x = F.pad(cut, (0, more))
+                assert torch.equal(x @ F.pad(b[..., :n], (0, more)).mT, right[0])
+                assert torch.equal(x.sum(-1), right[1])
+                hidden = F.pad(cut, (0, more), value=float("-inf"))
+                assert torch.equal(hidden.softmax(-1)[..., :n], right[2])
+
+
+def test_where_memory_begins_changes_nothing():
+    """As weights may begin anywhere in a file that is mapped into memory."""
+    x = torch.randn(3, 64, generator=seeded(1))
+    weight = torch.randn(32, 64, generator=seeded(2))
+    with exact(tiny_model()):
+        right = F.linear(x, weight)
+        for start in range(1, 16):
+            moved = torch.zeros(32 * 64 + start)[start:].view(32, 64).copy_(weight)
+            assert torch.equal(F.linear(x, moved), right)
+
+
+REFUSED = {
+    "_euclidean_dist": lambda x: torch.cdist(x.expand(30, 30), x.expand(30, 30)),
+    "_cdist_forward": lambda x: torch.cdist(x, x),
+    "convolution": lambda x: F.conv1d(x[None, None, 0], x[None, None, 0]),
+    "addbmm": lambda x: torch.addbmm(x.new_zeros(1, 1), x[None], x.mT[None]),
+    "_trilinear": lambda x: F.bilinear(x, x, x.new_ones(2, 30, 30)),
+    "index_add": lambda x: x.index_add(0, torch.zeros(1, dtype=torch.long), x),
+    "scatter_add": lambda x: x.scatter_add(0, torch.zeros(1, 30, dtype=torch.long), x),
+    "index_put": lambda x: x.index_put((torch.zeros(1).long(),), x, accumulate=True),
+    "prod": lambda x: x.prod(-1),
+    "linalg_vector_norm": lambda x: torch.linalg.vector_norm(x, 3),
+    "_fft_r2c": lambda x: torch.fft.rfft(x),
+    "native_group_norm": lambda x: F.group_norm(x, 2),
+}
+
+
+@pytest.mark.parametrize("operation", REFUSED)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_sum_that_it_does_not_know_is_refused_by_name(operation, mode):
+    with mode():
+        x = torch.ones(1, 30)
+        REFUSED[operation](x)
+        with (
+            exact(tiny_model()),
+            pytest.raises(ValueError, match=f"order {operation} adds up: write it with matmul"),
+        ):
+            REFUSED[operation](x)
+
+
+def test_integers_and_gradients_are_computed_as_usual():
+    model = build(12, 3, torch.float32)
+    with exact(model):
+        assert torch.ones(3, dtype=torch.long).prod() == 1
+        _, loss = model(texts(2), texts(2))
+        loss.backward()
+    inside = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(texts(2), texts(2))[1].backward()
+    for a, p in zip(inside, model.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_results_are_written_where_they_are_asked_for():
+    a, b = torch.randn(2, 4, 4, generator=seeded(1))
+    with exact(tiny_model()):
+        right = a @ b
+        out = torch.empty(4, 4)
+        assert torch.mm(a, b, out=out) is out
+        assert torch.equal(out, right)
+        added = torch.ones(4, 4)
+        assert added.addmm_(a, b) is added
+        assert torch.equal(added, right + 1)
+    with exact(tiny_model()):
+        scaled = torch.ones(4, 4)
+        assert scaled.add_(a, alpha=0.3) is scaled
+        assert scaled.sigmoid_() is scaled
+        assert torch.arange(1, 4) // torch.arange(1, 4).flip(0) is not None
+    torch.testing.assert_close(scaled, (1 + 0.3 * a).sigmoid())
+
+
+def test_what_does_not_fit_is_an_error_as_usual():
+    a = torch.ones(2, 3)
+    for b in (torch.ones(4, 2), torch.ones(3, 2).double()):
+        with exact(tiny_model()), pytest.raises(RuntimeError):
+            a @ b
+        with exact(tiny_model()), torch.no_grad(), pytest.raises(RuntimeError):
+            F.linear(a, b.t())
+
+
+def test_a_compiled_part_is_refused():
+    model = tiny_model()
+    model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
+    with pytest.raises(ValueError, match="torch.compile: build the model without"):
+        exact(model)
+
+
+def test_a_text_may_be_longer_than_the_block():
+    """Rotary positions have no end."""
+    sizes = {"vocab_size": 31, "block_size": 8, "n_layer": 1, "n_head": 2, "n_embd": 12}
+    check_bits(model_of(seeded(3), **sizes, **ROPE).eval(), texts(2), (DynamicCache, PagedCache))
+
+
+# ------------------------------------------------------------------ fused attention
 
 
 @pytest.mark.parametrize("how", ["causal", "mask", "all"])
@@ -159,13 +422,34 @@ def test_the_fused_attention_is_covered(how):
     )
 
 
+def test_a_mask_may_be_added_and_heads_may_be_shared():
+    q = torch.randn(2, 4, 7, 8, generator=seeded(0))
+    k, v = torch.randn(2, 2, 2, 7, 8, generator=seeded(1)).unbind(0)
+    mask = torch.randn(7, 7, generator=seeded(2))
+    how = {"attn_mask": mask, "scale": 0.2, "enable_gqa": True}
+    with exact(tiny_model()):
+        got = F.scaled_dot_product_attention(q, k, v, **how)
+    usual = F.scaled_dot_product_attention(q, k, v, **how)
+    torch.testing.assert_close(got, usual, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_attention_of_torch_is_covered(training):
+    layer = nn.MultiheadAttention(30, 2, batch_first=True).train(training)
+    x = torch.randn(2, 9, 30, generator=seeded(0))
+    with exact(layer), torch.no_grad():
+        whole = layer(x, x, x, need_weights=False)[0]
+        one = layer(x[1:, 3:4], x[1:], x[1:], need_weights=False)[0]
+    assert torch.equal(one, whole[1:, 3:4])
+
+
 def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
-    """The copies of K that a prompt needs are made some at a time."""
+    """Rows are multiplied some at a time."""
     model = build(64, 4, torch.float32)
     idx = texts(2)
     with exact(model):
         expected = all_logits(model, idx)
-        monkeypatch.setattr("nanogpt.engines.exact.COPIED_AT_ONCE", 1)
+        monkeypatch.setattr("nanogpt.engines.exact.AT_ONCE", 1)
         assert torch.equal(all_logits(model, idx), expected)
 
 

@@ -6,11 +6,11 @@ import torch
 from engine_fixtures import change_weights, close_noise, prompt_of, seeded, shared_model, uncached
 from hypothesis import given
 
-from nanogpt import Native8
+from nanogpt import Decoder, Native8
 from nanogpt.engines import native
+from nanogpt.engines.generation import complete
 from nanogpt.engines.native import quantize
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.generation import complete
 
 SMALL = {"n_embd": 64, "n_head": 4, "vocab_size": 65, "block_size": 40}
 
@@ -27,11 +27,11 @@ def reference(weight):
 def quantizers(request, monkeypatch):
     """quantize by native code, and by PyTorch where nothing can be compiled."""
 
-    def nothing(*shape):
+    def nothing():
         raise CannotBuild("no compiler")
 
     if request.param == "torch":
-        monkeypatch.setattr(native, "decoder_library", nothing)
+        monkeypatch.setattr(native, "helpers_library", nothing)
     return request.param
 
 
@@ -72,7 +72,8 @@ def test_what_native_code_would_misread_is_refused(kind):
 def round_here(model):
     """The model with its matrices through the reference and back."""
     matrices = [m for m in model.blocks.modules() if isinstance(m, torch.nn.Linear)]
-    assert len(matrices) == 2 * (3 + (12 if model.config.per_head else 1))
+    packed = isinstance(model, Decoder)
+    assert len(matrices) == 2 * (3 + (1 if packed else 12))
     with torch.no_grad():
         for linear in (model.lm_head, *matrices):
             codes, scales = reference(linear.weight)
@@ -106,7 +107,7 @@ def test_native8_is_the_model_with_its_matrices_rounded(per_head):
     assert any(moved), "rounding moves no token here, so this test shows nothing"
     prompt = prompt_of(17, vocab=65)
     text = prompt_of(20, seed=4, vocab=65)
-    noise = close_noise(rounded, prompt, text)
+    noise = close_noise(rounded, prompt, text, margin=1e-2)  # activations have 16 bits
     assert torch.equal(complete(model, prompt, 20, engine=built, noise=noise)[:, 17:], text)
     change_weights(model)
     got = complete(model, prompt_of(5, vocab=65), 20, engine=built, generator=seeded(1))

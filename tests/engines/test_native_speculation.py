@@ -1,19 +1,27 @@
 """Speculation in native code; that any draft gives the same tokens is tests/test_same_tokens.py."""
 
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 import torch
+from decoding_fixtures import decoder
 from draft_fixtures import PartlyRight, Right, Wrong
 from engine_fixtures import BLOCK, SAMPLING, assert_refused, heard, prompt_of, seeded, shared_model
+from shapes import COMBINED, ROPE
 
-from nanogpt import DraftModel, Native, Native8, NGram, PromptLookup, Rough8
+from nanogpt import (
+    CausalSelfAttention,
+    Decoder,
+    DraftModel,
+    Native,
+    Native8,
+    NGram,
+    PromptLookup,
+)
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.engines.drafts import Draft
+from nanogpt.engines.generation import complete, generate
 from nanogpt.files import LECTURE_FORM
-from nanogpt.generation import complete, generate
-from nanogpt.model import GPT
 from nanogpt.sampling import PLAIN
 
 pytestmark = pytest.mark.slow
@@ -111,7 +119,7 @@ def test_the_published_model_in_8_bits_guesses_what_it_says_itself():
     trained = load_checkpoint(LECTURE_FORM).model
     prompt = torch.zeros(2, 1, dtype=torch.long)
     whole = complete(trained, prompt, 200, engine=Native)
-    for engine in (Native8, Rough8):
+    for engine in (Native8,):
         stats = stats_of(trained, whole, DraftModel(trained, 4, engine), start=1)
         assert stats.acceptance_rate > 0.9
 
@@ -142,23 +150,47 @@ def test_a_draft_cannot_change_the_text_and_what_it_raises_comes_through(model):
     assert torch.equal(prompt, prompt_of(T))
 
 
-def test_a_draft_model_that_native_does_not_compute_is_asked_token_by_token(model):
+@pytest.mark.parametrize("row", COMBINED)
+def test_a_draft_and_a_target_of_any_architecture_are_decoded_natively(row):
+    target = decoder(torch.float32, **COMBINED[row])
+    whole = complete(target, prompt_of(T), 30)
+    draft = DraftModel(shared_model(**ROPE, n_kv_head=2, window=4, block_size=40), 4)
+    steps = generate(target, whole[:, :T], 30, engine=Native, draft=draft)
+    assert isinstance(steps.drafter, Native)
+    assert torch.equal(torch.cat([whole[:, :T], *steps], dim=1), whole)
+    assert stats_of(target, whole, DraftModel(target, 3)).acceptance_rate == 1
+
+
+class Odd(CausalSelfAttention):
+    """Attention that no engine knows."""
+
+    def forward(self, x, pos):
+        return 0.5 * super().forward(x, pos)
+
+
+@pytest.fixture
+def odd():
+    return Decoder(shared_model().config, attention=Odd, generator=seeded(2)).eval()
+
+
+def test_a_draft_model_that_native_does_not_compute_is_asked_token_by_token(model, odd):
     whole = complete(model, prompt_of(T), ALL)
-    stats_of(model, whole, DraftModel(shared_model(rope=True), 4))
+    draft = DraftModel(odd, 4)
+    assert generate(model, prompt_of(T), 3, engine=Native, draft=draft).drafter is None
+    stats_of(model, whole, draft)
 
 
-def test_a_draft_that_its_engine_does_not_compute_is_refused(model, monkeypatch):
+def test_a_draft_that_its_engine_does_not_compute_is_refused(model, odd, monkeypatch):
     monkeypatch.setattr(Native, "ready", None)
-    shape = replace(shared_model().config, per_head=False, window=4)
-    draft = DraftModel(GPT(shape).eval(), 4, engine=Native)
-    assert_refused("window=4", model, prompt_of(T), 5, engine=Native, draft=draft)
+    draft = DraftModel(odd, 4, engine=Native)
+    assert_refused(r"\.Odd as blocks", model, prompt_of(T), 5, engine=Native, draft=draft)
 
 
 def test_without_a_compiler_a_draft_with_an_engine_falls_back_too(forgetful, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     model = shared_model()
     prompt = prompt_of(T)
-    draft = DraftModel(shared_model(n_layer=1), 4, engine=Rough8)
+    draft = DraftModel(shared_model(n_layer=1), 4, engine=Native8)
     whole, warned = heard(lambda: complete(model, prompt, 9, engine=Native, draft=draft))
     assert torch.equal(whole, complete(model, prompt, 9))
     assert "Native cannot be built here, Compiled decodes instead" in warned[0][0]

@@ -11,6 +11,7 @@ from draft_fixtures import PartlyRight, Right, Wrong
 from hypothesis import given
 from hypothesis import strategies as st
 from notebook_fixtures import cells_of
+from shapes import ROPE
 
 from nanogpt.cache import DynamicCache, StaticCache, cache_owners, kv_cache
 from nanogpt.caches.int8 import Int8Cache
@@ -18,8 +19,8 @@ from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
 from nanogpt.engines.drafts import Draft, DraftModel, NGram, PromptLookup
 from nanogpt.engines.exact import exact
+from nanogpt.engines.generation import complete, generate
 from nanogpt.engines.speculation import DraftStats, expected_tokens
-from nanogpt.generation import complete, generate
 from nanogpt.sampling import SamplingParams, draw_noise, sample
 
 CACHES = {
@@ -41,7 +42,7 @@ DRAFTS = {
 @pytest.mark.parametrize("cache", ["rolling", "dynamic"])
 @pytest.mark.parametrize("draft", ["itself", "partly right"])
 def test_a_text_without_end(cache, draft):
-    model = build(rope=True, window=6, sinks=1)
+    model = build(**ROPE, window=6, sinks=1)
     whole = complete(model, text(3), 2 * BLOCK, cache=CACHES[cache])
     made = DRAFTS[draft](whole, model)
     found = complete(model, text(3), 2 * BLOCK, cache=CACHES[cache], draft=made)
@@ -55,7 +56,7 @@ def test_a_text_without_end(cache, draft):
 @pytest.mark.parametrize("cache", CACHES)
 def test_the_caches_hold_what_plain_decoding_holds(cache):
     """At every token of the text, of three texts that are right about different tokens."""
-    model = build(n_kv_head=2, window=6, sinks=2, rope=True)
+    model = build(n_kv_head=2, window=6, sinks=2, **ROPE)
     whole = complete(model, text(5, 3), 14, cache=CACHES[cache])
     steps = generate(model, whole[:, :5], 14, cache=CACHES[cache], draft=PartlyRight(whole, V, 4))
     lengths = set()

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from engine_fixtures import forget, shared_model
+from shapes import DECODERS, SMALL
 
-from nanogpt.engines import compiled, native, toolchain
+from nanogpt.decoder.config import DecoderConfig, lecture_config
+from nanogpt.engines import compiled, decoder_library, toolchain
 from nanogpt.engines.compiled import Compiled
-from nanogpt.engines.native import SOURCE, Native, decoder_library
+from nanogpt.engines.decoder_library import SOURCE
+from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, kept_build
 
 
@@ -40,7 +43,7 @@ def stand_in(patch, folder: Path, text: str = f'{LAST}; : > "$out"', name: str =
     """A program in place of the compiler, found by its name. It answers --version as they do."""
     path = folder / name
     path.write_text(
-        f'#!/bin/sh\nif [ "$1" = --version ]; then echo "fake 1.0"; exit 0; fi\n{text}\n',
+        f'#!/bin/sh\ncase " $* " in *" --version "*) echo "fake 1.0"; exit 0;; esac\n{text}\n',
         encoding="utf-8",
     )
     path.chmod(0o755)
@@ -123,35 +126,43 @@ def asked(monkeypatch):
     return ask, notes
 
 
-def test_a_native_library_is_of_its_source_and_its_shape(asked, monkeypatch, tmp_path):
+def test_a_native_library_is_of_its_source_and_its_header(asked, monkeypatch, tmp_path):
     ask, notes = asked
-    for shape in ((64, 4, 65), (64, 4, 66), (64, 2, 65), (32, 4, 65)):
-        ask(decoder_library, *shape)
-    ask(decoder_library, 64, 4, 65, bits=8)
-    ask(decoder_library, 64, 4, 65, ("rope",))
-    (tmp_path / "native.cpp").write_text(
-        SOURCE.read_text(encoding="utf-8") + "\n", encoding="utf-8"
-    )
-    monkeypatch.setattr(native, "SOURCE", tmp_path / "native.cpp")
-    ask(decoder_library, 64, 4, 65)
-    assert len(set(notes)) == 7
+    for name in ("decoder.cpp", "kernels.h"):
+        text = SOURCE.with_name(name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    copy = tmp_path / "decoder.cpp"
+    for source in (SOURCE, copy):
+        ask(toolchain.load_library, "decoder", source, {})
+    assert len(set(notes)) == 1
+    for path in (tmp_path / "kernels.h", copy):
+        path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+        ask(toolchain.load_library, "decoder", copy, {})
+    ask(toolchain.load_library, "decoder", copy, {"N": 1})
+    assert len(set(notes)) == 4
 
 
 def test_a_compiled_step_is_of_its_source_its_shape_and_the_threads(asked, monkeypatch):
     (ask, notes) = asked
     config = shared_model().config
-    for same in ({}, {"dropout": 0.0}, {"per_head": True}):
-        ask(Compiled, replace(config, **same), capacity=16)
+    for same in (config, replace(config, dropout=0.0), lecture_config(config)):
+        ask(Compiled, same, capacity=16)
     assert len(set(notes)) == 1, "what leaves the arithmetic the same builds nothing new"
-    for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-        ask(Compiled, replace(config, **{key: 2 * getattr(config, key)}))
     ask(Compiled, config, batch=2)
     ask(Compiled, config, capacity=9)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     ask(Compiled, config)
     monkeypatch.setattr(compiled.inspect, "getsource", lambda module: "another source")
     ask(Compiled, config)
-    assert len(set(notes)) == 10
+    assert len(set(notes)) == 5
+
+
+def test_a_compiled_step_is_of_every_field_of_its_config(asked):
+    (ask, notes) = asked
+    for fields in DECODERS.values():
+        ask(Compiled, DecoderConfig(**SMALL | fields))
+    drop = [fields for fields in DECODERS.values() if "dropout" in fields]
+    assert len(set(notes)) == len(DECODERS) - len(drop)
 
 
 # ------------------------------------------------------------------ kept
@@ -284,8 +295,8 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
     monkeypatch, tmp_path, folder, text, words
 ):
     stand_in(monkeypatch, tmp_path, text)
-    with pytest.raises(CannotBuild, match=rf"cxx cannot compile native.cpp: .*{words}$"):
-        decoder_library(64, 4, 65)
+    with pytest.raises(CannotBuild, match=rf"cxx cannot compile decoder.cpp: .*{words}$"):
+        decoder_library.decoder_library()
     assert names(folder) == []
 
 

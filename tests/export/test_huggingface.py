@@ -6,23 +6,36 @@ import pytest
 import torch
 from checkpoint_fixtures import meta_of
 from conftest import seeded, tiny_model, tokens
-from decoding_fixtures import build
+from shapes import DECODERS, SMALL
 
-from nanogpt import GPTConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
-from nanogpt.export.huggingface import ExportError, fold_head_bias, form_of, write_folder
+from nanogpt import DecoderConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
+from nanogpt.decoder.config import beyond_lecture
+from nanogpt.export.huggingface import (
+    ExportError,
+    fold_head_bias,
+    form_of,
+    nanochat,
+    opt,
+    write_folder,
+)
 from nanogpt.files import LECTURE_FORM
 from nanogpt.sampling import draw_noise
+from nanogpt.training.recipes import MODERN
 
 transformers = pytest.importorskip("transformers", reason="it is in requirements-test.txt")
 
-SPRINT = {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
-GROUPED = SPRINT | {"n_kv_head": 2}
+SHAPES = {  # fields of a model that an export has, beside those of tiny_model
+    "opt": {},
+    "opt, packed": {"per_head": False},
+    "nanochat": MODERN,
+    "another base": MODERN | {"rope_base": 50.0},
+    "groups": MODERN | {"n_head": 4, "n_kv_head": 2},
+}
 
 
-def checkpoint(tmp_path, **changes):
-    grouped = "n_kv_head" in changes  # which a list of Heads has not
-    model = build(torch.float32, **changes) if grouped else tiny_model(dropout=0.0, **changes)
-    save_checkpoint(tmp_path / "fox", model, meta_of(model, config=vars(model.config)))
+def checkpoint(tmp_path, **shape):
+    model = tiny_model(dropout=0.0, **shape)
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
     return load_checkpoint(tmp_path / "fox")
 
 
@@ -42,10 +55,10 @@ def shipped():
     return load_checkpoint(LECTURE_FORM)
 
 
-@pytest.mark.parametrize("shape", [{}, SPRINT, GROUPED], ids=["opt", "nanochat", "groups"])
+@pytest.mark.parametrize("shape", SHAPES)
 @torch.no_grad()
 def test_the_probabilities_are_ours(tmp_path, shape):
-    saved = checkpoint(tmp_path, **shape)
+    saved = checkpoint(tmp_path, **SHAPES[shape])
     theirs = loaded(saved, tmp_path)
     idx = tokens(3, 24)
     ours = saved.model(idx)[0]
@@ -54,7 +67,8 @@ def test_the_probabilities_are_ours(tmp_path, shape):
     exact = saved.model.double()(idx)[0]
     double = theirs.double()(idx).logits
     # NanoChat's own code norms and rotates in float32, whatever the weights are.
-    assert apart(exact, double) < (1e-4 if shape else 1e-6 * float(exact.abs().max()))
+    lecture = shape.startswith("opt")
+    assert apart(exact, double) < (1e-6 * float(exact.abs().max()) if lecture else 1e-4)
 
 
 class OurNoise(transformers.LogitsProcessor):
@@ -111,14 +125,32 @@ def test_a_head_that_no_norm_can_carry_is_refused():
     assert float((off - off.mean()).abs().max()) < 1e-12
 
 
-def test_what_has_no_counterpart_is_refused_by_name():
-    for changes, named in [
-        ({"window": 8, "sinks": 2}, "window=8, sinks=2"),
-        ({"rope": True}, "rope=True"),
-        ({"rms_norm": True, "bias": False}, "rms_norm=True, bias=False"),
-    ]:
-        with pytest.raises(ExportError, match=named):
-            form_of(GPTConfig(per_head=False, **changes))
+@pytest.mark.parametrize("row", DECODERS)
+def test_what_has_no_counterpart_is_refused_by_name(row):
+    config = DecoderConfig(**SMALL | DECODERS[row])
+    forms = {"the keeper": nanochat}
+    more = beyond_lecture(config)
+    if not more or row in forms:
+        assert form_of(config) is forms.get(row, opt)
+        return
+    with pytest.raises(ExportError, match="neither the lecture's form nor that of") as error:
+        form_of(config)
+    named = [name for name, value in more.items() if f"{name}={value}" in str(error.value)]
+    assert named == list(more) or set(more) - set(named) <= {*MODERN, "rope_base", "n_kv_head"}
+    assert named
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        (MODERN | {"window": 8, "sinks": 2}, "window=8, sinks=2: neither"),
+        (MODERN | {"qk_norm": False}, "positions=rotary, norm=rms, .* neither"),
+        ({"n_kv_head": 2}, "n_kv_head=2: neither"),
+    ],
+)
+def test_a_refusal_names_what_no_form_has_or_all_that_is_not_the_lectures(fields, named):
+    with pytest.raises(ExportError, match=f"^{named}"):
+        form_of(DecoderConfig(**fields))
 
 
 def test_the_card_and_the_config_say_what_it_is(tmp_path, shipped):

@@ -6,12 +6,13 @@ import torch
 from conftest import CACHES, name, seeded, tiny_model, tokens
 from decoding_fixtures import build
 from hypothesis import given
+from shapes import ROPE
 
-from nanogpt.attention import visible
 from nanogpt.cache import DynamicCache, StaticCache, enable_kv_cache, kv_cache, measured_bytes
 from nanogpt.caches.int8 import Int8Cache, decoded, encoded
 from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
+from nanogpt.decoder.layers import visible
 
 ROOM = 16
 ALL = [DynamicCache, StaticCache, RollingCache, PagedCache, Int8Cache]
@@ -207,7 +208,7 @@ def test_no_number_is_off_by_more_than_half_a_step(dtype, size):
 
 @torch.no_grad()
 def test_a_model_s_logits_move_a_little():
-    model = build(torch.float32, rope=True)
+    model = build(torch.float32, **ROPE)
     idx = tokens(2, 20)
     found = {}
     for cache_kind in (DynamicCache, Int8Cache):

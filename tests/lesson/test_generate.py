@@ -14,8 +14,8 @@ from nanogpt.cache import DynamicCache, StaticCache, cache_owners, kv_cache, mea
 from nanogpt.caches.paged import PagedCache
 from nanogpt.engines.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.engines.eager import PerHead, Uncached
+from nanogpt.engines.generation import complete, generate
 from nanogpt.engines.native import Native
-from nanogpt.generation import complete, generate
 from nanogpt.model import Head
 from nanogpt.sampling import SamplingParams, draw_noise
 
@@ -179,7 +179,7 @@ def test_weights_that_are_loaded_between_two_tokens_draw_the_next(model, assign)
 LOOK_UP = PromptLookup()
 SMALL = {"n_layer": 1, "per_head": False}
 BAD = {
-    "no model": ({"model": "small"}, "model must be a GPT, not 'small'"),
+    "no model": ({"model": "small"}, "model must be a LanguageModel, not 'small'"),
     "an empty prompt": ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
     "a prompt without a batch": ({"prompt": torch.tensor([1, 2])}, r"is \(2,\)"),
     "a prompt of no numbers": ({"prompt": tokens(1, 3).to("meta")}, "on meta: pass a plain"),

@@ -17,6 +17,7 @@ from decoding_fixtures import build
 
 from nanogpt.cache import DynamicCache, cache_owners, enable_kv_cache, kv_cache
 from nanogpt.config import GPTConfig
+from nanogpt.decoder.pack import build_model
 from nanogpt.model import GPT
 from nanogpt.training.recipes import MODERN
 
@@ -57,12 +58,12 @@ def test_gaps_between_positions_are_places_of_their_own(model):
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"rope": True}, {"window": 2, "sinks": 1}], ids=str)
-def test_texts_of_a_batch_may_stand_at_positions_of_their_own(changes):
+def test_texts_of_a_batch_may_be_at_positions_of_their_own():
+    """Other decoders: tests/decoder/test_step.py."""
     idx = tokens(3, 4)
     pos = torch.tensor([[0, 1, 2, 3], [5, 6, 9, 10], [20, 21, 22, 23]])
-    for per_head in [False] if "window" in changes else FORMS:
-        model = build(per_head=per_head, **changes)
+    for per_head in FORMS:
+        model = build(per_head=per_head)
         alone = [model(idx[i : i + 1], pos=pos[i])[0] for i in range(3)]
         together = model(idx, pos=pos)[0]
         torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-10)
@@ -93,7 +94,7 @@ def test_a_text_longer_than_the_table_is_refused(model):
     assert model(tokens(1, 24))[0].shape == (1, 24, 13)
     with pytest.raises(ValueError, match="25 tokens > block_size 24"):
         model(tokens(1, 25))
-    elsewhere = GPT(model.config).to("meta")  # as on a GPU: nobody looks at the positions
+    elsewhere = build_model(model.config).to("meta")  # as on a GPU: nobody looks at positions
     with pytest.raises(ValueError, match="25 tokens > block_size 24"):
         elsewhere(tokens(1, 25).to("meta"), pos=torch.arange(25, device="meta"))
 
@@ -109,6 +110,26 @@ def test_dropout_acts_in_training_and_nowhere_else_and_reaches_the_attention_wei
     attention.dropout.p = 0.0  # what is left is no module, and would be missed by a search
     torch.manual_seed(1)
     assert not torch.equal(attention(x, pos), attention(x, pos))
+
+
+def test_the_names_and_the_first_weights_are_the_lecture_s():
+    """Weights are drawn one after another, in this order, from one generator."""
+    config = GPTConfig(vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=4)
+    model = GPT(config, generator=seeded(7))
+    heads = [f"blocks.0.sa.heads.{h}.{part}" for h in (0, 1) for part in ("key", "query", "value")]
+    linear = ["blocks.0.sa.proj", "blocks.0.ffwd.net.0", "blocks.0.ffwd.net.2", "lm_head"]
+    tables = ["token_embedding_table", "position_embedding_table"]
+    drawn = [f"{layer}.weight" for layer in (*tables, *heads, *linear)]
+    biases = [f"{layer}.bias" for layer in linear]
+    norms = ["blocks.0.ln1", "blocks.0.ln2", "ln_f"]
+    norms = [f"{layer}.{part}" for layer in norms for part in ("weight", "bias")]
+    state = model.state_dict()
+    generator = seeded(7)
+    assert sorted(state) == sorted([*drawn, *biases, *norms])
+    for key in drawn:
+        expected = torch.empty_like(state[key]).normal_(std=0.02, generator=generator)
+        assert torch.equal(state[key], expected), key
+    assert not any(state[key].any() for key in biases)
 
 
 def test_building_a_model_draws_from_its_own_seed(ambient_rng):
@@ -129,7 +150,7 @@ def test_every_head_gets_a_cache_of_its_own_and_loses_it(model, design):
         assert same is model
         assert model.caching
         caches = [owner.cache for owner in cache_owners(model)]
-        assert len(set(map(id, caches))) == len(caches) == (4 if model.config.per_head else 2)
+        assert len(set(map(id, caches))) == len(caches) == (4 if isinstance(model, GPT) else 2)
         assert all(type(cache) is design and cache.capacity == 24 for cache in caches)
         model(tokens(1, 5), pos=torch.arange(5))
         assert list(model.state_dict()) == names

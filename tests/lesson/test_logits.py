@@ -12,8 +12,8 @@ from nanogpt.comparison import compare
 from nanogpt.config import GPTConfig
 from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.eager import Flat
+from nanogpt.engines.generation import complete
 from nanogpt.files import write_json
-from nanogpt.generation import complete
 from nanogpt.model import GPT
 
 RECORD = Path(__file__).with_name("tokens.json")

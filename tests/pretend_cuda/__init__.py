@@ -34,7 +34,7 @@ import torch._dynamo  # it looks at torch.cuda when it is loaded, and must see t
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from .parts import CUDA, INDEXED, CudaTensor, Moved, Operation, held, inside, is_cuda, stand_ins
 
@@ -101,10 +101,13 @@ class PretendCuda(TorchDispatchMode):
             self.wait("synchronize")
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
         tensors = inside(kwargs, inside(args, []))
         ours = {id(x.held): x for x in tensors if type(x) is CudaTensor}
-        if not ours and (tensors or not self.makes_here):
+        asked = is_cuda(kwargs.get("device")) and len(ours) == len(tensors)
+        if asked:  # by code that another dispatch mode runs: Requests did not hear of it
+            kwargs["device"] = torch.device("cpu")
+        if not ours and not asked and (tensors or not self.makes_here):
             return func(*args, **kwargs)
         what = Operation.of(func)
         self._check(func, what, args, kwargs, tensors)
@@ -188,10 +191,12 @@ class Requests(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         on_cuda = [type(x) is CudaTensor for x in inside(kwargs, inside(args, []))]
+        alone = torch._C._len_torch_dispatch_stack() == 1  # else exact mode wants to see it
         if not any(on_cuda) and func not in ASKED and not is_cuda(kwargs.get("device")):
-            with torch._C._DisableTorchDispatch():
+            with torch._C._DisableTorchDispatch() if alone else nullcontext():
                 return func(*args, **kwargs)
         more = torch.is_grad_enabled() or kwargs.get("dropout_p") or self.machine.graph is not None
+        more = more or not alone
         if func in QUICK and all(on_cuda) and not more:
             self.machine.launches += 1
             with torch._C._DisableTorchDispatch():

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from nanogpt.decoder import standard
+
 CUDA = torch.device("cuda", 0)
 NESTS = (list, tuple, dict)
 # Besides elementwise operations, those beside whose tensors a single number may be on the CPU.
@@ -216,6 +218,7 @@ def stand_ins(machine) -> Iterator[tuple[object, dict]]:
     yield torch, {"autocast": autocast_here}
     yield torch._C, {"_group_tensors_by_device_and_dtype": by_device}
     yield sys.modules["torch.optim.optimizer"], {"_foreach_supported_types": kinds}
+    yield standard, {"PLAIN": tuple(kinds)}
     yield torch.cuda, _about(machine) | _queue(machine) | _random(machine.generator)
     yield torch.accelerator, _accelerator(machine)
 

@@ -5,14 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from notebook_fixtures import brief_referee
 from wrong_answers import KEEP, WRITE
 
 from nanogpt.cli import main
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import LECTURE_FORM
-from nanogpt.series import apart, blanks, mine, proof, solutions
+from nanogpt.series import blanks, mine, proof, solutions
 from nanogpt.series import certificate as page
 from nanogpt.series.session import open_run
 
@@ -26,14 +25,10 @@ INIT = "    def __init__(self, capacity=None):\n"
 SPEED = {"speed": "400 tokens a second", "rung": "rung 2 of 9", "equal": True}
 
 
-APART = apart.apart
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Notebook 06's run; what is judged is judged briefly and in this process."""
+    """Notebook 06's run; what is judged is judged briefly."""
     brief_referee(monkeypatch)
-    monkeypatch.setattr(apart, "apart", lambda work, *args: work(*args))
     monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
     monkeypatch.setattr(page, "SEEDS", 2)
@@ -58,12 +53,11 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     path.write_text(f"{TEXT}\n# by hand\n", encoding="utf-8")
     assert main(["verify", "certificate", there]) == 1
     assert "It does not hold: my code is another one now" in capsys.readouterr().out
-    text = path.with_name("certificate.html").read_text(encoding="utf-8")
-    path.with_name("certificate.html").write_text(
-        text.replace("400 tokens", "900 tokens", 1), encoding="utf-8"
-    )
-    assert main(["verify", "certificate", there]) == 2
-    assert "was changed by hand" in capsys.readouterr().err
+    path.write_text(TEXT, encoding="utf-8")
+    text = Path(there).read_text(encoding="utf-8")
+    Path(there).write_text(text.replace("over 2 seeds", "over 9 seeds"), encoding="utf-8")
+    assert main(["verify", "certificate", there]) == 1
+    assert "It does not hold: the referee is another one now" in capsys.readouterr().out
 
 
 def test_without_work_of_the_readers_there_is_none(run, capsys):
@@ -184,11 +178,6 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
     "raise SystemExit(0)": "SystemExit",
     "class Bye(BaseException): pass\n\ndef visible(q, k):\n    raise Bye": "raised Bye",
     "raise ValueError('\\x1b[2J\\x07')": "ValueError: ?[2J?",
-    "torch.allclose = lambda *a, **k: True": "changes torch.allclose",
-    "import nanogpt.model as m\nm.Head.forward = Head.forward": "changes Head.forward",
-    "torch.Tensor.softmax = lambda self, dim: self": "changes Tensor.softmax",
-    "nn.Linear.forward = lambda self, x: x": "changes Linear.forward",
-    "torch.set_default_dtype(torch.float64)": "default dtype",
 }
 
 
@@ -204,39 +193,6 @@ def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, m
     assert code == 1
     assert "Traceback" not in printed.out + printed.err
     assert BROKEN[more] in printed.out
-    assert torch.get_default_dtype() == torch.float32
-    assert not torch.allclose(torch.zeros(1), torch.ones(1))
-
-
-LEAVES = {
-    "import os\nprint('Right')\nos._exit(0)": "ends the process of its judge with exit code 0",
-    "import os\nos.kill(os.getpid(), 9)": "by signal 9",
-    "raise KeyboardInterrupt": "stops with KeyboardInterrupt",
-    "while True:\n    try:\n        while True: pass\n    except BaseException: pass": "nothing stops it",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", LEAVES)
-def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
-    more, run, capsys, monkeypatch
-):
-    monkeypatch.setattr(apart, "apart", APART)
-    if "while" in more:  # 2 seconds of the 300 that it has
-        monkeypatch.setattr(apart, "START", 900)
-        monkeypatch.setattr(apart, "SPARE", -298)
-    path = mine.lesson_path()
-    path.write_text(f"{more}\n{TEXT}\n", encoding="utf-8")
-    path.with_name("certificate.html").write_text(
-        page.page_of({"its weights": "0"}), encoding="utf-8"
-    )
-    for target in (["model", str(path)], ["certificate", str(path.with_name("certificate.html"))]):
-        if target[0] == "certificate" and "_exit" not in more:
-            continue  # one way apart serves both commands
-        assert main(["verify", *target]) in ((1,) if target[0] == "model" else (1, 2))
-        printed = capsys.readouterr()
-        assert "Right" not in printed.out
-        assert target[0] == "certificate" or LEAVES[more] in printed.out
 
 
 def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
@@ -246,21 +202,11 @@ def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
     assert "nothing of yours yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<dt>" * 100_000,
-        "<dt>\x1b[2J</dt><dd>\x07</dd>",
-        "\0",
-        pytest.param("", marks=pytest.mark.slow),
-    ],
-)
-def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys, monkeypatch):
-    if text:  # one of them by the process that judges
-        monkeypatch.setattr(apart, "apart", lambda work, *args: work(*args))
+@pytest.mark.parametrize("text", ["<dt>" * 100_000, "<dt>\x1b[2J</dt><dd>\x07</dd>", "\0", ""])
+def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys):
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     assert main(["verify", "certificate", str(tmp_path / "page.html")]) == 2
     said = capsys.readouterr().err
-    assert "was changed by hand" in said
+    assert "is no certificate: the last cell of notebook 06 writes one" in said
     assert said.count("\n") == 1
     assert said.strip().isprintable()

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import re
-from dataclasses import replace
 from statistics import median, quantiles
 from string import ascii_letters
 
@@ -15,24 +14,18 @@ from chromium import browsed
 from conftest import tiny_model
 from notebook_fixtures import page_faults, prose, write
 
-from nanogpt import (
-    DynamicCache,
-    RollingCache,
-    SamplingParams,
-    complete,
-    load_checkpoint,
-    save_checkpoint,
-)
-from nanogpt.decoder.pack import pack_heads
+from nanogpt import RollingCache, SamplingParams, complete, load_checkpoint, save_checkpoint
+from nanogpt.attention import attention_weights
+from nanogpt.decoder.config import beyond_lecture
+from nanogpt.decoder.model import CausalSelfAttention
 from nanogpt.engines.native import rounded
-from nanogpt.files import PUBLISHED, ROOT
-from nanogpt.model import GPT
+from nanogpt.files import ROOT
 from nanogpt.sampling import draw_noise, sample
 from nanogpt.series import site
 from nanogpt.training.recipes import MODERN
 
-PROMPT = "KING:\n"  # past a block of 64, where positions are rotary
-N_NEW = 100
+PROMPT = "KING:\n"
+N_NEW = 100  # past the block of the small models
 LIVE_PAGE = True
 LARGEST_SEED = 2**32 - 1
 SAMPLINGS = [(0.8, None, None), (1.2, 10, None), (0.5, None, 0.9), (2.0, 20, 0.7)]
@@ -41,22 +34,14 @@ PIXELS = "((cells) => [...cells.getContext('2d').getImageData(0, 1, cells.width,
 PIXELS += "(LANES[1].part('cells'))"
 
 
-CHARS = "".join(sorted("\n :" + ascii_letters))  # of the models of FORMS, which nothing has trained
+CHARS = "".join(sorted("\n :" + ascii_letters))  # of SHAPES, which nothing has trained
 FAULTS = ("position", "mask", "append", "dropout")
 BLOCK = 64
 SHAPE = {"vocab_size": len(CHARS), "block_size": BLOCK, "n_embd": 32}
-FORMS = {
-    "lecture": {},
-    "newer": MODERN,
-    "a table, RMSNorm": {"rms_norm": True, "qk_norm": True, "bias": False},
-    "rotations, LayerNorm": {"rope": True, "relu2": True},
-}
-
-OTHERS = [name for name in FORMS if name != "newer"]
-DRAWN = [("newer", sampling) for sampling in SAMPLINGS]
-DRAWN += [(name, SAMPLINGS[0]) for name in OTHERS]
-# What a position is differs from form to form.
-BROKEN = [("newer", fault) for fault in FAULTS] + [(name, "position") for name in OTHERS]
+# Of the bundled model's form: four heads; one, whose pairs turn slowly.
+SHAPES = {"small": {}, "one head, slow": {"n_layer": 1, "n_head": 1, "rope_base": 1e6}}
+DRAWN = [("small", sampling) for sampling in SAMPLINGS] + [("one head, slow", SAMPLINGS[0])]
+DRAWN += [("shipped", SAMPLINGS[0])]
 
 
 def render(folder):
@@ -66,16 +51,16 @@ def render(folder):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The page of the model that ships, and one for each of FORMS."""
+    """The page of the model that ships, and one for each of SHAPES."""
     found = {"shipped": render(tmp_path_factory.mktemp("shipped"))}
     with pytest.MonkeyPatch.context() as patch:
-        for name, form in FORMS.items():
-            folder = tmp_path_factory.mktemp("form")
-            model = tiny_model(**SHAPE, **form)
+        for name, shape in SHAPES.items():
+            folder = tmp_path_factory.mktemp("shape")
+            model = tiny_model(**MODERN, **SHAPE | shape)
             save_checkpoint(folder / "keeper", model, meta_of(model, vocabulary=CHARS))
             patch.setattr(site, "KEEPER", folder / "keeper")
             found[name] = folder / "live.html"
-            found[name].write_text(site.live_page(folder, folder), encoding="utf-8")
+            found[name].write_text(site.live_page(), encoding="utf-8")
     return found
 
 
@@ -92,9 +77,9 @@ def named_in(page):
 
 def windowed(page):
     """The model of a page as it runs there: its weights rounded, past its block a window."""
-    model = pack_heads(rounded(named_in(page).model)).double()
+    model = rounded(named_in(page).model).double()
     for block in model.blocks:
-        block.sa.window = model.config.block_size if model.config.rope else None
+        block.sa.window = model.config.block_size
     return model
 
 
@@ -102,12 +87,12 @@ def in_python(page, prompt, n_new, seeds, sampling):
     """The texts of these seeds, by the package."""
     model = windowed(page)
     tokenizer = named_in(page).tokenizer
-    cache = RollingCache if model.config.rope else DynamicCache
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     noise = [draw_noise(n_new, 1, len(tokenizer), generator) for generator in generators]
     prompts = tokenizer.encode(prompt)[None].repeat(len(seeds), 1)
     sampling = SamplingParams(*sampling)
-    rows = complete(model, prompts, n_new, sampling, cache=cache, noise=torch.cat(noise, dim=1))
+    noise = torch.cat(noise, dim=1)
+    rows = complete(model, prompts, n_new, sampling, cache=RollingCache, noise=noise)
     return [tokenizer.decode(row) for row in rows]
 
 
@@ -133,41 +118,33 @@ def test_it_is_one_file_that_loads_nothing_and_the_index_leads_to_it(page):
     assert 'src="live.html#strip"' in page.with_name("index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["shipped", *FORMS])
-def test_it_says_which_model_it_runs(pages, name):
+@pytest.mark.parametrize("name", ["shipped", *SHAPES])
+def test_it_says_which_model_it_runs_and_that_it_computes_this_form_alone(pages, name):
     text = pages[name].read_text(encoding="utf-8")
     saved = named_in(pages[name])
-    told = text[text.index("What runs here") : text.index("<details>")]
     assert f"A GPT of {saved.model.n_params:,} parameters" in text
     losses = saved.meta["losses"]
     assert f"validation loss {losses.get('full_val', losses['val']):.3f} before" in text
-    config = saved.model.config
-    assert ("the form of Karpathy’s lecture" in told) is (not config.beyond_lecture)
-    for field, words in site.FORMS.items():
-        assert (words in told) is (field in config.beyond_lecture)
+    assert {**beyond_lecture(saved.model.config), "rope_base": 0} == {**MODERN, "rope_base": 0}
+    told = text[text.index("What runs here") : text.index("<details>")]
+    assert "The JavaScript computes this form and no other." in told
 
 
-def test_the_model_that_ships_is_named_before_one_of_the_folder(tmp_path, monkeypatch):
-    model = tiny_model()
-    save_checkpoint(tmp_path / "checkpoints" / "small", model, meta_of(model))
-    monkeypatch.setattr(site, "KEEPER", ROOT / "outputs" / "none")
-    moved = site.live_page(tmp_path, PUBLISHED)
-    assert 'load_checkpoint("outputs/published/checkpoints/small")' in moved
-    save_checkpoint(tmp_path / "keeper", model, meta_of(model))
-    monkeypatch.setattr(site, "KEEPER", tmp_path / "keeper")
-    assert f'load_checkpoint("{tmp_path / "keeper"}")' in site.live_page(tmp_path, PUBLISHED)
+def test_it_names_its_checkpoint_as_readers_find_it(pages):
+    assert 'load_checkpoint("outputs/keeper/keeper")' in pages["shipped"].read_text("utf-8")
+    small = pages["small"]
+    assert f'load_checkpoint("{small.with_name("keeper")}")' in small.read_text("utf-8")
 
 
 @browsed
 @pytest.mark.parametrize(("name", "sampling"), DRAWN)
 def test_every_seed_gives_the_text_of_python_to_the_character(browser, pages, name, sampling):
-    n_new = N_NEW if FORMS[name].get("rope") else BLOCK + 1 - len(PROMPT)
     seeds = [0, 1, 2, LARGEST_SEED]
-    texts = in_python(pages[name], PROMPT, n_new, seeds, sampling)
+    texts = in_python(pages[name], PROMPT, N_NEW, seeds, sampling)
     browser.open(pages[name])
     names = zip(("temperature", "topK", "topP"), sampling, strict=True)
     asked = json.dumps({name: value for name, value in names if value})
-    each = f"(seed) => write({PROMPT!r}, seed, {n_new}, {asked}, seed > 0)"  # one without a cache
+    each = f"(seed) => write({PROMPT!r}, seed, {N_NEW}, {asked}, seed > 0)"  # one without a cache
     assert browser.evaluate(f"{seeds}.map({each})") == texts
 
 
@@ -219,10 +196,8 @@ def test_600_characters_are_read_long_before_the_plain_way_has_them(browser, pag
 
 
 @browsed
-@pytest.mark.parametrize("name", ["newer", "lecture"])
-def test_the_python_that_the_page_shows_prints_its_text(browser, pages, name):
-    n_new = N_NEW if name == "newer" else 20
-    begun(browser, pages[name], n_new, seed="5", topK="9")
+def test_the_python_that_the_page_shows_prints_its_text(browser, pages):
+    begun(browser, pages["small"], seed="5", topK="9")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(browser.text("details pre"), {})
@@ -231,9 +206,9 @@ def test_the_python_that_the_page_shows_prints_its_text(browser, pages, name):
 
 
 @browsed
-@pytest.mark.parametrize(("name", "fault"), BROKEN)
-def test_a_broken_cache_goes_wrong_where_the_page_says_and_as_much(browser, pages, name, fault):
-    browser.open(pages[name])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_cache_goes_wrong_where_the_page_says_and_as_much(browser, pages, fault):
+    browser.open(pages["small"])
     written = "write('KING:\\n', seed, 40, { temperature: 0.8 }, true, fault).slice(6)"
     texts = f"(seed) => ['', '{fault}'].map((fault) => {written})"
     differs = f"[...Array(9).keys()].find((seed) => new Set(({texts})(seed)).size === 2)"
@@ -254,7 +229,7 @@ def test_a_broken_cache_goes_wrong_where_the_page_says_and_as_much(browser, page
 def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(browser, pages):
     calm = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     browser.send("Emulation.setEmulatedMedia", features=calm)
-    browser.open(pages["lecture"])
+    browser.open(pages["small"])
     browser.until("!running")
     assert browser.evaluate("[running, ...LANES.map((lane) => lane.steps.length)]") == [0, 40, 40]
     browser.press("Enter", on="#step")
@@ -262,9 +237,9 @@ def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(bro
     slide = "at('topK').value = 9, at('topK').dispatchEvent(new Event('input', {bubbles: true}))"
     browser.evaluate(slide)
     assert browser.text("[for=topK] output") == "9", "while it is dragged"
-    fill(browser, prompt="a" * BLOCK)
+    fill(browser, prompt="a" * BLOCK, length="1")
     browser.until("!running")
-    assert browser.text("#status") == "Done. The model’s context of 64 characters is full."
+    assert browser.text("#status") == "Done."
     assert "nothing to keep" in browser.text("#result")
     assert "“" in browser.text("#seen")
 
@@ -293,7 +268,7 @@ def test_the_part_that_the_index_shows_fits_its_frame(browser, page, width):
 @browsed
 def test_a_race_by_keyboard_ends_with_equal_texts_times_and_cells(browser, pages):
     browser.show(1400)
-    begun(browser, pages["newer"], seed="7")
+    begun(browser, pages["small"], seed="7")
     texts = browser.evaluate("LANES.map((lane) => lane.code.textContent)")
     wanted = browser.evaluate(f"write({PROMPT!r}, 7, {N_NEW}, {{ temperature: 0.8 }})")
     assert texts == [wanted, wanted]
@@ -308,7 +283,7 @@ def test_a_race_by_keyboard_ends_with_equal_texts_times_and_cells(browser, pages
 
 @browsed
 def test_how_much_faster_is_said_by_medians_over_equal_characters(browser, pages):
-    begun(browser, pages["newer"], 60)
+    begun(browser, pages["small"], 60)
     steps = browser.evaluate("LANES.map((lane) => lane.steps)")
     # After a slow one, which reads the prompt, steps of 1, 2, … times the shortest.
     many = [1000, *range(1, 8)]
@@ -345,14 +320,13 @@ def looked_at(page, text, n_prompt):
     tokenizer = named_in(page).tokenizer
     seen = []
 
-    def attend(q, k, v, mask, dropout):
-        mask = torch.ones(q.shape[-2], k.shape[-2]).tril().bool() if mask is None else mask
-        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
-        seen.append(scores.softmax(-1)[0])
-        return seen[-1] @ v
+    class Watched(CausalSelfAttention):
+        def attend(self, q, k, v, mask, dropout=0.0):
+            seen.append(attention_weights(q, k, mask)[0])
+            return seen[-1] @ v
 
     for block in model.blocks:
-        block.sa.attend = attend
+        block.sa.__class__ = Watched
     logits = model(tokenizer.encode(text)[None, :-1])[0][0, n_prompt - 1 :]
     weights = torch.stack(seen)[:, :, n_prompt - 1 :]  # (layer, head, new, place)
     return weights.permute(2, 0, 1, 3), (logits / SAMPLINGS[0][0]).softmax(-1)
@@ -363,17 +337,15 @@ def percents(words):
 
 
 @browsed
-@pytest.mark.parametrize("name", ["newer", "lecture"])
-def test_a_character_shows_what_the_model_looked_at_when_it_wrote_it(browser, pages, name):
-    n_new = N_NEW if name == "newer" else 30
+def test_a_character_shows_what_the_model_looked_at_when_it_wrote_it(browser, pages):
     browser.show(1400)
-    begun(browser, pages[name], n_new, seed="3")
+    begun(browser, pages["small"], seed="3")
     text = browser.text("#cached .code")
-    weights, probs = looked_at(pages[name], text, len(PROMPT))
-    vocabulary = named_in(pages[name]).tokenizer.chars
+    weights, probs = looked_at(pages["small"], text, len(PROMPT))
+    vocabulary = named_in(pages["small"]).tokenizer.chars
     heat = "LANES[L].letters.map((letter) => Number(letter.style.getPropertyValue('--heat')))"
     # Both ways, the mean and a head, the first character and one past the block.
-    for lane, i, layer, head in ((0, 0, 1, "mean"), (1, n_new - 3, 0, 1), (0, n_new - 9, 1, 0)):
+    for lane, i, layer, head in ((0, 0, 1, "mean"), (1, N_NEW - 3, 0, 1), (0, N_NEW - 9, 1, 0)):
         browser.evaluate(f"at('layer').value = {layer}, at('head').value = {head!r}")
         browser.point(f"LANES[{lane}].letters[{len(PROMPT) + i}]")
         each = weights[i, layer].mean(0) if head == "mean" else weights[i, layer, head]
@@ -396,7 +368,7 @@ def test_a_character_shows_what_the_model_looked_at_when_it_wrote_it(browser, pa
 @browsed
 def test_the_arrow_keys_walk_through_the_text_and_the_tab_key_leaves_it(browser, pages):
     browser.show(1400)
-    begun(browser, pages["newer"])
+    begun(browser, pages["small"])
     browser.press("ArrowRight", on="#cached .code")
     focused = "LANES[1].letters.indexOf(document.activeElement) - LANES[1].prompt"
     assert browser.evaluate(focused) == 0
@@ -430,7 +402,7 @@ def test_a_finger_chooses_a_character_too(browser, pages):
     browser.show(420, "dark")
     browser.send("Emulation.setTouchEmulationEnabled", enabled=True)
     try:
-        begun(browser, pages["newer"])
+        begun(browser, pages["small"])
         browser.pointer(1, 1)  # a mouse of an earlier test that rests on the text points, too
         browser.tap("LANES[1].letters[20]")
         browser.until("chosen")
@@ -443,7 +415,7 @@ def test_a_finger_chooses_a_character_too(browser, pages):
 @pytest.mark.slow
 @browsed
 def test_whatever_can_have_the_focus_has_a_name(browser, pages):
-    begun(browser, pages["newer"])
+    begun(browser, pages["small"])
     browser.press("End", on="#plain .code")
     nodes = browser.send("Accessibility.getFullAXTree")["nodes"]
     named = {}
@@ -491,7 +463,7 @@ def test_a_phone_shows_it_all_and_stop_stops(browser, page):
 
 @browsed
 def test_a_step_pauses_and_goes_on_to_the_same_token(browser, pages):
-    begun(browser, pages["newer"], 9)
+    begun(browser, pages["small"], 9)
     pieces = """(() => {
       LANES[0].begin(readForm());
       let pieces = 1;
@@ -499,22 +471,22 @@ def test_a_step_pauses_and_goes_on_to_the_same_token(browser, pages):
       return [pieces, LANES[0].steps.length, LANES[0].decoding.text.length];
     })()"""
     # Each row pauses in each half of a block.
-    rows = len(PROMPT) * 2 * named_in(pages["newer"]).model.config.n_layer
+    rows = len(PROMPT) * 2 * named_in(pages["small"]).model.config.n_layer
     assert browser.evaluate(pieces) == [rows + 1, 1, len(PROMPT) + 1]
     assert browser.evaluate("LANES[0].written") == browser.evaluate("LANES[1].written[0]")
 
 
-@pytest.mark.parametrize("change", ["none", "cut", "a window", "too large"])
-def test_a_folder_whose_model_cannot_run_in_a_page_gets_none(tmp_path, monkeypatch, change):
-    monkeypatch.setattr(site, "KEEPER", tmp_path / "none")
-    model = tiny_model(n_embd=256 if change == "too large" else 16)
-    if change == "a window":
-        model = GPT(replace(model.config, window=8, per_head=False))
-    weights = tmp_path / "checkpoints" / "small.safetensors"
+@pytest.mark.parametrize("change", ["none", "cut", "a window", "the lecture's form", "too large"])
+def test_a_checkpoint_that_cannot_run_in_a_page_gets_none(tmp_path, monkeypatch, change):
+    form = {} if change == "the lecture's form" else MODERN
+    form = form | {"n_embd": 256 if change == "too large" else 16}
+    model = tiny_model(**form, **({"window": 8} if change == "a window" else {}))
+    keeper = tmp_path / "keeper"
+    monkeypatch.setattr(site, "KEEPER", keeper)
     if change != "none":
-        meta = meta_of(model, config=vars(model.config))
-        save_checkpoint(weights.with_suffix(""), model, meta)
+        save_checkpoint(keeper, model, meta_of(model))
     if change == "cut":
+        weights = keeper.with_suffix(".safetensors")
         weights.write_bytes(weights.read_bytes()[:-9])
     index = render(tmp_path).with_name("index.html")
     assert not index.with_name("live.html").exists()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from chromium import browsed
 from notebook_fixtures import NOTEBOOKS, book, code, output, page_faults, png, write
+from shapes import RMS, ROPE, model_of
 
 from nanogpt.config import GPTConfig
 from nanogpt.data import CharTokenizer
@@ -106,7 +107,8 @@ def test_the_weights_of_a_step_are_those_with_which_the_head_mixes():
     found = moving.decode(model, tokens, TEXT)
     values = torch.tensor(found["values"][0][1])
     with torch.no_grad():
-        mixed = model.blocks[0].sa.heads[1](model.blocks[0].ln1(model.embed(tokens, pos)), pos)[0]
+        x = model.token_embedding_table(tokens) + model.position_embedding_table(pos)
+        mixed = model.blocks[0].sa.heads[1](model.blocks[0].ln1(x), pos)[0]
     for t, row in enumerate(found["weights"][0][1]):
         weights = torch.tensor(row)
         torch.testing.assert_close(weights @ values[: t + 1], mixed[t, :8], atol=0.01, rtol=0)
@@ -114,10 +116,10 @@ def test_the_weights_of_a_step_are_those_with_which_the_head_mixes():
     assert sizes == {(2, 2, T, moving.SHOWN)}
 
 
-@pytest.mark.parametrize("form", [{}, {"rope": True, "qk_norm": True, "rms_norm": True}])
+@pytest.mark.parametrize("form", [{}, {**ROPE, "qk_norm": True, **RMS}])
 def test_every_row_of_weights_sums_to_1_and_a_page_stays_small(form):
     shape = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 32, **form}
-    found = moving.decode(GPT(GPTConfig(**shape)).eval(), torch.arange(16)[None], "x" * 16)
+    found = moving.decode(model_of(**shape).eval(), torch.arange(16)[None], "x" * 16)
     rows = [row for heads in found["weights"] for head in heads for row in head]
     assert all(abs(sum(row) - 1) < 0.001 for row in rows)
     assert len(json.dumps(found)) < 150_000

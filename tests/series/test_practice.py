@@ -1,9 +1,11 @@
 """The reader's code at work: training, and the commands' --lesson."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import safe_open, save_file
 
 from nanogpt import GPT, SIZES, SamplingParams, load_corpus, train
 from nanogpt.cli import main
@@ -57,12 +59,38 @@ def test_the_readers_step_trains_as_the_package_does_and_a_frozen_one_does_not()
     assert loss_after(20, frozen) > ours + 0.1
 
 
-def test_a_whole_lesson_imports_nothing_of_the_package_and_stays_short():
+def test_a_whole_lesson_imports_the_model_around_its_heads_alone_and_stays_short():
     text = whole()
     assert "nanogpt." not in text
+    assert text.count("from nanogpt import GPT, GPTConfig, kv_cache") == 1
     assert "until you write it" not in text
-    assert len([line for line in text.splitlines() if line.strip()]) < 210
+    assert len([line for line in text.splitlines() if line.strip()]) < 170
     assert mine.judged_lesson(text).yours == [*mine.blanks()]
+
+
+# What a program of 0.2.0 and notebook 01 say beside the shape.
+EARLIER = {"head_size": 16}
+NOTEBOOK = {"rms_norm": False, "n_kv_head": None, "per_head": True}
+
+
+@pytest.mark.parametrize("more", [{}, EARLIER, NOTEBOOK], ids=["its own", "0.2.0", "notebook 01"])
+def test_its_program_trains_saves_and_loads_with_its_heads(more, tmp_path, capsys):
+    program = mine.judged_lesson(whole(), tmp_path / "a" / "b" / "lesson.py").written
+    path = tmp_path / "model.safetensors"
+    program["train"]("to be, or not to be\n" * 20, path, steps=2, batch=2)
+    assert "step    0 of 2: the loss of this batch is " in capsys.readouterr().out
+    with safe_open(path, "pt") as file:
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(file.metadata()["nanogpt"])
+    about["config"] |= more
+    save_file(state, path, {"nanogpt": json.dumps(about)})
+    model, chars = program["load"](path)
+    assert chars == "\n ,benort"
+    assert isinstance(model.blocks[3].sa.heads[3], program["Head"])
+    plain = GPT(model.config).eval()
+    plain.load_state_dict(state)
+    idx = torch.arange(8)[None]
+    torch.testing.assert_close(model(idx)[0], plain(idx)[0])
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ from nanogpt.data import (
     load_corpus,
     split,
 )
+from nanogpt.decoder.config import DecoderConfig
 from nanogpt.files import ROOT
 from nanogpt.series import blanks, mine, profiles
 from nanogpt.series.nbfile import filled, tagged
@@ -96,8 +97,9 @@ def tiny():
         patch.setitem(profiles.PROFILES, "smoke", smoke)
         for name, shape in shapes.SIZES.items():
             patch.setitem(shapes.SIZES, name, replace(shape, **TINY))
-        usual = GPTConfig.__init__.__defaults__
-        patch.setattr(GPTConfig.__init__, "__defaults__", (*usual[:2], 1, *usual[3:]))
+        for kind in (GPTConfig, DecoderConfig):
+            usual = kind.__init__.__defaults__
+            patch.setattr(kind.__init__, "__defaults__", (*usual[:2], 1, *usual[3:]))
         peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
         patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
         patch.setattr(style, "DPI", 30)

@@ -230,7 +230,8 @@ BAD_SETTINGS += [{"reuse": 1}, {"requests": 3}, {"requests": [3]}]
 
 @pytest.mark.parametrize("wrong", BAD_SETTINGS, ids=str)
 def test_settings_that_are_none_are_refused_by_name(wrong):
-    (name, value), what = *wrong.items(), {"requests": "equest", "model": "model must be a GPT"}
+    (name, value) = next(iter(wrong.items()))
+    what = {"requests": "equest", "model": "model must be a LanguageModel"}
     with pytest.raises((ValueError, TypeError), match=what.get(name, f"{name}.*{value}")):
         serve(**{"model": plain(), "requests": [Request(PROMPT, 2)]} | wrong)
 

@@ -7,10 +7,11 @@ import torch
 from decoding_fixtures import V, build
 from serving_fixtures import FORMS, request
 
+from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.serving.batch import serve
 from nanogpt.serving.modules import ModuleBackend
-from nanogpt.serving.native_steps import NativeBackend, step_library
+from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.serving.sequence import Request
 
 WAYS = [{}, {"budget": 1}, {"budget": 3, "reuse": False}, {"n_blocks": 9}, {"max_running": 1}]
@@ -64,7 +65,7 @@ def test_they_are_those_of_the_models_plain_forward(form):
 
 def test_of_native_code_they_are_the_same_bits_in_any_company():
     try:
-        step_library(32, 4, V)
+        decoder_library()
     except CannotBuild as error:
         pytest.skip(str(error))
     model = build(torch.float32)

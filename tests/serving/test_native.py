@@ -2,17 +2,18 @@
 
 import pytest
 import torch
-from decoding_fixtures import V, build, text
+from decoding_fixtures import build, text
 from serving_fixtures import Watched, alone, request, run
+from shapes import COMBINED
 
+from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.exact import exact
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.sampling import SamplingParams
 from nanogpt.serving.batch import BatchEngine
-from nanogpt.serving.native_steps import NativeBackend, choose_backend, step_library
+from nanogpt.serving.native_steps import NativeBackend, choose_backend
 from nanogpt.serving.sequence import Request
-from nanogpt.training.recipes import MODERN
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module", autouse=True)
 def built():
     try:
-        step_library(32, 4, V)
+        decoder_library()
     except CannotBuild as error:
         pytest.skip(str(error))
 
@@ -32,11 +33,19 @@ def served(model, requests, **settings):
     return {name: torch.stack(rows) for name, rows in engine.logits.items()}
 
 
-# Heads narrower than a register, and as wide; the form of the model that ships.
-@pytest.mark.parametrize("changes", [{}, {"n_head": 2}, MODERN, {"n_embd": 40} | MODERN])
+SHAPES = {  # heads narrower than a register, and as wide; every form
+    "narrow heads": {},
+    "wide heads": {"n_head": 2},
+    "the keeper, wider": COMBINED["the keeper"] | {"n_embd": 40},
+    "sinks": {"window": 5, "sinks": 2, "full_every": 2},
+    **COMBINED,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @torch.no_grad()
-def test_logits_are_the_same_bits_in_any_batch_and_any_chunks_and_near_the_models(changes):
-    model = build(torch.float32, **changes)
+def test_logits_are_the_same_bits_in_any_batch_and_any_chunks_and_near_the_models(shape):
+    model = build(torch.float32, **SHAPES[shape])
     sampling = SamplingParams(greedy=True)
     requests = [
         Request(text(n, seed=n)[0], min(9, 33 - n), sampling, id=n) for n in (32, 1, 16, 17, 5, 30)
@@ -53,21 +62,18 @@ def test_logits_are_the_same_bits_in_any_batch_and_any_chunks_and_near_the_model
 
 
 def test_what_native_code_cannot_read_is_refused_in_a_line():
-    for model, why in (
-        (build(torch.float64), "float32 on the CPU"),
-        (build(torch.float32, window=5), "window=5"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            BatchEngine(model, backend=NativeBackend)
+    with pytest.raises(ValueError, match="float32 on the CPU"):
+        BatchEngine(build(torch.float64), backend=NativeBackend)
     model = build(torch.float32)
     with exact(model), pytest.raises(ValueError, match="exact"):
         BatchEngine(model, backend=NativeBackend)
 
 
+@pytest.mark.parametrize("row", ["the keeper", "Gemma 2"])
 @torch.no_grad()
-def test_rotary_positions_have_no_end_here_either():
+def test_rotary_positions_have_no_end_here_either(row):
     """As far as the blocks reach, which is past block_size."""
-    model = build(torch.float32, **MODERN)
+    model = build(torch.float32, **COMBINED[row])
     sampling = SamplingParams(greedy=True)
     request = Request(text(20)[0], 40, sampling, id=0)
     assert len(request.prompt) + request.max_new_tokens > model.config.block_size

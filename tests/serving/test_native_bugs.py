@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 import torch
-from decoding_fixtures import V, build
+from decoding_fixtures import build
 from serving_fixtures import (
     BLOCK_BUGS,
     FORMS,
@@ -16,39 +16,39 @@ from serving_fixtures import (
     serve_beginnings,
 )
 
-from nanogpt.engines.native import SOURCE as INCLUDED
+from nanogpt.engines import base
+from nanogpt.engines import decoder_library as library
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.serving import native_steps as native
 from nanogpt.serving.native_steps import NativeBackend
 
 pytestmark = pytest.mark.slow
-MUTATIONS = {  # where in native.cpp, what stands there, and a bug in its place
+MUTATIONS = {  # where in the C++, what it says, and a bug in its place
     "none": ("", "", ""),
     "keys are read past a chunk": (
-        "held_by(step, layer, r, head), ",
-        "step->positions[r] + 1",
-        "step->positions[r] + 1 + (r + 1 < N && step->sequences[r + 1] == step->sequences[r])",
+        "const int64_t pos = rows[r].position;\n          w.sights[i] = {",
+        "pos",
+        "pos + (r + 1 < N)",
     ),
     "noise of the row": (
-        "next_token(*t.sequence, ",
+        "const int64_t token = next_token(*m, *t.sequence, ",
         "pos",
         "std::min(pos, t.sequence->n_prompt - 1 + i)",
     ),
     "the position is the row": (
-        "positions[step->N] = ",
+        "rows.push_back({t->sequence, ",
         "pos",
-        "std::min(pos, step->N)",
+        "std::min<int64_t>(pos, rows.size())",
     ),
     "the tail of a batch adds up differently": (
-        "sums[r][p] = ",
-        "multiply_and_add(value, row[p], sums[r][p])",
-        "in_two_roundings(R, value, row[p], sums[r][p])",
+        "[&](int r, int p, vec a, vec b) { sums[r][p] = ",
+        "multiply_add(a, b, sums[r][p])",
+        "in_two_roundings(R, a, b, sums[r][p])",
     ),
     "values are read past the end of a text": (
-        "const int64_t last = ",
-        "std::min(len, n - b * len)",
-        "len",
+        "if (ends > whole) alone(whole, 1, ",
+        "work.sights[i].last - panels[whole].first + 1",
+        "LANES",
     ),
 }
 SWITCH = """
@@ -57,36 +57,39 @@ extern "C" int64_t bug = 0;
 """
 TWO_ROUNDINGS = """
 INLINE vec in_two_roundings(int rows, vec a, vec b, vec c) {
-  if (rows > 2) return multiply_and_add(a, b, c);
+  if (rows > 2) return multiply_add(a, b, c);
   vec product = a * b;
   HIDE(product);
   return product + c;
 }
 """
+AFTER = "// ---------------------------------------------------------------- products\n"
 
 
 @pytest.fixture(scope="module")
 def buggy(tmp_path_factory):
-    """native.cpp with all bugs, of which `bug` switches on one."""
-    text = native.SOURCE.read_text(encoding="utf-8")
-    included = INCLUDED.read_text(encoding="utf-8")
-    text = text.replace('#include "../engines/native.cpp"\n', SWITCH + included + TWO_ROUNDINGS)
+    """decoder.cpp with all bugs, of which `bug` switches on one."""
+    text = library.SOURCE.read_text(encoding="utf-8")
+    header = library.SOURCE.with_name("kernels.h").read_text(encoding="utf-8")
+    header = header.replace("#pragma once\n", SWITCH).replace(AFTER, TWO_ROUNDINGS + AFTER)
+    text = text.replace('#include "kernels.h"\n', header)
     for i, (where, right, wrong) in enumerate(MUTATIONS.values()):
         if where:
-            assert text.count(where + right) == 1, f"{where}{right} is not there"
+            assert text.count(where + right) >= 1, f"{where}{right} is not there"
             text = text.replace(where + right, f"{where}(bug == {i} ? {wrong} : {right})")
-    source = tmp_path_factory.mktemp("buggy") / "native.cpp"
+    source = tmp_path_factory.mktemp("buggy") / "decoder.cpp"
     source.write_text(text, encoding="utf-8")
-    real = native.SOURCE
-    native.SOURCE = source
-    native.step_library.cache_clear()
+    real = library.SOURCE
+    library.SOURCE = source
+    library.decoder_library.cache_clear()
     try:
-        yield native.step_library(32, 4, V)
+        yield library.decoder_library()
     except CannotBuild as error:
         pytest.skip(str(error))
     finally:
-        native.SOURCE = real
-        native.step_library.cache_clear()
+        library.SOURCE = real
+        library.decoder_library.cache_clear()
+        base._built.clear()
 
 
 def check(form="batched"):
@@ -107,7 +110,7 @@ def test_each_bug_in_native_code_is_caught(bug, buggy):
     number.value = list(MUTATIONS).index(bug)
     try:
         if bug == "none":
-            return check("heads") or check()
+            return [check(form) for form in FORMS]
         with pytest.raises(AssertionError):
             check()
     finally:

@@ -19,7 +19,16 @@ from nanogpt.cli import main
 from nanogpt.files import ROOT
 from nanogpt.verify import assert_sound
 from nanogpt.verify.huggingface import small
-from nanogpt.verify.report import CODES, CacheBug, Finding, Report
+from nanogpt.verify.report import (
+    CODES,
+    CacheBug,
+    CachedRun,
+    Comparison,
+    Finding,
+    LogitTurn,
+    Report,
+    Verdict,
+)
 from nanogpt.verify.subjects import NotOffered, Ours, through
 from nanogpt.verify.survey import script
 from nanogpt.verify.texts import cut, edges_of, high_water, lengths_of, text, total
@@ -50,7 +59,7 @@ def wrong_at(n):
 def test_what_begins_late_is_convicted(n):
     report = referee(wrong_at(n), seconds=math.inf)
     assert report.verdict == "bug"
-    assert all(f.how.get("length", n) >= n for f in report.bugs)
+    assert all(f.how is None or f.how.length >= n for f in report.bugs)
 
 
 WRONG = {
@@ -521,9 +530,12 @@ def test_known_failures_are_no_bugs_and_are_missed_once_they_are_gone():
 
 
 def test_json_is_strict():
-    finding = Finding("a way", "bug", "it stops", math.inf, turn=([1], [2], [math.nan]))
+    turn = LogitTurn([1], [2], [math.nan])
+    finding = Finding(Comparison("a way"), Verdict.BUG, "it stops", math.inf, turn=turn)
     report = Report("m", [finding])
-    assert json.loads(report.to_json())["findings"][0]["size"] == "inf"
+    (written,) = json.loads(report.to_json())["findings"]
+    assert (written["way"], written["size"], written["how"]) == ("a way", "inf", {})
+    assert written["turn"] == [[1], [2], ["nan"]]
     assert json.loads(report.to_json())["verdict"] == "bug"
     assert CODES == {"equal": 0, "rounding": 0, "bug": 1, "undecided": 3}
 
@@ -544,8 +556,8 @@ def test_the_script_of_a_bug_of_transformers_runs_as_it_is(tmp_path, capsys):
 def test_a_script_takes_drafts_back_as_generation_does(capsys):
     pytest.importorskip("transformers")
     subject = small("gemma3_text")  # its window is 12: what is pushed out must be recorded
-    how = {"seed": 0, "length": 28, "lengths": [14, (2, 3), (0, 2), 5], "cache": "its cache"}
-    code = script(subject, Finding("drafts", "bug", "", how=how))
+    how = CachedRun(0, 28, 1, (14, (2, 3), (0, 2), 5), "its cache")
+    code = script(subject, Finding(Comparison("drafts"), Verdict.BUG, "", how=how))
     assert "activate_past_recording" in code
     exec(compile(code, "script", "exec"), {})
     (*_, differences) = capsys.readouterr().out.split("tensor(")

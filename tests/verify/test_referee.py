@@ -12,6 +12,7 @@ import torch
 from conftest import tiny_model
 from parts import Tiny, small
 from server_fixtures import CHARS
+from shapes import ROPE
 
 from nanogpt import referee
 from nanogpt.cli import main
@@ -27,7 +28,7 @@ SOUND = "gpt2 llama opt bloom gemma3_text phi olmo3 lfm2"
 
 
 OURS = {"heads": tiny_model, "batched": lambda: tiny_model(False)}
-OURS["rope, window"] = lambda: small(rope=True, window=6, sinks=2).model
+OURS["rope, window"] = lambda: small(**ROPE, window=6, sinks=2).model
 
 
 @pytest.mark.slow

@@ -38,7 +38,8 @@ HALF = Device(torch.device("cpu"), torch.float16, "tests")
 # What a run may be: its recipe, its model, its device, and the steps at which it is stopped.
 KINDS = {
     "lecture": (RECIPE, {}, CPU, (0, 3, 8, 19)),
-    "batched, AdamW alone": (replace(RECIPE, muon_lr=None), {"per_head": False}, CPU, (7,)),
+    "packed, AdamW alone": (replace(RECIPE, muon_lr=None), {"per_head": False}, CPU, (7,)),
+    "tied, shared keys": (RECIPE, {"tied": True, "n_kv_head": 1, "gated": True}, CPU, (5,)),
     "sprint, clipped, in parts": (replace(RECIPE, clip=1.0, accumulate=2), MODERN, CPU, (6,)),
     "short windows, epochs": (STAGED, {}, CPU, (9, 13)),
     "float16": (RECIPE, {}, HALF, (4,)),
@@ -232,6 +233,8 @@ def test_a_run_removes_its_own_half_written_files_and_no_others(corpus, tmp_path
         ({"clip": 1.0}, {}, "clip=None, not 1.0"),
         ({"batched": False}, {}, "batched=True, not False"),
         ({}, {"n_layer": 1}, "n_layer=2, not 1"),
+        ({}, {"per_head": False}, "model='GPT', not 'Decoder'"),
+        ({}, {"window": 5}, "model='GPT', not 'Decoder'; window=None, not 5"),
         ({}, {"dtype": torch.float64}, "dtype='torch.float32', not 'torch.float64'"),
     ],
     ids=str,
@@ -248,6 +251,19 @@ def test_other_settings_are_refused_by_name_before_anything_changes(
     assert all_of(copy.parent) == files
 
 
+def test_a_decoder_s_run_is_not_resumed_as_another_that_has_the_same_tensors(corpus, tmp_path):
+    out = tmp_path / "run"
+    stop(corpus, out, step=3, window=5)
+    for fields, words in (
+        ({}, "model='Decoder', not 'GPT'; window=5, not None"),
+        ({"per_head": False}, "began with window=5, not None: resume"),
+        ({"window": 5, "activation": "relu2"}, "began with activation='relu', not 'relu2': resume"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            resume(corpus, out, **fields)
+    resume(corpus, out, window=5)
+
+
 def test_a_run_may_resume_in_other_parts(corpus, tmp_path):
     adam = replace(RECIPE, muon_lr=None, lr=3e-3, steps=8)
     out = tmp_path / "run"
@@ -261,7 +277,7 @@ def test_a_run_may_resume_in_other_parts(corpus, tmp_path):
 def test_a_checkpoint_is_not_a_state(corpus, copy):
     state_path(copy).write_bytes(copy.with_name("run.safetensors").read_bytes())
     with pytest.raises(
-        CheckpointError, match="is not of 'nanogpt-notebooks training state 4': give another out"
+        CheckpointError, match="is not of 'nanogpt-notebooks training state 5': give another out"
     ):
         resume(corpus, copy)
 

@@ -10,7 +10,14 @@ from training_fixtures import CPU, fresh, weights
 
 from nanogpt.config import SIZES, GPTConfig
 from nanogpt.data import PRACTICE, Corpus
-from nanogpt.decoder.checkpoint import CheckpointError, load_checkpoint
+from nanogpt.decoder.checkpoint import (
+    CheckpointError,
+    config_to_json,
+    load_checkpoint,
+    save_checkpoint,
+)
+from nanogpt.decoder.model import Decoder
+from nanogpt.decoder.pack import pack_heads
 from nanogpt.series import weights as pretrained
 from nanogpt.series.weights import load_or_train
 from nanogpt.training.loop import train
@@ -103,6 +110,20 @@ def test_a_checkpoint_that_is_named_is_taken_or_is_an_error(
         named(checkpoint.with_name("absent"), corpus)
     with pytest.raises(CheckpointError, match="has other characters than other: train on it"):
         named(checkpoint, OTHER)
+
+
+def test_a_decoder_is_unpacked_or_is_an_error(checkpoint, corpus):
+    lecture = load_checkpoint(checkpoint)
+    packed = pack_heads(lecture.model)
+    meta = lecture.meta | {"config": config_to_json(packed.config)}
+    stem = checkpoint.with_name("packed")
+    save_checkpoint(stem, packed, meta)
+    found = load(corpus, SHORT, checkpoint=str(stem)).model
+    assert torch.equal(weights(found), weights(lecture.model))
+    newer = Decoder(replace(packed.config, window=4))
+    save_checkpoint(stem, newer, meta | {"config": config_to_json(newer.config)})
+    with pytest.raises(CheckpointError, match="no window=4: .*name a checkpoint of the lecture's"):
+        load(corpus, SHORT, checkpoint=str(stem))
 
 
 @pytest.mark.parametrize("published", [True, False])

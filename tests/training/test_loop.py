@@ -11,16 +11,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import FORMS, count_updates, name, seeded
+from shapes import DECODERS, SMALL
 from training_fixtures import CPU, fresh, log_of, stop_at, weights
 
 from nanogpt.cache import cache_owners, kv_cache
 from nanogpt.cluster.folders import held_run
 from nanogpt.data import Corpus, CorpusError, split
 from nanogpt.decoder.checkpoint import load_checkpoint
-from nanogpt.decoder.pack import unpack_heads
+from nanogpt.decoder.config import DecoderConfig
+from nanogpt.decoder.model import Decoder
+from nanogpt.decoder.pack import build_model, pack_heads, unpack_heads
 from nanogpt.generation import complete
 from nanogpt.model import GPT
-from nanogpt.training import loop as loop
+from nanogpt.training import loop
 from nanogpt.training.first_weights import zero_init
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import RECIPES, TrainConfig, recipe_for
@@ -31,7 +34,7 @@ QUICK = TrainConfig(steps=12, batch_size=8, eval_every=5, eval_batches=2, warmup
 
 @pytest.fixture(scope="module")
 def ran(corpus, tmp_path_factory):
-    """One run of a batched model with all that it left: model, history, printed lines, files."""
+    """One run of a Decoder with all that it left: model, history, printed lines, files."""
     model = fresh(corpus, False)
     out = tmp_path_factory.mktemp("ran") / "fox"
     said = StringIO()
@@ -61,7 +64,7 @@ def test_the_same_seed_gives_the_same_bits_with_every_recipe(corpus, key):
     for state, seed in enumerate((1, 1, 2)):
         config, shape = recipe_for(key, fresh(corpus).config)
         config = replace(config, steps=8, batch_size=4, eval_every=8, eval_batches=1, seed=seed)
-        model = GPT(shape, generator=seeded(1))
+        model = build_model(shape, seeded(1))
         torch.manual_seed(state)
         before = torch.random.get_rng_state()
         runs.append((train(model, corpus, config, device=CPU), weights(model)))
@@ -77,7 +80,7 @@ def test_the_same_seed_gives_the_same_bits_with_every_recipe(corpus, key):
 def test_the_loop_is_the_plain_loop(corpus, tokenizer, zero):
     """What a learner would write: draw, measure, go back through it, move, forget the gradient.
 
-    A per-Head model is trained in its batched form, and with dropout, whatever mode it came in.
+    A list of heads is trained packed, and with dropout, whatever mode it came in.
     """
     config = replace(QUICK, muon_lr=None, zero_init=zero, weight_decay=0.1)
     model = fresh(corpus)
@@ -116,7 +119,7 @@ def test_the_history_is_plain_data(ran, tokenizer):
     assert lengths == [4, 4, 12, 12]
     assert history["lr_scale"] == [QUICK.scale(step) for step in range(12)]
     meta = load_checkpoint(f"{ran.out}-last").meta
-    assert meta["config"] == {**asdict(ran.model.config), "per_head": True}
+    assert meta["config"] == json.loads(json.dumps(asdict(ran.model.config)))
     assert meta["train"] == json.loads(json.dumps(asdict(QUICK)))
     losses = {"train": history["train"][-1], "val": history["val"][-1]}
     assert meta["losses"] == {**losses, "full_val": history["full_val"]}
@@ -213,6 +216,31 @@ def test_the_best_and_the_last_checkpoint_are_kept(corpus, tmp_path, monkeypatch
     names = {"fox.json", "fox.safetensors", "fox-last.json", "fox-last.safetensors"}
     names |= {"fox-last.state.safetensors", "fox.jsonl"}
     assert {p.name for p in tmp_path.iterdir()} == names
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_checkpoints_and_the_model_are_of_the_class_that_was_given(corpus, tmp_path, ran, per_head):
+    """However it is trained: the same run, the same weights."""
+    model = fresh(corpus, per_head)
+    assert train(model, corpus, QUICK, device=CPU, out=tmp_path / "fox") == ran.history
+    assert type(model) is (GPT if per_head else Decoder)
+    found = load_checkpoint(tmp_path / "fox-last").model
+    assert type(found) is type(model)
+    assert found.config == model.config
+    assert torch.equal(weights(found), weights(model))
+    packed = pack_heads(model) if per_head else model
+    assert torch.equal(weights(packed), weights(ran.model))
+
+
+@pytest.mark.parametrize("row", ["tied", "Gemma 2", "all at once", "head_dim=5 n_embd=30"])
+def test_decoders_of_other_shapes_learn(corpus, tmp_path, row):
+    fields = SMALL | DECODERS[row] | {"vocab_size": len(set(corpus.text))}
+    model = Decoder(DecoderConfig(**fields))
+    config = replace(QUICK, steps=30, eval_every=30, epochs=True, look_back=True)
+    history = train(model, corpus, config, device=CPU, out=tmp_path / "fox")
+    assert history["val"][-1] < history["val"][0] - 0.3
+    assert torch.equal(weights(load_checkpoint(tmp_path / "fox-last").model), weights(model))
+    assert model.n_params == model.config.n_params
 
 
 # ------------------------------------------------------------------ what cannot be trained

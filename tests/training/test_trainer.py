@@ -7,13 +7,16 @@ from itertools import pairwise
 
 import pytest
 import torch
-from conftest import seeded, tokens
+from conftest import FORMS, name, seeded, tokens
+from shapes import DECODERS, ROPE, SMALL, model_of
 from training_fixtures import CPU, fresh, weights
 
-from nanogpt.config import GPTConfig
+from nanogpt.attention import attention_weights, visible
 from nanogpt.data import Epochs, split
+from nanogpt.decoder.config import DecoderConfig
+from nanogpt.decoder.model import Decoder
+from nanogpt.decoder.pack import as_decoder, build_model
 from nanogpt.device import Device
-from nanogpt.model import GPT
 from nanogpt.training import trainer
 from nanogpt.training.first_weights import look_back, zero_init
 from nanogpt.training.loop import train
@@ -66,7 +69,7 @@ def test_a_batch_in_parts_is_the_same_step(build, steps, fields, clip, parts):
 def test_every_weight_of_a_recipe_moves(corpus, name):
     config, shape = recipe_for(name, fresh(corpus).config)
     config = replace(config, steps=20, batch_size=4, eval_every=20, eval_batches=1, warmup=3)
-    model = GPT(shape)
+    model = build_model(shape)
     before = {key: t.clone() for key, t in model.state_dict().items()}
     train(model, corpus, config, device=CPU)
     assert [key for key, t in model.state_dict().items() if torch.equal(t, before[key])] == []
@@ -129,8 +132,9 @@ def test_linear_layers_in_bfloat16_change_only_their_digits(build, steps, fields
 # ------------------------------------------------------------------ the start and the optimizers
 
 
-def test_zero_init_makes_every_block_the_identity(build):
-    model = build(False)
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_zero_init_makes_every_block_the_identity(build, per_head):
+    model = build(per_head)
     zero_init(model, seeded(1))
     x = torch.randn(2, 8, 16, generator=seeded(2))
     for block in model.blocks:
@@ -138,6 +142,22 @@ def test_zero_init_makes_every_block_the_identity(build):
     assert not model(tokens(1, 8))[0].any()
     for table in (model.token_embedding_table, model.position_embedding_table):
         assert 0.25 < table.weight.std() < 0.35
+
+
+def test_zero_init_leaves_embeddings_that_are_the_head_and_frozen_weights():
+    for freeze in (False, True):
+        model = Decoder(DecoderConfig(**SMALL, tied=not freeze))
+        if freeze:
+            model.token_embedding_table.requires_grad_(False)
+            model.blocks[1].ffwd.down.requires_grad_(False)
+        before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+        zero_init(model, seeded(1))
+        after = model.state_dict()
+        same = {key for key in before if torch.equal(before[key], after[key])}
+        assert "token_embedding_table.weight" in same
+        assert ("blocks.1.ffwd.down.weight" in same) is freeze
+        assert "blocks.0.ffwd.down.weight" not in same
+        assert "position_embedding_table.weight" not in same
 
 
 def test_both_kinds_of_optimizer_share_all_parameters(build):
@@ -235,16 +255,23 @@ def test_gradients_too_large_for_float16_move_nothing_and_the_scale_is_halved(bu
     assert not torch.equal(weights(model), before)
 
 
-@pytest.mark.parametrize("per_head", [True, False])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("fields", [{}, MODERN], ids=["table", "rotary"])
-def test_a_head_that_looks_back_gives_most_weight_to_its_character(fields, per_head, shared):
+LOOKS = {  # a list of heads, and decoders of both kinds of positions
+    "a list of heads": (True, {}),
+    "table": (False, {}),
+    "table, shared keys": (False, {"n_kv_head": 2}),
+    "rotary": (False, MODERN),
+    "rotary, shared keys": (False, {**MODERN, "n_kv_head": 2}),
+    "RMSNorm with weights": (False, {**ROPE, "norm": "rms", "qkv_bias": True}),
+    "table, wide heads": (False, {"head_dim": 64}),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKS)
+def test_a_head_that_looks_back_gives_most_weight_to_its_character(kind):
     """Head h of the first block looks h + 1 characters back, in each form of the model."""
-    if shared and per_head:
-        pytest.skip("a list of Heads shares no keys")
-    groups = {"n_kv_head": 2} if shared else {}
-    shape = {"block_size": 64, "n_head": 4, "n_embd": 128, "n_layer": 2, "per_head": per_head}
-    model = GPT(GPTConfig(**shape, **fields, **groups))
+    per_head, fields = LOOKS[kind]
+    shape = {"block_size": 64, "n_head": 4, "n_embd": 128, "n_layer": 2}
+    model = model_of(packed=not per_head, **shape, **fields)
     zero_init(model, seeded(1))
     look_back(model)
     text = torch.randint(65, (8, 64), generator=seeded(2))
@@ -254,36 +281,61 @@ def test_a_head_that_looks_back_gives_most_weight_to_its_character(fields, per_h
         assert (peak == torch.arange(16, 64) - h - 1).float().mean() > 0.95
 
 
+@torch.no_grad()
 def first_weights(model, text):
     """The weights of each head of the first block.  (B, T) -> (B, H, T, T)"""
-    from nanogpt.attention import attention_weights, norm_and_rotate, visible
-
-    pos = torch.arange(text.shape[1])
+    model = as_decoder(model)
     attention = model.blocks[0].sa
-    c = model.config
+    met = []
+
+    def attend(q, k, v, *others):
+        met.append((q, k))
+        return type(attention).attend(attention, q, k, v, *others)
+
+    attention.attend = attend
+    model(text)
+    q, k = met[0]
+    pos = torch.arange(text.shape[1])
+    k = k.repeat_interleave(model.config.group, dim=1)
+    return attention_weights(q, k, visible(pos, pos))
+
+
+@pytest.mark.parametrize("row", DECODERS)
+def test_first_weights_are_finite_in_every_decoder_and_their_blocks_the_identity(row):
+    model = Decoder(DecoderConfig(**SMALL | DECODERS[row])).eval()
+    zero_init(model, seeded(1))
+    look_back(model)
+    x = torch.randn(2, 8, model.config.n_embd, generator=seeded(2))
+    for block in model.blocks:
+        assert torch.equal(block(x, torch.arange(8)), x)
     with torch.no_grad():
-        x = model.blocks[0].ln1(model.embed(text, pos))
-        if c.per_head:
-            q = torch.stack([head.query(x) for head in attention.heads], dim=1)
-            k = torch.stack([head.key(x) for head in attention.heads], dim=1)
-        else:
-            rows = attention.qkv(x).unflatten(-1, (-1, c.head_size)).transpose(1, 2)
-            q = rows[:, : c.n_head]
-            k = rows[:, c.n_head : c.n_head + c.kv_heads]
-            k = k.repeat_interleave(c.n_head // c.kv_heads, dim=1)
-        q, k = (norm_and_rotate(x, pos, c) for x in (q, k))
-        return attention_weights(q, k, visible(pos, pos))
+        logits, loss = model(tokens(2, 30), tokens(2, 30, seed=1))
+    guess = math.log(model.config.vocab_size)
+    if model.config.tied:
+        assert abs(loss - guess) < 0.1
+    else:
+        assert not logits.any()
+        assert float(loss) == pytest.approx(guess, abs=1e-6)
 
 
-@pytest.mark.parametrize("rope", [False, True])
-def test_a_short_window_stands_anywhere_in_the_block(corpus, rope):
+def test_a_look_back_in_heads_wider_than_the_model_leaves_the_other_numbers():
+    model = Decoder(DecoderConfig(**SMALL, head_dim=48))
+    before = model.blocks[0].sa.qkv.weight[:192].detach().view(4, 48, 32).clone()
+    look_back(model)
+    after = model.blocks[0].sa.qkv.weight[:192].view(4, 48, 32)
+    torch.testing.assert_close(after[:, 32:], 0.1 * before[:, 32:])
+    assert not torch.isclose(after[:, :32], 0.1 * before[:, :32]).all(-1).any()
+
+
+@pytest.mark.parametrize("fields", [{}, ROPE], ids=["table", "rotary"])
+def test_a_short_window_stands_anywhere_in_the_block(corpus, fields):
     """So every row of a position table is trained while windows are short."""
-    model = fresh(corpus, per_head=False, rope=rope)
+    model = fresh(corpus, per_head=False, **fields)
     config = TrainConfig(steps=40, batch_size=2, stages=((0.9, 2),), look_back=False)
     data = torch.zeros(99, dtype=torch.int64)
     trainer = Trainer(model, data, config, torch.Generator(), CPU)
     found = [trainer.positions(2, step) for step in range(36)]
-    if rope:  # a rotation depends on distances alone
+    if fields:  # a rotation depends on distances alone
         assert found == [None] * 36
         return
     assert {int(pos[0]) for pos in found} == set(range(7))

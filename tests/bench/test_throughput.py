@@ -1,37 +1,61 @@
 """How fast a run was: operations as PyTorch counts them, peaks by a card's name, two clocks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from conftest import FORMS, name, tokens
+from conftest import tokens
+from shapes import DECODERS, SMALL
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.bench import throughput
 from nanogpt.bench.throughput import flops_per_token, peak_flops
 from nanogpt.config import GPTConfig
+from nanogpt.decoder.config import DecoderConfig
+from nanogpt.decoder.model import Decoder
 from nanogpt.device import Device
 from nanogpt.model import GPT
 from nanogpt.training.loop import Meter
-from nanogpt.training.recipes import MODERN
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 GPU = Device(torch.device("cuda"), torch.bfloat16, "tests")
 SHAPE = {"vocab_size": 13, "block_size": 24, "n_layer": 3, "n_head": 2, "n_embd": 32}
 
 
-@pytest.mark.parametrize("fields", [{}, MODERN], ids=["lecture", "sprint"])
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-def test_a_step_has_the_operations_that_pytorch_counts(per_head, fields):
-    """All of them for separate heads; all but the attention itself for the packed form."""
-    model = GPT(GPTConfig(**SHAPE, **fields, per_head=per_head))
-    idx = tokens(2, 24)
+def operations(model):
+    """Those that PyTorch counts for each token of a training step, but for fused attention.
+
+    Some versions of PyTorch count it on a CPU, and others do not.
+    """
+    idx = tokens(2, model.config.block_size)
     with FlopCounterMode(display=False) as counted:
         model(idx, idx)[1].backward()
-    # Without fused attention, which some versions of PyTorch count on a CPU and others do not.
     counts = counted.get_flop_counts()["Global"]
     total = sum(n for operation, n in counts.items() if "attention" not in str(operation))
-    # 2 products of 2 T C, each 3 times: once there, twice back
-    attention = 0 if per_head else 12 * 3 * 32 * 24
-    assert total / idx.numel() == flops_per_token(model.config) - attention
+    return total / idx.numel()
+
+
+def test_a_step_has_the_operations_that_pytorch_counts():
+    model = GPT(GPTConfig(**SHAPE))
+    assert operations(model) == flops_per_token(model.config)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row, fields in DECODERS.items() if not {"window", "dropout"} & set(fields)]
+)
+def test_a_step_of_a_decoder_has_them_too(row):
+    """Beside the attention: 2 products of 2 T · H · hs, each 3 times, once there and twice back."""
+    model = Decoder(DecoderConfig(**SMALL | DECODERS[row]))
+    c = model.config
+    attention = 12 * c.n_layer * c.n_head * c.head_size * c.block_size
+    assert operations(model) == flops_per_token(c) - attention
+
+
+def test_a_window_is_fewer_operations():
+    c = DecoderConfig(n_layer=3, block_size=64)
+    windows = replace(c, window=16, full_every=3)
+    fewer = flops_per_token(c) - flops_per_token(windows)
+    assert fewer == 12 * c.n_embd * 2 * (64 - 16)
 
 
 @pytest.mark.parametrize(

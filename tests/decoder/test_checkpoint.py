@@ -1,0 +1,415 @@
+"""Checkpoints: back to the bit, and a file of any content ends in our own error.
+
+That each is whole or absent, and that damage is noticed: tests/test_faults.py and test_fuzz.py.
+"""
+
+import json
+
+import pytest
+import torch
+from checkpoint_fixtures import CHARS, meta_of
+from conftest import FORMS, name, tiny_model, tokens
+from decoding_fixtures import build, decoder
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from shapes import DECODERS, NO_BIAS, RELU2, RMS, ROPE
+
+from nanogpt import files
+from nanogpt.config import GPTConfig
+from nanogpt.decoder import checkpoint
+from nanogpt.decoder.checkpoint import (
+    FORMAT,
+    CheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+    write_checkpoint,
+)
+from nanogpt.decoder.config import DecoderConfig
+from nanogpt.decoder.model import CausalSelfAttention, Decoder
+from nanogpt.files import sha256
+from nanogpt.model import GPT, Head
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = tiny_model()
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    return tmp_path / "fox.safetensors"
+
+
+def raw(path, meta, state=None):
+    """A safetensors file with any metadata at all."""
+    state = tiny_model().state_dict() if state is None else state
+    if isinstance(meta, dict):
+        meta = {**meta, "digest": checkpoint._digest(json.dumps(meta), state)}
+    save_file(state, path, metadata={"nanogpt": json.dumps(meta)})
+
+
+# ------------------------------------------------------------------ there and back
+
+
+def assert_comes_back(path, model, meta):
+    """Saved, and loaded to the class, config, names and bits that it had."""
+    save_checkpoint(path, model, meta)
+    back = load_checkpoint(path)
+    state = model.state_dict()
+    assert type(back.model) is type(model)
+    assert back.model.config == model.config
+    assert list(back.model.state_dict()) == list(state)
+    for key, tensor in back.model.state_dict().items():
+        assert tensor.dtype == state[key].dtype
+        assert torch.equal(tensor, state[key])
+    assert back.model.n_params == model.n_params
+    assert not back.model.training
+    assert back.meta == json.loads(json.dumps(meta))
+    return back
+
+
+@pytest.mark.parametrize("shape", [{}, {"n_layer": 1}, {"n_head": 1}, {"n_embd": 20}], ids=str)
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_a_model_of_either_class_comes_back_to_the_bit(tmp_path, per_head, shape, ambient_rng):
+    model = tiny_model(per_head, **shape)
+    back = assert_comes_back(tmp_path / "fox", model, meta_of(model))
+    assert back.tokenizer.chars == CHARS
+    assert back.origin == "fox.safetensors"
+    assert back.sha256 == sha256(tmp_path / "fox.safetensors")
+    assert torch.equal(back.model(tokens(2, 9))[0], model(tokens(2, 9))[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("row", DECODERS)
+def test_a_decoder_of_every_shape_comes_back_to_the_bit(tmp_path, row):
+    model = decoder(torch.float32, **DECODERS[row])
+    chars = CHARS + "n" * (model.config.vocab_size == 14)
+    back = assert_comes_back(tmp_path / "fox", model, meta_of(model, vocabulary=chars)).model
+    assert torch.equal(back(tokens(2, 9))[0], model(tokens(2, 9))[0])
+    if model.config.tied:
+        assert back.lm_head.weight is back.token_embedding_table.weight
+        names = safe_open(tmp_path / "fox.safetensors", framework="pt").keys()
+        assert "lm_head.weight" not in names, "the numbers are in the file once"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=name)
+def test_each_tensor_comes_back_in_its_own_dtype(tmp_path, dtype):
+    for row in ("plain", "tied"):
+        model = decoder(dtype, **DECODERS[row])
+        assert_comes_back(tmp_path / "fox", model, meta_of(model))
+
+
+# ------------------------------------------------------------------ files of earlier versions
+
+# Until 0.2 one class had switches; these are all of them, with the fields that they became.
+SHAPE = {"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 4, "n_embd": 32}
+OFF = {"rms_norm": False, "rope": False, "rope_base": 10_000.0, "qk_norm": False, "relu2": False}
+OFF |= {"bias": True, "n_kv_head": None, "window": None, "sinks": 0, "full_every": 0}
+SWITCHES = {
+    "rms_norm": ({"rms_norm": True}, RMS),
+    "rope": ({"rope": True}, ROPE),
+    "rope_base": ({"rope": True, "rope_base": 100.0}, {**ROPE, "rope_base": 100.0}),
+    "qk_norm": ({"rms_norm": True, "qk_norm": True}, {**RMS, "qk_norm": True}),
+    "relu2": ({"relu2": True}, RELU2),
+    "bias": ({"bias": False}, NO_BIAS),
+    "n_kv_head": ({"n_kv_head": 2}, {"n_kv_head": 2}),
+    "window": ({"window": 5}, {"window": 5}),
+    "sinks": ({"window": 5, "sinks": 2}, {"window": 5, "sinks": 2}),
+    "full_every": ({"window": 5, "full_every": 2}, {"window": 5, "full_every": 2}),
+    "the keeper's": (
+        {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False},
+        {**RMS, **ROPE, "qk_norm": True, **RELU2, **NO_BIAS},
+    ),
+    "all": (
+        {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
+        | {"rope_base": 50.0, "n_kv_head": 1, "window": 5, "sinks": 2, "full_every": 2},
+        {**RMS, **ROPE, "qk_norm": True, **RELU2, **NO_BIAS}
+        | {"rope_base": 50.0, "n_kv_head": 1, "window": 5, "sinks": 2, "full_every": 2},
+    ),
+}
+
+
+def old_state(model, per_head):
+    """A Decoder's tensors under the names that files had: the lecture's, with or without heads."""
+    state = {}
+    for key, tensor in model.state_dict().items():
+        key = key.replace("ffwd.up.", "ffwd.net.0.").replace("ffwd.down.", "ffwd.net.2.")
+        state[key] = tensor
+    if not per_head:
+        return state
+    for layer in range(2):
+        rows = state.pop(f"blocks.{layer}.sa.qkv.weight").split(8)  # of 4 heads: q, k, v
+        for i, part in enumerate(("query", "key", "value")):
+            for h in range(4):
+                state[f"blocks.{layer}.sa.heads.{h}.{part}.weight"] = rows[4 * i + h].clone()
+    return state
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("what", SWITCHES)
+def test_a_file_with_switches_is_the_decoder_with_these_fields(tmp_path, what):
+    switches, fields = SWITCHES[what]
+    model = build(torch.float32, **SHAPE, **fields)
+    per_head = not switches.keys() & {"n_kv_head", "window"}
+    old = SHAPE | {"dropout": 0.1, "per_head": per_head} | OFF | switches
+    raw(tmp_path / "old.safetensors", meta_of(model, config=old), old_state(model, per_head))
+    found = load_checkpoint(tmp_path / "old").model
+    assert found.config == DecoderConfig(**SHAPE, dropout=0.1, **fields)
+    assert list(found.state_dict()) == list(model.state_dict())
+    assert all(torch.equal(t, found.state_dict()[key]) for key, t in model.state_dict().items())
+    assert torch.equal(found(tokens(2, 20))[0], model(tokens(2, 20))[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("switches", [OFF, {}], ids=["all", "none"])
+def test_a_file_whose_switches_are_off_is_the_lecture_s_model(tmp_path, switches):
+    model = build(torch.float32, per_head=True, **SHAPE)
+    old = SHAPE | {"dropout": 0.0, "per_head": True} | switches
+    raw(tmp_path / "old.safetensors", meta_of(model, config=old), model.state_dict())
+    found = load_checkpoint(tmp_path / "old").model
+    assert type(found) is GPT
+    assert found.config == GPTConfig(**SHAPE)
+    assert torch.equal(found(tokens(2, 20))[0], model(tokens(2, 20))[0])
+
+
+@torch.no_grad()
+def test_the_arithmetic_of_the_switches_is_what_it_was(tmp_path):
+    """The forward pass of version 0.2 with all switches on, written out from the old tensors."""
+    switches, fields = SWITCHES["the keeper's"]
+    model = build(torch.float64, **SHAPE, **fields)
+    state = old_state(model, per_head=True)
+    old = SHAPE | {"dropout": 0.0, "per_head": True} | OFF | switches
+    raw(tmp_path / "old.safetensors", meta_of(model, config=old), state)
+    idx = tokens(2, 20)
+
+    def rms(x):
+        return x / (x.square().mean(-1, keepdim=True) + torch.finfo(x.dtype).eps).sqrt()
+
+    def rotate(x):
+        speed = 10_000.0 ** -(torch.arange(4, dtype=torch.float64) / 4)
+        angle = torch.arange(20).double()[:, None] * speed
+        a, b = x.chunk(2, dim=-1)
+        turned = a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()
+        return torch.cat(turned, dim=-1)
+
+    x = rms(state["token_embedding_table.weight"][idx])
+    for layer in range(2):
+        block = f"blocks.{layer}"
+        u = rms(x)
+        heads = []
+        for h in range(4):
+            q, k, v = (
+                u @ state[f"{block}.sa.heads.{h}.{part}.weight"].T
+                for part in ("query", "key", "value")
+            )
+            q, k = rotate(rms(q)), rotate(rms(k))
+            scores = (q @ k.mT) * 8**-0.5
+            mask = torch.ones(20, 20, dtype=torch.bool).tril()
+            heads.append(scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v)
+        x = x + torch.cat(heads, dim=-1) @ state[f"{block}.sa.proj.weight"].T
+        h = (rms(x) @ state[f"{block}.ffwd.net.0.weight"].T).clamp(min=0).square()
+        x = x + h @ state[f"{block}.ffwd.net.2.weight"].T
+    expected = rms(x) @ state["lm_head.weight"].T
+    found = load_checkpoint(tmp_path / "old").model(idx)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"qk_norm": True}, "qk_norm with LayerNorm is no longer computed"),
+        ({"n_experts": 8}, "unknown fields n_experts"),
+        ({"rope": True, "n_head": 32}, "head_size=1 must be even"),
+        ({"sinks": 2}, "set a window"),
+    ],
+)
+def test_switches_that_no_decoder_has_are_refused(tmp_path, changes, words):
+    model = build(torch.float32, per_head=True, **SHAPE)
+    old = SHAPE | {"dropout": 0.0, "per_head": True} | OFF | changes
+    raw(tmp_path / "old.safetensors", meta_of(model, config=old), model.state_dict())
+    with pytest.raises(CheckpointError, match=words):
+        load_checkpoint(tmp_path / "old")
+
+
+# ------------------------------------------------------------------ two files
+
+
+def test_two_files_are_written_and_readers_find_the_same_metadata_in_json(saved):
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
+    card = json.loads(saved.with_suffix(".json").read_text(encoding="utf-8"))
+    assert card.pop("sha256") == sha256(saved)
+    assert card == load_checkpoint(saved).meta
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".json"])
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path, ending):
+    model = tiny_model()
+    path = tmp_path / f"fox{ending}"
+    path.write_text('{"my": "notes"}', encoding="utf-8")
+    with pytest.raises(ValueError, match="fox.* is there, and this command did not write it"):
+        save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    assert [(file.name, file.read_text(encoding="utf-8")) for file in tmp_path.iterdir()] == [
+        (f"fox{ending}", '{"my": "notes"}')
+    ]
+
+
+@pytest.mark.parametrize("ending", ["", ".safetensors", ".json"])
+def test_a_path_is_taken_with_any_ending_or_none(saved, ending):
+    assert load_checkpoint(str(saved.with_suffix("")) + ending).meta["step"] == 1200
+    save_checkpoint(str(saved.with_suffix("")) + ending, tiny_model(), meta_of(tiny_model()))
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
+
+
+# ------------------------------------------------------------------ damaged and foreign files
+
+
+def test_a_missing_checkpoint_says_what_to_do(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint at .*fox.safetensors: train one"):
+        load_checkpoint(tmp_path / "fox")
+    (tmp_path / "fox.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match="fox.safetensors is a folder without checkpoints"):
+        load_checkpoint(tmp_path / "fox")
+
+
+config = vars(tiny_model().config)
+CHANGES = [
+    {"format": "nanogpt-notebooks checkpoint 9"},
+    {"format": [FORMAT]},
+    {"config": [1, 2, 3]},
+    {"config": config | {"n_experts": 8}},
+    {"config": config | {"n_layer": "2"}},
+    {"config": config | {"n_head": 3}},
+    {"config": config | {"n_layer": 10**9}},  # beyond all memory
+    {"config": config | {"block_size": 10**15}},
+    {"config": config | {"n_head": 4}},  # as many numbers, in other tensors
+    {"config": config | {"block_size": 25}},
+    {"config": config | {"per_head": False, "rope": True}},  # of an earlier version
+    {"config": config | {"positions": "learned", "tied": True}},
+    {"config": config | {"positions": "rotary", "rope_scaling": {"factor": "8"}}},
+    {"config": config | {"positions": "rotary", "rope_scaling": {"factors": 8}}},
+    {"config": config | {"positions": "learned", "norm": "batch"}},
+    {"vocabulary": list(CHARS)},
+    {"vocabulary": CHARS[:-1]},
+    {"vocabulary": CHARS[:-1] + "a"},
+    {"losses": {"val": None}},
+    {"corpus": "fox"},
+    {"step": "many"},
+]
+WHOLE = [[], None, "nanogpt", {"format": "pt"}, *(meta_of(tiny_model()) | c for c in CHANGES)]
+
+
+@pytest.mark.parametrize("meta", WHOLE)
+def test_metadata_of_a_wrong_kind_ends_in_our_error(tmp_path, meta):
+    raw(tmp_path / "fox.safetensors", meta)
+    with pytest.raises(CheckpointError, match="not our metadata|has format|do not fit"):
+        load_checkpoint(tmp_path / "fox")
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"nanogpt": "[" * 100_000}])
+def test_foreign_weights_say_how_to_load_them(tmp_path, metadata):
+    save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata=metadata)
+    with pytest.raises(CheckpointError, match="not our metadata .*model.load_state_dict"):
+        load_checkpoint(tmp_path / "fox")
+
+
+WEIGHT = tiny_model().state_dict()["lm_head.weight"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lm_head.weight": None},
+        {"lm_head.more": WEIGHT.clone()},
+        {"lm_head.weight": WEIGHT.T.contiguous()},
+        {"lm_head.weight": None, "lm_head.wait": WEIGHT},
+        dict.fromkeys(tiny_model().state_dict()),
+    ],
+    ids=["missing", "extra", "other shape", "renamed", "none at all"],
+)
+def test_tensors_that_do_not_fit_the_config_are_named_as_such(tmp_path, changes):
+    state = tiny_model().state_dict() | changes
+    state = {key: tensor for key, tensor in state.items() if tensor is not None}
+    raw(tmp_path / "fox.safetensors", meta_of(tiny_model()), state)
+    with pytest.raises(CheckpointError, match="tensors do not fit its config"):
+        load_checkpoint(tmp_path / "fox")
+
+
+SPOILS = {
+    "NaN": lambda t: t.index_fill(0, torch.tensor([0]), float("nan")),
+    "infinity": lambda t: t.index_fill(0, torch.tensor([0]), float("-inf")),
+    "too large": lambda t: t.double() * 1e300,
+    "integers": lambda t: t.long(),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+@pytest.mark.parametrize("key", tiny_model(n_layer=1, n_head=1).state_dict())
+def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, key, spoil):
+    model = tiny_model(n_layer=1, n_head=1)
+    before = saved.read_bytes()
+    state = model.state_dict()
+    raw(saved.with_name("raw.safetensors"), meta_of(model), state | {key: spoil(state[key])})
+    with pytest.raises(CheckpointError, match=f"raw.safetensors: {key} holds NaN.*: train"):
+        load_checkpoint(saved.with_name("raw"))
+    state[key].fill_(float("nan"))
+    with pytest.raises(ValueError, match=f"not saved, .*{key}"):
+        save_checkpoint(saved, model, meta_of(model))
+    assert saved.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [*CHANGES, {"losses": {"val": float("nan")}}, {"notes": float("nan")}, {"notes": "\ud800"}],
+    ids=str,
+)
+def test_metadata_that_could_not_be_read_are_not_saved(saved, changes):
+    before = saved.read_bytes(), saved.with_suffix(".json").read_bytes()
+    with pytest.raises(ValueError, match="not saved|JSON|surrogates"):
+        save_checkpoint(saved, tiny_model(), meta_of(tiny_model()) | changes)
+    assert (saved.read_bytes(), saved.with_suffix(".json").read_bytes()) == before
+
+
+class Doubled(Head):
+    def forward(self, x, pos):
+        return 2 * super().forward(x, pos)
+
+
+class DoubledAttention(CausalSelfAttention):
+    def attend(self, q, k, v, mask, dropout=0.0):
+        return 2 * super().attend(q, k, v, mask, dropout)
+
+
+class Renamed(CausalSelfAttention):
+    """Another class, the same function."""
+
+
+OWN = {
+    "Doubled as blocks.0.sa.heads.0": lambda: tiny_model(head=Doubled),
+    "DoubledAttention as blocks.0.sa": lambda: Decoder(
+        DecoderConfig(**SHAPE, qk_norm=True), attention=DoubledAttention
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OWN)
+def test_a_model_with_an_attention_of_one_s_own_is_not_loaded_as_another_function(tmp_path, what):
+    model = OWN[what]()
+    with pytest.raises(ValueError, match=f"not saved: .*{what}"):
+        save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    assert not list(tmp_path.iterdir())
+    write_checkpoint(tmp_path / "fox", model, meta_of(model))  # as a training run keeps it
+    with pytest.raises(CheckpointError, match="Doubled.*: build the model"):
+        load_checkpoint(tmp_path / "fox")
+    state = load_file(tmp_path / "fox.safetensors")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_class_of_one_s_own_that_computes_the_same_is_saved(tmp_path):
+    config = DecoderConfig(**SHAPE, **ROPE, n_kv_head=2)
+    model = Decoder(config, attention=Renamed)
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    found = load_checkpoint(tmp_path / "fox").model.state_dict()
+    assert all(torch.equal(tensor, found[key]) for key, tensor in model.state_dict().items())
+
+
+def test_without_a_path_it_is_the_best_model_that_ships():
+    saved = load_checkpoint()
+    assert saved.meta == load_checkpoint(files.KEEPER).meta
+    assert saved.model.n_params == saved.model.config.n_params > 200_000

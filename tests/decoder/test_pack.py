@@ -1,0 +1,252 @@
+"""The lecture's heads in one matrix and apart again: the same function and bits, both ways."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import FORMS, name, seeded, tiny_model, tokens
+from decoding_fixtures import decoder
+from shapes import DECODERS, SMALL
+
+from nanogpt.config import GPTConfig
+from nanogpt.decoder.config import beyond_lecture, decoder_config
+from nanogpt.decoder.model import Decoder
+from nanogpt.decoder.pack import (
+    as_decoder,
+    build_model,
+    pack_heads,
+    pack_state,
+    unpack_heads,
+    unpack_state,
+)
+from nanogpt.engines.eager import Flat, Static
+from nanogpt.engines.generation import generate
+from nanogpt.export.lecture import lecture_state_dict
+from nanogpt.files import ROOT
+from nanogpt.model import GPT
+
+SHAPES = [{}, {"n_head": 1}, {"n_layer": 1}, {"n_head": 4, "n_embd": 20}]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_both_models_are_one_function_and_packing_loses_no_bit(shape):
+    heads = tiny_model(dtype=torch.float64, dropout=0.0, **shape).train()
+    packed = pack_heads(heads)
+    assert type(packed) is Decoder
+    assert packed.config == decoder_config(heads.config)
+    close = {"rtol": 0, "atol": 1e-10}
+    torch.testing.assert_close(packed(tokens(3, 24))[0], heads(tokens(3, 24))[0], **close)
+    for model in (heads, packed):
+        model(tokens(2, 9), tokens(2, 9, seed=1))[1].backward()
+    grads = {key: p.grad for key, p in packed.named_parameters()}
+    apart = unpack_state(grads, packed.config)
+    assert apart.keys() == heads.state_dict().keys()
+    for key, grad in apart.items():
+        torch.testing.assert_close(grad, heads.get_parameter(key).grad, rtol=0, atol=1e-11)
+    back = unpack_heads(packed)
+    assert type(back) is GPT
+    assert back.config == heads.config
+    assert list(back.state_dict()) == list(heads.state_dict())
+    assert all(torch.equal(t, back.state_dict()[key]) for key, t in heads.state_dict().items())
+
+
+def test_a_packed_matrix_has_the_queries_of_all_heads_then_the_keys_then_the_values():
+    heads = tiny_model(n_head=2)
+    packed = pack_heads(heads).state_dict()
+    for layer in range(2):
+        own = heads.blocks[layer].sa.heads
+        parts = [*(h.query for h in own), *(h.key for h in own), *(h.value for h in own)]
+        rows = torch.cat([part.weight for part in parts])
+        assert torch.equal(packed[f"blocks.{layer}.sa.qkv.weight"], rows)
+        for ours, theirs in (("net.0", "up"), ("net.2", "down")):
+            for kind in ("weight", "bias"):
+                tensor = heads.get_parameter(f"blocks.{layer}.ffwd.{ours}.{kind}")
+                assert torch.equal(packed[f"blocks.{layer}.ffwd.{theirs}.{kind}"], tensor)
+
+
+def test_a_state_that_is_packed_under_the_lecture_s_other_names_is_renamed_only():
+    """As earlier versions saved models of shared keys."""
+    model = decoder(n_kv_head=2)
+    state = model.state_dict()
+    back = {"up": "net.0", "down": "net.2"}
+    old = {}
+    for key, tensor in state.items():
+        for ours, theirs in back.items():
+            key = key.replace(f"ffwd.{ours}.", f"ffwd.{theirs}.")
+        old[key] = tensor
+    assert old.keys() != state.keys()
+    found = pack_state(old, model.config)
+    assert found.keys() == state.keys()
+    assert all(found[key] is tensor for key, tensor in state.items())
+    assert pack_state(state, model.config) == state
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_both_models_draw_the_same_weights_from_a_seed(shape):
+    config = GPTConfig(**{**SMALL, **shape})
+    for generator in (None, 5):
+        made = [
+            build_model(kind, generator and seeded(generator))
+            for kind in (config, decoder_config(config))
+        ]
+        assert [type(model) for model in made] == [GPT, Decoder]
+        heads, packed = made
+        expected = pack_heads(heads).state_dict()
+        assert list(expected) == list(packed.state_dict())
+        assert all(torch.equal(t, expected[key]) for key, t in packed.state_dict().items())
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_converted_copy_keeps_dtype_and_mode_and_shares_no_memory(per_head, training):
+    model = tiny_model(per_head, torch.float64).train(training)
+    before = {key: t.clone() for key, t in model.state_dict().items()}
+    twin = pack_heads(model) if per_head else unpack_heads(model)
+    assert twin.training is training
+    assert twin.lm_head.weight.dtype == torch.float64
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.zero_()
+    assert all(torch.equal(t, before[key]) for key, t in model.state_dict().items())
+
+
+def test_as_decoder_packs_a_list_of_heads_and_leaves_a_decoder():
+    packed = tiny_model(per_head=False)
+    assert as_decoder(packed) is packed
+    assert type(as_decoder(tiny_model())) is Decoder
+
+
+@pytest.mark.parametrize(
+    ("convert", "per_head", "words"),
+    [
+        (pack_heads, False, "packed already: it is a Decoder"),
+        (unpack_heads, True, "a list of heads already: it is a GPT"),
+    ],
+)
+def test_converting_to_the_form_it_has_is_refused(convert, per_head, words):
+    with pytest.raises(ValueError, match=words):
+        convert(tiny_model(per_head))
+
+
+@pytest.mark.parametrize("row", [row for row, fields in DECODERS.items() if fields])
+def test_what_the_lecture_has_not_is_refused_by_its_fields(row):
+    model = decoder(**DECODERS[row])
+    beyond = beyond_lecture(model.config)
+    if not beyond:
+        assert unpack_heads(model).n_params == model.n_params
+        assert lecture_state_dict(model).keys() > unpack_heads(model).state_dict().keys()
+        return
+    words = ".*".join(f"{field}=" for field in beyond)
+    with pytest.raises(ValueError, match=f"the lecture's model has no {words}"):
+        unpack_heads(model)
+    with pytest.raises(ValueError, match=f"the lecture's class has no {words}.*: it cannot load"):
+        lecture_state_dict(model)
+
+
+def test_a_matrix_taken_apart_shares_no_memory_with_the_whole():
+    """So that weights handed to another class are not trained along with ours."""
+    model = tiny_model(per_head=False)
+    state = unpack_state(model.state_dict(), model.config)
+    before = model.blocks[0].sa.qkv.weight.clone()
+    for key in state:
+        if ".heads." in key:
+            state[key].zero_()
+    assert torch.equal(model.blocks[0].sa.qkv.weight, before)
+
+
+def test_heads_of_different_dtypes_are_not_joined():
+    model = tiny_model()
+    model.blocks[1].sa.heads[0].key.double()
+    with pytest.raises(ValueError, match=r"torch.float64 on cpu .other weights are torch.float32"):
+        pack_heads(model)
+    with pytest.raises(ValueError, match="not of one dtype: cast the whole model"):
+        pack_state(model.state_dict(), model.config)
+
+
+def of_class(kind):
+    return lambda model: setattr(model, "__class__", kind)
+
+
+CHANGES = {  # of a list of heads, of a Decoder, and what is said
+    "another activation": (
+        lambda m: m.blocks[1].ffwd.net.__setitem__(1, torch.nn.GELU()),
+        lambda m: setattr(m.blocks[1], "ffwd", torch.nn.GELU()),
+        "GELU as blocks.1.ffwd.*, where .* is expected",
+    ),
+    "another eps": (
+        lambda m: setattr(m.blocks[0].ln1, "eps", 1.0),
+        lambda m: setattr(m.blocks[0].ln1, "eps", 1.0),
+        "eps=1.0 in place of 1e-05",
+    ),
+    "a hook": (
+        lambda m: m.blocks[0].register_forward_hook(lambda *_: None),
+        lambda m: m.blocks[0].register_forward_hook(lambda *_: None),
+        "a forward hook",
+    ),
+    "another forward": (
+        lambda m: setattr(m.ln_f, "forward", torch.relu),
+        lambda m: setattr(m.ln_f, "forward", torch.relu),
+        "another forward",
+    ),
+    "another class": (
+        of_class(type("Mine", (GPT,), {})),
+        of_class(type("Mine", (Decoder,), {})),
+        "Mine where",
+    ),
+    "another block": (
+        lambda m: m.blocks.append(m.blocks[0]),
+        lambda m: m.blocks.append(m.blocks[0]),
+        "3 modules in place of 2",
+    ),
+    "another window": (
+        None,
+        lambda m: setattr(m.blocks[0].sa, "window", 3),
+        "window=3 in place of None",
+    ),
+    "another layer's config": (
+        lambda m: setattr(m.blocks[0].sa.heads[1], "config", GPTConfig()),
+        lambda m: setattr(m.blocks[0].ffwd, "config", decoder_config(GPTConfig())),
+        "another config of blocks.0",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("per_head", "change"),
+    [(form, what) for what, changes in CHANGES.items() for form in FORMS if changes[not form]],
+)
+def test_a_model_that_was_changed_is_not_taken_for_ours(per_head, change):
+    """Its copy in the other form would compute something else, and so would the fast engines."""
+    model = tiny_model(per_head)
+    *changes, words = CHANGES[change]
+    changes[not per_head](model)
+    with pytest.raises(ValueError, match=words):
+        (pack_heads if per_head else unpack_heads)(model)
+    for engine in (Static, Flat):
+        if engine is Static and not per_head:
+            continue  # it runs a Decoder's own modules, whatever they compute
+        with pytest.raises(ValueError, match=words):
+            generate(model, tokens(1, 3), 2, engine=engine)
+
+
+@pytest.mark.slow
+def test_nothing_slow_is_imported_to_pack_heads_or_to_read_a_notebook():
+    """torch's compiler takes 2 seconds to import, jsonschema's grammar of addresses 3.
+
+    The grammar, here another one, is there for other programs, which may check an address.
+    """
+    script = (
+        "import sys, nanogpt.series.nbfile, jsonschema\n"
+        "from nanogpt import GPT, GPTConfig\nfrom nanogpt.decoder.pack import pack_heads\n"
+        "pack_heads(GPT(GPTConfig(n_layer=1)))\n"
+        "print('torch._dynamo' in sys.modules, 'rfc3987_syntax' in sys.modules)\n"
+        "from importlib.util import find_spec\nthere = find_spec('rfc3987_syntax') is not None\n"
+        "class Never:\n    is_valid_syntax = lambda *x: False\n"
+        "sys.modules['rfc3987_syntax'] = Never\n"
+        "print(jsonschema.FormatChecker().conforms('a b', 'iri') != there)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, encoding="utf-8", cwd=ROOT
+    )
+    assert done.stdout == "False False\nTrue\n", done.stderr

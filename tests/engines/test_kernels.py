@@ -1,0 +1,212 @@
+"""The C++ forward pass for every field of a DecoderConfig, against `decoder.step` in float64."""
+
+import ctypes
+from array import array
+
+import pytest
+import torch
+from decoder_fixtures import map_weights, random_weights, reference_logits
+
+from nanogpt.decoder.config import DecoderConfig, RopeScaling
+from nanogpt.engines.decoder_library import CCache, CSequence, CTurn, Packed, up
+
+pytestmark = pytest.mark.slow
+SHAPE = {"vocab_size": 37, "block_size": 160, "n_layer": 2, "n_head": 4, "n_embd": 32}
+LLAMA = {
+    "positions": "rotary",
+    "norm": "rms",
+    "activation": "silu",
+    "gated": True,
+    "proj_bias": False,
+    "ffn_bias": False,
+    "head_bias": False,
+}
+ROWS = {
+    "the lecture": {},
+    "rotary": {"positions": "rotary"},
+    "llama3": {"positions": "rotary", "rope_scaling": RopeScaling(original_context=64)},
+    "layer norm without bias": {"norm_bias": False},
+    "layer norm without weights": {"norm_weights": False},
+    "rms": {"norm": "rms"},
+    "rms without weights": {"norm": "rms", "norm_weights": False, "norm_eps": None},
+    "large eps": {"norm_eps": 0.1},
+    **{a: {"activation": a} for a in ("relu2", "gelu", "gelu_tanh", "silu")},
+    **{f"gated {a}": {"activation": a, "gated": True} for a in ("relu", "gelu", "silu")},
+    "gated, odd hidden": {"gated": True, "ffn_dim": 27, "activation": "gelu_tanh"},
+    "qkv bias": {"qkv_bias": True},
+    "no biases": {f"{name}_bias": False for name in ("norm", "proj", "ffn", "head")},
+    "groups of 2": {"n_kv_head": 2},
+    "one head of keys": {"n_kv_head": 1},
+    "groups of 9": {"n_head": 9, "n_kv_head": 1, "head_dim": 8},
+    "wide heads": {"head_dim": 48, "n_kv_head": 2},
+    "narrow heads": {"head_dim": 6, "positions": "rotary"},
+    "odd sizes": {"n_embd": 27, "n_head": 3, "vocab_size": 41, "ffn_dim": 50},
+    "one head": {"n_head": 1, "n_embd": 19},
+    "larger than a group of 8-bit weights": {"n_embd": 136, "n_head": 2, "vocab_size": 300},
+    "window": {"window": 20},
+    "window of one": {"window": 1},
+    "window and sinks": {"window": 20, "sinks": 3, "full_every": 2},
+    "window past the first tile": {"window": 9, "sinks": 2, "n_kv_head": 2},
+    "qk norm": {"qk_norm": True},
+    "qk norm without weights": {"qk_norm": True, "norm": "rms", "norm_weights": False},
+    "tied": {"tied": True, "head_bias": False},
+    "embed norm": {"embed_norm": True, "norm": "rms"},
+    "softcap": {"logit_softcap": 2.0},
+    "llama": LLAMA | {"n_kv_head": 2, "tied": True},
+    "qwen3": LLAMA | {"n_kv_head": 2, "qk_norm": True, "head_dim": 16, "norm_eps": 1e-6},
+    "gemma": LLAMA | {"activation": "gelu_tanh", "logit_softcap": 30.0, "head_dim": 32},
+}
+
+
+class Runner:
+    """Reads texts through run_steps, in whatever chunks a test asks for."""
+
+    def __init__(self, packed: Packed, block_len: int = 16, blocks: int = 80):
+        self.packed = packed
+        self.block_len = block_len
+        lib = packed.lib
+        # Where nobody writes there is no number: who reads it shows.
+        self.kv = [torch.full((n,), torch.nan) for n in packed.cache_sizes(blocks, block_len)]
+        if block_len % packed.lanes:
+            for memory in self.kv:
+                memory.zero_()
+        self.cache = CCache(*(memory.data_ptr() for memory in self.kv), blocks, block_len)
+        self.work = lib.new_work()
+        self.free = torch.randperm(blocks, generator=torch.Generator().manual_seed(3)).tolist()
+        self.texts = []
+
+    def add(self, tokens) -> int:
+        text = array("q", tokens)
+        table = array("q", [self.free.pop() for _ in range(-(-len(text) // self.block_len))])
+        address, where = (numbers.buffer_info()[0] for numbers in (text, table))
+        sequence = CSequence(address, where, None, 0, len(text), 0, 1.0, 1.0)
+        self.texts.append((text, table, sequence))
+        return len(self.texts) - 1
+
+    def read(self, *parts) -> list[torch.Tensor]:
+        """The logits of each (text, start, end), all in one step."""
+        V = self.packed.config.vocab_size
+        turns = (CTurn * len(parts))()
+        for turn, (text, start, end) in zip(turns, parts, strict=True):
+            turn.sequence = ctypes.addressof(self.texts[text][2])
+            turn.start = start
+            turn.count = turn.wanted = end - start
+        n = sum(end - start for _, start, end in parts)
+        logits = torch.empty(n, up(V, self.packed.lanes))
+        lib = self.packed.lib
+        where = [self.packed.address, ctypes.addressof(self.cache), self.work]
+        lib.run_steps(*where, ctypes.addressof(turns), len(parts), 1, 0, logits.data_ptr(), None)
+        return list(logits[:, :V].split([end - start for _, start, end in parts]))
+
+    def close(self):
+        self.packed.lib.delete_work(self.work)
+
+
+def logits_in_three_ways(packed, text, other, block_len=16):
+    """Token by token; in one prefill; in chunks, beside chunks of another text."""
+    runner = Runner(packed, block_len)
+    n = len(text)
+    one = runner.add(text)
+    yield torch.cat([runner.read((one, i, i + 1))[0] for i in range(n)])
+    yield runner.read((runner.add(text), 0, n))[0]
+    first, second = runner.add(text), runner.add(other)
+    rows = []
+    begin = read = 0
+    for size in (1, 5, 2, 17, 40, 3, n):
+        end = min(n, begin + size)
+        more = min(len(other), read + 3)
+        parts = [(first, begin, end), (second, read, more)]
+        parts = [part for part in parts if part[1] < part[2]]
+        if begin < end:
+            rows.append(runner.read(*parts)[0])
+        begin, read = end, more
+    yield torch.cat(rows)
+    runner.close()
+
+
+def close_to(got, want, rtol=1e-4):
+    assert (got - want).abs().max() <= rtol * want.abs().max()
+
+
+def text_of(c, n, seed=1):
+    return torch.randint(c.vocab_size, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_field_of_a_config(row):
+    c = DecoderConfig(**(SHAPE | ROWS[row]))
+    weights = random_weights(c)
+    text = text_of(c, 150)
+    packed = Packed(c)
+    packed.pack(weights)
+    alone, prefill, mixed = logits_in_three_ways(packed, text.tolist(), text_of(c, 21, 2).tolist())
+    close_to(alone, reference_logits(weights, c, text))
+    assert torch.equal(alone, prefill)
+    assert torch.equal(alone, mixed)
+
+
+@pytest.mark.parametrize("block_len", [1, 5, 12, 160])
+def test_blocks_of_any_length(block_len):
+    c = DecoderConfig(**(SHAPE | {"n_kv_head": 2, "window": 30, "sinks": 2, "full_every": 2}))
+    weights = random_weights(c)
+    text = text_of(c, 150)
+    packed = Packed(c)
+    packed.pack(weights)
+    runner = Runner(packed, block_len, 600)
+    one, whole = runner.add(text.tolist()), runner.add(text.tolist())
+    alone = torch.cat([runner.read((one, i, i + 1))[0] for i in range(150)])
+    close_to(alone, reference_logits(weights, c, text))
+    assert torch.equal(alone, runner.read((whole, 0, 150))[0])
+    runner.close()
+
+
+def dequantized(weights, group):
+    """The weights with every matrix rounded to 8 bits and back."""
+
+    def rounded(w):
+        n, k = w.shape
+        group_ = min(group, k)
+        parts = torch.nn.functional.pad(w, (0, -k % group_)).view(n, -1, group_)
+        scale = parts.abs().amax(-1, keepdim=True) / 127
+        codes = (parts / scale.clamp(min=1e-30)).round()
+        return (codes * scale).view(n, -1)[:, :k]
+
+    def matrices(affine):
+        return affine._replace(weight=rounded(affine.weight))
+
+    layers = [
+        layer._replace(**{m: matrices(getattr(layer, m)) for m in ("qkv", "proj", "up", "down")})
+        for layer in weights.layers
+    ]
+    return weights._replace(layers=layers, head=matrices(weights.head))
+
+
+EIGHT_BITS = ["the lecture", "odd sizes", "larger than a group of 8-bit weights", "qwen3", "tied"]
+
+
+@pytest.mark.parametrize("by_group", [True, False])
+@pytest.mark.parametrize("row", EIGHT_BITS)
+def test_eight_bits_are_the_dequantized_model(row, by_group):
+    c = DecoderConfig(**(SHAPE | ROWS[row]))
+    weights = random_weights(c)
+    text = text_of(c, 60)
+    packed = Packed(c, 8, by_group)
+    packed.pack(weights)
+    alone, prefill, mixed = logits_in_three_ways(packed, text.tolist(), text_of(c, 21, 2).tolist())
+    group = packed.group if by_group else 10**6
+    close_to(alone, reference_logits(dequantized(weights, group), c, text), 1e-3)
+    assert torch.equal(alone, prefill)
+    assert torch.equal(alone, mixed)
+
+
+def test_packing_reads_any_layout_and_packs_again():
+    c = DecoderConfig(**SHAPE)
+    packed = Packed(c)
+    text = text_of(c, 20)
+    for seed in (0, 1):
+        weights = random_weights(c, seed)
+        packed.pack(map_weights(lambda w: w.t().contiguous().t() if w.ndim == 2 else w, weights))
+        runner = Runner(packed)
+        got = runner.read((runner.add(text.tolist()), 0, 20))[0]
+        close_to(got, reference_logits(weights, c, text))
+        runner.close()

@@ -1,0 +1,102 @@
+"""The plain training loop: it learns, repeats to the bit, and agrees with the fast trainer's."""
+
+import functools
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from training_fixtures import CPU, fresh, weights
+
+from nanogpt import fitting
+from nanogpt.cache import cache_owners, kv_cache
+from nanogpt.config import GPTConfig
+from nanogpt.data import Corpus, CorpusError
+from nanogpt.fitting import fit
+from nanogpt.model import GPT
+from nanogpt.training.loop import train
+from nanogpt.training.recipes import RECIPES
+
+QUICK = {"steps": 20, "batch_size": 8, "eval_every": 10, "eval_batches": 2}
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch):
+    monkeypatch.setattr(fitting, "pick_device", lambda: CPU)
+
+
+def by_the_recipe(corpus):
+    """A model after the recipe `lecture`, and its history."""
+    model = fresh(corpus)
+    return model, train(model, corpus, replace(RECIPES["lecture"].train, **QUICK), device=CPU)
+
+
+def test_the_defaults_are_those_of_the_recipe_lecture():
+    recipe = RECIPES["lecture"].train
+    for name, value in fit.__kwdefaults__.items():
+        assert getattr(recipe, name) == value, name
+
+
+def test_its_losses_are_those_of_the_recipe_lecture_to_the_bit(corpus, monkeypatch):
+    """With dropout, at the eps of the recipe's AdamW: batches, losses and weights are the same."""
+    same_eps = functools.partial(torch.optim.AdamW, eps=1e-10)
+    monkeypatch.setattr(torch.optim, "AdamW", same_eps)
+    theirs, expected = by_the_recipe(corpus)
+    model = fresh(corpus)
+    history = fit(model, corpus, **QUICK)
+    assert history == {name: expected[name] for name in history}
+    assert torch.equal(weights(model), weights(theirs))
+
+
+def test_the_eps_of_pytorchs_adamw_changes_them_by_little(corpus):
+    """The lecture takes PyTorch's default, 1e-8; the recipe 1e-10."""
+    _, expected = by_the_recipe(corpus)
+    history = fit(fresh(corpus), corpus, **QUICK)
+    assert history["val"] == pytest.approx(expected["val"], abs=1e-4)
+    assert history["batch_loss"] == pytest.approx(expected["batch_loss"], abs=1e-4)
+
+
+def test_it_learns_and_says_so(corpus, capsys):
+    history = fit(fresh(corpus), corpus, steps=60, batch_size=8, lr=1e-2, eval_every=25)
+    assert history["step"] == [0, 25, 50, 60]
+    assert len(history["batch_loss"]) == 60
+    assert history["val"][-1] < history["val"][0] - 0.5
+    lines = capsys.readouterr().out.splitlines()
+    losses = r"\| train \d\.\d{4} \| val \d\.\d{4}"
+    assert re.fullmatch(rf"step     0 of 60 {losses}", lines[0])
+    assert re.fullmatch(rf"step    25 of 60 {losses} \| \d+ s left", lines[1])
+    assert len(lines) == 4
+
+
+def test_it_leaves_the_mode_and_the_global_random_state_as_they_were(corpus):
+    before = torch.random.get_rng_state()
+    for mode in (True, False):
+        model = fresh(corpus).train(mode)
+        fit(model, corpus, steps=1, batch_size=2)
+        assert all(module.training is mode for module in model.modules())
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_it_does_not_train_through_a_cache(corpus):
+    with kv_cache(fresh(corpus)) as model:
+        with pytest.raises(ValueError, match="a KV cache is on"):
+            fit(model, corpus, steps=1)
+        assert all(owner.cache.length == 0 for owner in cache_owners(model))
+
+
+def test_a_mistake_is_named(corpus):
+    model = fresh(corpus)
+    n = model.config.vocab_size
+    other = GPT(GPTConfig(n + 1, block_size=8, n_layer=1, n_head=1, n_embd=8))
+    with pytest.raises(ValueError, match=rf"has {n + 1} characters, the text {n}: build"):
+        fit(other, corpus)
+    for field, value in (("steps", 0), ("steps", 2**31), ("batch_size", 0), ("seed", -1)):
+        with pytest.raises(ValueError, match=rf"{field}={value}: must be an integer in \["):
+            fit(model, corpus, **{field: value})
+    with pytest.raises(ValueError, match="lr=-1"):
+        fit(model, corpus, lr=-1)
+    with pytest.raises(TypeError, match="corpus must be a Corpus"):
+        fit(model, corpus.text)
+    short = Corpus(corpus.text[:60] + "".join(sorted(set(corpus.text))), "short", "0")
+    with pytest.raises(CorpusError, match="validation split is too short"):
+        fit(fresh(short), short)
