@@ -83,7 +83,8 @@ COMBINED = {
     | {**SWIGLU, "activation": "gelu_tanh", "logit_softcap": 3.0, "head_dim": 12},
     "all at once": {**ROPE, "rope_base": 50.0, "norm_bias": False, "embed_norm": True}
     | {"qk_norm": True, "qkv_bias": True, "gated": True, "activation": "gelu", "ffn_dim": 50}
-    | {"n_kv_head": 2, "window": 6, "sinks": 3, "full_every": 3, "logit_softcap": 5.0},
+    | {"n_kv_head": 2, "window": 6, "sinks": 3, "full_every": 3, "logit_softcap": 5.0}
+    | {"head_dim": 10},
 }
 DECODERS = {label(fields): fields for fields in [{}, *ONE_FIELD]} | COMBINED
 DECODERS["plain"] = DECODERS.pop("")

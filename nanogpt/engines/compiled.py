@@ -60,7 +60,7 @@ class Step(nn.Module):
         self.config = config
         weights = flatten(Decoder(config).float())
         for name, tensor in constants(weights, empty_kv(config, batch, capacity)).items():
-            self.register_buffer(name, tensor)
+            self.register_buffer(name, tensor.clone())  # tied ones too are traced one by one
 
     def forward(self, token: Tensor, pos: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         c = self.config
@@ -126,8 +126,14 @@ class Compiled(Exclusive):
 
     def build(self):
         require_float32_cpu(self)
-        if min(self.capacity, self.config.vocab_size, self.config.n_embd) <= INLINED:
-            raise CannotBuild(f"a width, vocabulary or capacity up to {INLINED} is compiled in")
+        c = self.config
+        sizes = [self.capacity, c.vocab_size, c.n_embd]
+        if c.qk_norm and c.norm_weights:
+            sizes.append(c.head_size)
+        if min(sizes) <= INLINED:
+            raise CannotBuild(
+                f"a width, vocabulary, capacity or normalised head up to {INLINED} is compiled in"
+            )
         source = "".join(map(inspect.getsource, (sys.modules[__name__], step, layers)))
         parts = {"source": source, "threads": torch.get_num_threads(), "config": str(self.config)}
         parts |= {"batch": self.batch, "capacity": self.capacity}

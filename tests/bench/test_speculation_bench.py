@@ -8,18 +8,17 @@ from checkpoint_fixtures import meta_of
 from conftest import seeded
 from decoding_fixtures import V, build, text
 from draft_fixtures import Wrong
+from shapes import model_of
 
 from nanogpt.bench import speculation
 from nanogpt.bench.reports import losses_text
 from nanogpt.bench.speculation import pass_seconds, usual_drafts
 from nanogpt.bench.training import published
 from nanogpt.cli import main
-from nanogpt.config import GPTConfig
 from nanogpt.data import CharTokenizer, load_corpus
 from nanogpt.decoder.checkpoint import save_checkpoint
 from nanogpt.engines.drafts import DraftModel, NGram
 from nanogpt.engines.generation import complete
-from nanogpt.model import GPT
 from nanogpt.training.recipes import MODERN
 
 FLOAT = torch.float32
@@ -78,8 +77,8 @@ def test_what_cannot_be_measured_is_refused(words, said, capsys):
 def saved(path, seed=3, **shape):
     """A random model of the corpus's characters, as a checkpoint of that path."""
     chars = CharTokenizer(load_corpus().text).chars
-    config = GPTConfig(len(chars), 32, n_layer=1, n_head=2, n_embd=16, **shape)
-    model = GPT(config, generator=seeded(seed))
+    sizes = {"vocab_size": len(chars), "block_size": 32, "n_layer": 1, "n_head": 2, "n_embd": 16}
+    model = model_of(seeded(seed), **sizes, **shape)
     save_checkpoint(path, model, meta_of(model, vocabulary=chars))
     return path
 

@@ -1,6 +1,7 @@
 """Bugs put into native code, one at a time: what the tests of serving compare must show each."""
 
 import ctypes
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -101,7 +102,9 @@ def check(form="batched"):
             own = Watched(model, backend=NativeBackend, block_len=served.block_len)
             run(own, {0: [request(kind)]}, {})
             assert torch.equal(torch.stack(rows), torch.stack(own.logits[kind][: len(rows)]))
-    numbers_that_are_none(backend=NativeBackend)
+    # Such weights are refused; an overflow inside the model may still make a NaN.
+    with patch("nanogpt.serving.native_steps.check_numbers"):
+        numbers_that_are_none(backend=NativeBackend)
 
 
 @pytest.mark.parametrize("bug", MUTATIONS)
