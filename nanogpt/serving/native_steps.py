@@ -88,6 +88,9 @@ class NativeBackend:
         self.cache = CCache(*addresses, n_blocks, block_len)
         self.work = Work()
         self.block_len = block_len
+        self.size = self.config.matrix_weights
+        self.rotary = self.config.rotary
+        self.logits_width = up(self.config.vocab_size, self.packed.lanes)
         self.n_positions = len(weights.positions)
         self.logits = torch.empty(0, self.config.vocab_size, **FLOAT)
 
@@ -101,7 +104,7 @@ class NativeBackend:
 
     def most_steps(self, n_sequences: int) -> int:
         """Steps of so many sequences that one call may take, so that nobody waits for long."""
-        return max(1, min(64, int(WORK / (self.config.matrix_weights * n_sequences))))
+        return max(1, min(64, int(WORK / (self.size * n_sequences))))
 
     def draw(self, batch: list[Sequence], steps: list[int]) -> list[list[int]]:
         """Read the scheduled tokens, and decode. -> the tokens of each, as many as its steps.
@@ -149,9 +152,8 @@ class NativeBackend:
     def _grow(self, n_logits: int, positions: int) -> None:
         """Memory for so many rows of logits; rotations of positions 0 … positions - 1."""
         if len(self.logits) < n_logits:
-            width = up(self.config.vocab_size, self.packed.lanes)
-            self.logits = torch.empty(n_logits, width, **FLOAT)
-        if self.config.rotary and self.n_positions < positions:
+            self.logits = torch.empty(n_logits, self.logits_width, **FLOAT)
+        if self.rotary and self.n_positions < positions:
             self.n_positions = up(positions, 1024)
             kind = torch.float32, torch.device("cpu")
             self.packed.rotate_to(rotations(self.n_positions, self.config, *kind))
