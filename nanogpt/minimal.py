@@ -18,7 +18,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-# A small model: a minute or two of a laptop's CPU. The lecture's own sizes are in brackets.
+# A small model for a laptop's CPU. The lecture's own sizes are in brackets.
 batch_size = 8  # texts in one step [64]
 block_size = 128  # the longest context, in characters [256]
 n_layer = 3  # blocks [6]

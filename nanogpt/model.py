@@ -305,7 +305,7 @@ def check_forwards(model: nn.Module) -> None:
 
 @lru_cache(maxsize=64)
 def _takes(kind: type, argument: str | int) -> bool:
-    """Whether that class's forward takes an argument of this name, or so many of them."""
+    """Whether that class's forward takes an argument of this name, or this number of them."""
     try:
         known = signature(kind.forward)
         if isinstance(argument, int):

@@ -238,7 +238,7 @@ class Packed:
         return up(self.config.head_size, self.lanes)
 
     def cache_sizes(self, blocks: int, block_len: int) -> tuple[int, int]:
-        """Numbers of all keys and of all values in so many blocks."""
+        """How many numbers the keys and the values of these blocks have."""
         slots = self.config.n_layer * blocks * self.config.kv_heads * up(block_len, self.lanes)
         return slots * self.config.head_size, slots * self.value_size
 

@@ -150,7 +150,7 @@ class NativeBackend:
         ]
 
     def _grow(self, n_logits: int, positions: int) -> None:
-        """Memory for so many rows of logits; rotations of positions 0 … positions - 1."""
+        """Memory for `n_logits` rows of logits; rotations of positions 0 … positions - 1."""
         if len(self.logits) < n_logits:
             self.logits = torch.empty(n_logits, self.logits_width, **FLOAT)
         if self.rotary and self.n_positions < positions:
