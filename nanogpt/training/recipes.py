@@ -34,9 +34,7 @@ class TrainConfig:
     clip: float | None = option(None, "longest gradient; None: no limit")
     accumulate: int = option(1, "parts of a batch, one after another: less memory, the same step")
     compile: bool = option(False, "torch.compile: pays back on a GPU, or after minutes on a CPU")
-    batched: bool = option(
-        True, "train a list of heads in one matmul: the same, faster"
-    )
+    batched: bool = option(True, "train a list of heads in one matmul: the same, faster")
     fused: bool = option(True, "AdamW in one kernel")
     zero_init: bool = option(True, "blocks begin as the identity, and the head at loss ln(vocab)")
     look_back: bool = option(False, "head h of the first block begins by looking h + 1 back")
@@ -44,9 +42,7 @@ class TrainConfig:
         (), "short windows first: 0.5:64,0.85:128 until these shares of the steps, then block_size"
     )
     epochs: bool = option(False, "every window of the text once before any comes again")
-    bf16: bool = option(
-        False, "linear layers in bfloat16 on a CPU that has the instructions"
-    )
+    bf16: bool = option(False, "linear layers in bfloat16 on a CPU that has the instructions")
     eval_every: int = option(200, "steps between two evaluations, each of which saves the run")
     eval_batches: int = option(4, "fixed batches of 16 windows of each split in an evaluation")
     seed: int = option(1337, "for weights and batches; sampling has a seed of its own")
