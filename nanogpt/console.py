@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import threading
+from contextlib import contextmanager
 
 from tqdm import tqdm
 
@@ -55,6 +57,23 @@ def note_stop(number: int) -> None:
     if number == getattr(signal, "SIGHUP", None):
         for stream in _TERMINALS:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
+@contextmanager
+def uninterrupted():
+    """A with-block in which those signals are ignored, for what a stop must still save.
+
+    A second one is usual: `make`, `timeout` and a terminal each send theirs to the whole group.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def stop_code() -> int:

@@ -35,6 +35,11 @@ def unpack_heads(model: LanguageModel) -> GPT:
     check_standard(model)
     if not isinstance(model, Decoder):
         raise ValueError("the model is a list of heads already: it is a GPT")
+    return lecture_with(model)
+
+
+def lecture_with(model: Decoder) -> GPT:
+    """A new lecture model with a Decoder's weights, whatever code computes with them."""
     config = lecture_config(model.config)
     lecture = GPT(config)
     state = {name: t.clone() for name, t in unpack_state(model.state_dict(), config).items()}

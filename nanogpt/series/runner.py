@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from ..bench.environment import environment
 from ..bench.tables import clock_text, table
 from ..cluster.folders import check_folder, held
+from ..console import uninterrupted
 from ..data import Corpus, CorpusError, fewest_characters, load_corpus
 from ..device import pick_device
 from ..files import (
@@ -56,10 +57,12 @@ def run_series(plan: SimpleNamespace) -> bool:
     with held(out / ".lock", f"into {out}"):
         try:
             series.watch()
+            if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
+                site.render(out, PUBLISHED if plan.publish else out)
         except OSError as error:
             raise OSError(f"{out}: {error}: {series.so_far}") from error
-        if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
-            site.render(out, PUBLISHED if plan.publish else out)
+        except KeyboardInterrupt:  # a second one
+            raise KeyboardInterrupt(series.so_far) from None
         green = series.passed == len(series.sources)
         if plan.publish and green:
             for name in publish.publish(out, PUBLISHED):
@@ -137,7 +140,9 @@ class Series:
                 future.result()
             except BaseException as error:
                 self.interrupted = True
-                execute.kill_all()
+                with uninterrupted():
+                    execute.kill_all()
+                    wait([future])
                 if not isinstance(error, KeyboardInterrupt):
                     raise
 

@@ -23,7 +23,7 @@ from ..decoder import checkpoint
 from ..decoder.checkpoint import CheckpointError
 from ..decoder.config import decoder_config
 from ..decoder.model import Decoder
-from ..decoder.pack import unpack_heads
+from ..decoder.pack import lecture_with
 from ..files import check_file, sha256, write_whole
 from ..model import GPT, LanguageModel
 from .recipes import TrainConfig
@@ -107,7 +107,7 @@ class RunFiles:
             losses["full_val"] = history["full_val"]  # of the last weights, which these are
         meta = {**self.meta, "step": newest["step"], "losses": losses}
         if self.kind is GPT and isinstance(model, Decoder):
-            model = unpack_heads(model)
+            model = lecture_with(model)  # a reader's attention may have trained it
         if _is_best(history):
             checkpoint.write_checkpoint(self.out, model, meta)
         checkpoint.write_checkpoint(self.last, model, meta)

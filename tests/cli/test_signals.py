@@ -217,17 +217,35 @@ time.sleep(300)
 """
 
 
+# `make` and `timeout` each send the signal: the second one comes while the first is answered.
+AGAIN = """
+import os, signal, sys
+from nanogpt.cli import main
+from nanogpt.series import execute
+end = execute.kill_all
+def kill_all():
+    os.kill(os.getpid(), signal.SIGTERM)
+    end()
+execute.kill_all = kill_all
+sys.exit(main())
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [("SIGTERM", ["-m", "nanogpt"]), ("SIGHUP", ["-m", "nanogpt"]), ("SIGTERM", ["-c", AGAIN])],
+    ids=["SIGTERM", "SIGHUP", "SIGTERM twice"],
+)
 def test_a_run_of_notebooks_keeps_those_that_passed_and_ends_what_their_cells_have_started(
-    here, name
+    here, name, program
 ):
     path = here / "pid"
     write_notebook(here / "nb" / "00_one.ipynb", "x = 1")
     write_notebook(here / "nb" / "01_two.ipynb", SLEEPS.format(path=str(path)))
     words = RUN.format(h=here).split()
     with subprocess.Popen(
-        [sys.executable, "-m", "nanogpt", *words],
+        [sys.executable, *program, *words],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         encoding="utf-8",

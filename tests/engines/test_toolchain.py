@@ -159,10 +159,16 @@ def test_a_compiled_step_is_of_its_source_its_shape_and_the_threads(asked, monke
 
 def test_a_compiled_step_is_of_every_field_of_its_config(asked):
     (ask, notes) = asked
+    built = []
     for fields in DECODERS.values():
-        ask(Compiled, DecoderConfig(**SMALL | fields))
-    drop = [fields for fields in DECODERS.values() if "dropout" in fields]
-    assert len(set(notes)) == len(DECODERS) - len(drop)
+        config = DecoderConfig(**SMALL | fields)
+        width = config.head_size if config.qk_norm and config.norm_weights else config.n_embd
+        if min(config.block_size, config.vocab_size, width) > compiled.INLINED:
+            ask(Compiled, config)
+            built.append(fields)
+    drop = [fields for fields in built if "dropout" in fields]
+    assert len(built) > len(DECODERS) // 2
+    assert len(set(notes)) == len(built) - len(drop)
 
 
 # ------------------------------------------------------------------ kept
