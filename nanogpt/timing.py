@@ -1,4 +1,4 @@
-"""Timing token iterators from outside: TTFT, TPOT, ITL and E2EL, in turns, as plain data.
+"""Timing token iterators from outside: TTFT, TPOT, ITL and E2EL, interleaved, as plain data.
 
 The terms are those of inference servers. TTFT: time to first token, the prefill and one draw.
 ITL: inter-token latency, each gap after it. TPOT: time per output token, the mean of the gaps.
@@ -42,30 +42,30 @@ def summary(values: Iterable[float]) -> dict:
     return {"median": median(values), "low": values[0], "high": values[-1], "n": len(values)}
 
 
-def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) -> dict:
-    """Time two token iterators, uncached and cached, in turns, after a warm-up of each.
+def time_pair(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) -> dict:
+    """Time two token iterators, uncached and cached, interleaved, after a warm-up of each.
 
     Returns, as plain data: for both `systems` a summary of every metric and the median gap at each
     token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Raises ValueError.
     """
-    runs = interleave(a, b, repeats=repeats, device=device)
+    runs = paired_gaps(a, b, repeats=repeats, device=device)
     # Neighbours in time share the machine's load, so each ratio is of one pair.
     speedup = summary(sum(x) / sum(y) for x, y in zip(*runs, strict=True))
     systems = {"uncached": _described(runs[0]), "cached": _described(runs[1])}
     return {"systems": systems, "speedup": speedup}
 
 
-def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[list[float]]]:
-    """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
+def paired_gaps(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[list[float]]]:
+    """The gaps of every counted run of a and of b, interleaved. Raises ValueError."""
     systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]
-    runs = list(in_turns(dict(enumerate(systems)), repeats).values())
+    runs = list(interleave(dict(enumerate(systems)), repeats).values())
     counts = {len(gaps) for system in runs for gaps in system}
     if len(counts) > 1:
         raise ValueError(f"the runs gave {sorted(counts)} tokens: compare equal work")
     return runs
 
 
-def in_turns(
+def interleave(
     runs: dict[Hashable, Callable], repeats: int, after_turn=lambda: None, warmup: int = 1
 ) -> dict[Hashable, list]:
     """The results of every run in each turn, A B C A B C …, without those of the warm-up.

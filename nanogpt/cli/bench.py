@@ -16,7 +16,7 @@ from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
 from ..bench.roofline import peak_arithmetic, read_bandwidth
 from ..bench.step import step_rows
 from ..bench.tables import table
-from ..bench.training import KINDS, compared, train_in_turns
+from ..bench.training import KINDS, compared, train_interleaved
 from ..config import SIZES, check_int
 from ..data import load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
@@ -107,7 +107,7 @@ def time_training(args: argparse.Namespace) -> None:
     runs: list = []
     try:
         for seed in range(1337, 1337 + args.seeds):
-            runs += train_in_turns(KINDS[args.kind], corpus, seed=seed, device=device)
+            runs += train_interleaved(KINDS[args.kind], corpus, seed=seed, device=device)
             result = about | {"rows": compared(runs), "runs": runs}
             common.write_result(path, device, result)
     except KeyboardInterrupt:
