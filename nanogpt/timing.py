@@ -22,6 +22,8 @@ Tokens = Callable[[], Iterable]  # starts a generation, as in lambda: generate(m
 
 def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
     """Seconds from the call to the first token, then between tokens. Raises ValueError."""
+    # A generator computes while it is asked for its next token, so the time between two tokens is
+    # what the second one took. The first gap has the prefill in it.
     moments = [clock(device)]
     for _ in tokens:
         moments.append(clock(device))
@@ -57,6 +59,7 @@ def time_pair(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = 
 
 def paired_gaps(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[list[float]]]:
     """The gaps of every counted run of a and of b, interleaved. Raises ValueError."""
+    # Two systems are a case of `interleave`: their names are 0 and 1.
     systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]
     runs = list(interleave(dict(enumerate(systems)), repeats).values())
     counts = {len(gaps) for system in runs for gaps in system}
@@ -72,6 +75,8 @@ def interleave(
 
     `after_turn` is called after every turn, the warm-up included. Raises ValueError.
     """
+    # A machine's speed drifts, with its load and its temperature. In turns, all runs meet the same
+    # drift. The warm-up fills caches and compiles what is compiled; its times mean nothing.
     check_int("repeats", repeats, 1)
     results: dict[Hashable, list] = {name: [] for name in runs}
     with Progress((warmup + repeats) * len(runs), "timing") as bar:
@@ -85,6 +90,7 @@ def interleave(
 
 
 def _described(runs: list[list[float]]) -> dict:
+    # A token's median over the runs, token by token: one run's hiccup does not show.
     each = [metrics(gaps) for gaps in runs]
     out = {key: summary(m[key] for m in each) for key in ("ttft", "e2el")}
     out["tpot"] = summary(m["tpot"] for m in each) if each[0]["itl"] else None
@@ -94,5 +100,6 @@ def _described(runs: list[list[float]]) -> dict:
 
 def clock(device: torch.device) -> float:
     """The time in seconds, once the device has finished all its work."""
+    # A GPU takes orders and works on them later: without a wait only the giving of orders is timed.
     synchronize(device)
     return time.perf_counter()
