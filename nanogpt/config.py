@@ -5,14 +5,26 @@ from dataclasses import dataclass, field, replace
 LARGEST = 1e30  # what float32 can still multiply with
 
 
+class ParameterError(ValueError):
+    """A parameter has a value that it cannot have; `names` are those of the parameters it is about.
+
+    The message has them as name=value, as in Python. A command has options instead, and writes
+    --name value for those of them that are its own.
+    """
+
+    def __init__(self, message: str, *names: str):
+        super().__init__(message)
+        self.names = names
+
+
 def check_int(name: str, value, low: int, high: int | None = None) -> None:
     """Raise ValueError unless the value is an integer in [low, high]."""
     # Python counts True as 1, and nobody who passes True means a number.
     whole = isinstance(value, int) and not isinstance(value, bool)
     if high is None and (not whole or value < low):
-        raise ValueError(f"{name}={value!r}: must be an integer of at least {low}")
+        raise ParameterError(f"{name}={value!r}: must be an integer of at least {low}", name)
     if high is not None and (not whole or not low <= value <= high):
-        raise ValueError(f"{name}={value!r}: must be an integer in [{low}, {high}]")
+        raise ParameterError(f"{name}={value!r}: must be an integer in [{low}, {high}]", name)
 
 
 def check_number(name: str, value, low: float, high=LARGEST, advice="", span="") -> None:
@@ -23,7 +35,7 @@ def check_number(name: str, value, low: float, high=LARGEST, advice="", span="")
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not low <= value <= high:
         span = span or f"[{low:g}, {high:g}]"
-        raise ValueError(f"{name}={value!r}: must be a number in {span}{advice}")
+        raise ParameterError(f"{name}={value!r}: must be a number in {span}{advice}", name)
 
 
 def check_positive(name: str, value) -> None:
@@ -34,7 +46,7 @@ def check_positive(name: str, value) -> None:
 def check_switch(name: str, value) -> None:
     """Raise ValueError unless the value is True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}: must be True or False")
+        raise ParameterError(f"{name}={value!r}: must be True or False", name)
 
 
 def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
@@ -78,9 +90,10 @@ class GPTConfig:
         if self.n_embd % self.n_head:
             # The advice is the largest number of heads below this one that fits.
             fewer = next(n for n in range(min(self.n_head, 1000), 0, -1) if self.n_embd % n == 0)
-            raise ValueError(
+            raise ParameterError(
                 f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: "
-                f"every head gets an equal share, for example with n_head={fewer}"
+                f"every head gets an equal share, for example with n_head={fewer}",
+                "n_head",
             )
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .config import check_int, check_number, check_switch, check_type
+from .config import ParameterError, check_int, check_number, check_switch, check_type
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class SamplingParams:
         if self.top_p is not None:
             check_number("top_p", self.top_p, 1e-30, 1.0)
         if self.greedy and (self.temperature, self.top_k, self.top_p) != (1.0, None, None):
-            raise ValueError("greedy=True uses no temperature, top_k or top_p: leave them out")
+            raise ParameterError(
+                "greedy=True uses no temperature, top_k or top_p: leave them out", "greedy"
+            )
 
 
 PLAIN = SamplingParams()

@@ -5,6 +5,7 @@ from math import ceil, nextafter
 
 from ..config import (
     GPTConfig,
+    ParameterError,
     check_int,
     check_number,
     check_positive,
@@ -65,15 +66,22 @@ class TrainConfig:
         self._check_stages()
         n = self.batch_size
         if n % self.accumulate:
-            raise ValueError(f"batch_size={n} must be a multiple of accumulate={self.accumulate}")
+            raise ParameterError(
+                f"batch_size={n} must be a multiple of accumulate={self.accumulate}",
+                "batch_size",
+                "accumulate",
+            )
 
     def _check_stages(self) -> None:
         """Raise ValueError unless the stages are pairs of a growing share and a block."""
         kinds = (tuple, list)
         given = self.stages if isinstance(self.stages, kinds) else [self.stages]
         if not all(isinstance(stage, kinds) and len(stage) == 2 for stage in given):
-            need = "pass pairs (share of the steps, block), as in ((0.5, 64), (0.85, 128))"
-            raise ValueError(f"stages={self.stages!r}: {need}")
+            raise ParameterError(
+                f"stages={self.stages!r}: pass pairs (share of the steps, block), "
+                f"as in ((0.5, 64), (0.85, 128))",
+                "stages",
+            )
         stages = tuple(map(tuple, given))
         object.__setattr__(self, "stages", stages)  # JSON has lists
         last = 0.0
