@@ -24,8 +24,16 @@ from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
-KINDS: dict = {"model": LanguageModel, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
-KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
+KINDS: dict = {
+    "model": LanguageModel,
+    "corpus": Corpus,
+    "config": TrainConfig,
+    "tokenizer": object,
+    "device": (Device, NONE),
+    "resume": bool,
+    "speed": bool,
+    "watch": (Callable, NONE),
+}
 HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
 
 

@@ -124,7 +124,10 @@ def _random_model(case: Case, generator: torch.Generator) -> GPT:
     model = GPT(case.config, generator=generator).eval()
     with torch.no_grad():
         for p in model.parameters():
-            p.mul_(6) if p.ndim == 2 else p.add_(0.1 * torch.randn(p.shape, generator=generator))
+            if p.ndim == 2:
+                p.mul_(6)
+            else:
+                p.add_(0.1 * torch.randn(p.shape, generator=generator))
     return model.to(getattr(torch, case.dtype))
 
 
