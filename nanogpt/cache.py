@@ -205,8 +205,9 @@ class StaticCache(KVCache):
         first = self.k is None
         if first:
             self.reserve(k, v, pos)
-        # 2. Each row goes into the slot of its own position. Nothing is copied or moved, so a step
-        #    costs the same at any length, and a CUDA graph finds the same memory every time.
+        # 2. Each row goes into the slot of its own position. The rows held are not copied, so
+        #    storing a token costs the same at any length, and a CUDA graph finds the memory where
+        #    it was.
         self.k.index_copy_(-2, pos, k)
         self.v.index_copy_(-2, pos, v)
         self.pos.index_copy_(0, pos, pos)

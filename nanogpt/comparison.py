@@ -69,7 +69,9 @@ def compare(
     noise = draw_noise(n_new, len(prompt), model.config.vocab_size, generator)
     # 2. Decode with a and with b, and take the logits of both over a's tokens.
     ways = [(model, {"cache": cache}) for cache in (a, b)]
-    (new_a, new_b), (logits_a, logits_b), margins = both(ways, prompt, noise, sampling)
+    tokens, logits, margins = decode_both(ways, prompt, noise, sampling)
+    new_a, new_b = tokens  # (B, n_new) each
+    logits_a, logits_b = logits  # (n_new, B, V) each
     # 3. The worst of each step: the largest difference, and the narrowest win, over texts and
     #    tokens.
     diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
@@ -90,7 +92,7 @@ def compare(
     )
 
 
-def both(
+def decode_both(
     ways,
     prompt: Tensor,
     noise: Tensor,

@@ -77,7 +77,7 @@ class ModuleDecoder:
         # not in `tokens`.
         pos = torch.arange(start, start + tokens.shape[1], device=tokens.device)  # (T,)
         logits = self.model(tokens, pos=pos)[0]
-        # A reader's forward may return anything. The shape cannot change later, so look once.
+        # A reader's forward may return anything. One look is enough: the code stays the same.
         if not self.checked:
             self.check(tokens, logits)
         return logits
@@ -103,8 +103,7 @@ class CachedDecoder(ModuleDecoder):
         self.length = 0
 
     def read(self, tokens: Tensor) -> Tensor:
-        # The caches hold `length` tokens, so the first of these is at position `length`. Counted
-        # after the pass: an error in it leaves the count as the caches are.
+        # The caches hold the tokens at positions 0 to length - 1, so these begin at `length`.
         logits = self.forward(tokens, self.length)
         self.length += tokens.shape[1]
         return logits

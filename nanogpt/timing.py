@@ -53,7 +53,7 @@ def time_pair(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = 
     runs = paired_gaps(a, b, repeats=repeats, device=device)
     # Neighbours in time share the machine's load, so each ratio is of one pair.
     speedup = summary(sum(x) / sum(y) for x, y in zip(*runs, strict=True))
-    systems = {"uncached": _described(runs[0]), "cached": _described(runs[1])}
+    systems = {"uncached": _system_summary(runs[0]), "cached": _system_summary(runs[1])}
     return {"systems": systems, "speedup": speedup}
 
 
@@ -89,7 +89,7 @@ def interleave(
     return {name: turns[warmup:] for name, turns in results.items()}
 
 
-def _described(runs: list[list[float]]) -> dict:
+def _system_summary(runs: list[list[float]]) -> dict:
     # A token's median over the runs, token by token: one run's hiccup does not show.
     each = [metrics(gaps) for gaps in runs]
     out = {key: summary(m[key] for m in each) for key in ("ttft", "e2el")}
