@@ -1,4 +1,4 @@
-"""The ladder: every engine at the same tokens, timed in turns, beside the machine's own limits."""
+"""The ladder: every engine at the same tokens, interleaved, beside the machine's own limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..model import GPT, LanguageModel
 from ..sampling import draw_noise
 from ..timing import summary
 from .roofline import Limits, breakdown, work
-from .tables import time_in_turns
+from .tables import time_interleaved
 
 Peer = Callable[[Tensor], Tensor]  # of the noise (n, V): the n tokens drawn after the token 0
 
@@ -101,7 +101,7 @@ def ladder(
         rung = Rung("–", label, None)
         built[rung] = (None, {})
         runs[rung] = _generation(model, n_new, seed, None, decode)
-    seconds, tokens = time_in_turns(runs, repeats, limits.device, limits.measure)
+    seconds, tokens = time_interleaved(runs, repeats, limits.device, limits.measure)
     base = next(iter(runs))
     equal = {rung: torch.equal(text, tokens[base]) for rung, text in tokens.items()}
     bounds = limits.as_dict()

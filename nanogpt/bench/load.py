@@ -35,7 +35,7 @@ from ..sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.sequence import Request
-from ..timing import in_turns, summary
+from ..timing import interleave, summary
 from ..verify.server import RemoteServer
 from .roofline import positions_seen
 from .tables import number_of
@@ -120,7 +120,7 @@ def load(
     rows = []
     for rate, requests in requests_at.items():
         turns = {name: partial(system, requests) for name, system in systems.items()}
-        done = in_turns(turns, repeats, warmup=0)
+        done = interleave(turns, repeats, warmup=0)
         if len(systems) > 1:
             texts = texts or next(iter(done.values()))[0]
         about = {"rate": None if rate == inf else rate}

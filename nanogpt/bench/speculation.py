@@ -22,7 +22,7 @@ from ..engines.speculation import expected_tokens
 from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
 from ..sampling import PLAIN, draw_noise
-from ..timing import CPU, clock, in_turns, summary
+from ..timing import CPU, clock, interleave, summary
 from .roofline import Limits
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
@@ -36,7 +36,7 @@ Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 def speculation(
     model: LanguageModel, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5
 ) -> dict:
-    """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
+    """Time plain decoding and every draft with every k, interleaved; each repeat has its own seed.
 
     Batch 1, a prompt of one token. Returns plain data, with a row for each draft and k: whether all
     tokens were `equal` to those of plain decoding; the `acceptance_rate`; tokens for each pass,
@@ -49,7 +49,7 @@ def speculation(
     limits = Limits(model, n_new)
     # The warm-up has seed 42, each turn after it the next one.
     turns = {way: partial(_run, model, n_new, count(42), made[way]) for way in made}
-    runs = in_turns(turns, repeats, after_turn=limits.measure)
+    runs = interleave(turns, repeats, after_turn=limits.measure)
     base = runs.pop(BASELINE)
     return {
         "n_params": model.n_params,
@@ -112,7 +112,7 @@ def pass_seconds(model: LanguageModel, counts: list[int], *, repeats: int = 15) 
         session.decode(0, place)
         passes = {n: partial(session.check, place, place + n) for n in counts}
         turns = {n: partial(Timer(one, one).timeit, IN_A_ROW) for n, one in passes.items()}
-        seconds = in_turns(turns, repeats)
+        seconds = interleave(turns, repeats)
     return {n: summary(total / IN_A_ROW for total in turns) for n, turns in seconds.items()}
 
 

@@ -1,4 +1,4 @@
-"""Measurements in words: tables, clocks and counts; and the seconds of whole runs, in turns."""
+"""Measurements in words: tables, clocks and counts; and the seconds of interleaved runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 import torch
 
 from .. import timing
-from ..timing import CPU, in_turns
+from ..timing import CPU, interleave
 
 
-def time_in_turns(
+def time_interleaved(
     runs: dict[str, Callable], repeats: int, device: torch.device = CPU, after_turn=lambda: None
 ) -> tuple[dict[str, list[float]], dict]:
-    """The seconds of every run of `in_turns`, and the last result of each."""
+    """The seconds of every run of `interleave`, and the last result of each."""
 
     def timed(run: Callable) -> tuple:
         before = timing.clock(device)
@@ -22,7 +22,7 @@ def time_in_turns(
         return timing.clock(device) - before, returned
 
     timed_runs = {name: partial(timed, run) for name, run in runs.items()}
-    results = in_turns(timed_runs, repeats, after_turn)
+    results = interleave(timed_runs, repeats, after_turn)
     seconds = {name: [one for one, _ in pairs] for name, pairs in results.items()}
     return seconds, {name: pairs[-1][1] for name, pairs in results.items()}
 
@@ -35,7 +35,7 @@ def summary_text(s: dict, digits: int) -> str:
 
 def repeats_text(n: int) -> str:
     """How often each thing was timed, in words."""
-    return f"medians of {n}, in turns" if n > 1 else "timed once, in turns"
+    return f"medians of {n}, interleaved" if n > 1 else "timed once, interleaved"
 
 
 def number_of(n: int, noun: str) -> str:

@@ -14,8 +14,17 @@ from ..device import Device
 # Operations a second of the matrix units at most, from the makers' data sheets: without sparsity,
 # in the 16-bit type that the card multiplies fastest. A name must match as a whole word: an RTX
 # A1000 is not an A100, an L40 not an L4.
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12, "L40S": 362e12}
-PEAKS |= {"L4": 121e12, "A10G": 70e12, "A10": 125e12, "T4": 65e12}
+PEAKS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "V100": 125e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "T4": 65e12,
+}
 
 
 def flops_per_token(config: GPTConfig | DecoderConfig, block: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""How soon each recipe reaches a loss: entries trained in turns, compared with a baseline.
+"""How soon each recipe reaches a loss: entries trained interleaved, compared with a baseline.
 
 Seconds are those of training alone, without evaluation: CPU seconds of this process on one thread,
 wall-clock seconds with more threads or on a GPU. The runs of one seed take turns, so that they meet
@@ -103,7 +103,7 @@ class Runner:
         }
 
 
-def train_in_turns(
+def train_interleaved(
     entries: Sequence[Entry], corpus: Corpus, *, seed: int, device: Device
 ) -> list[dict]:
     """Train every entry, a piece of each in turn. Returns `Runner.result` of each."""
@@ -177,7 +177,7 @@ RATE = {**ADAMW, "lr": 5e-3}
 MUON = {**ADAMW, "lr": 8e-3, "muon_lr": 0.02}
 CHANGES = {
     "zero start": {"zero_init": True},
-    "look-back": {"look_back": True},
+    "look-back": {"previous_token_init": True},
     "short windows first": {"stages": ((0.5, 32), (0.85, 64))},
     "epochs": {"epochs": True},
 }
@@ -293,7 +293,13 @@ def _effect(before: dict, after: dict) -> dict:
 # ------------------------------------------------------------------ what do shared keys cost?
 
 # The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
-STEPS = {"steps": 2000, "batch_size": 16, "look_back": False, "epochs": False, "stages": ()}
+STEPS = {
+    "steps": 2000,
+    "batch_size": 16,
+    "previous_token_init": False,
+    "epochs": False,
+    "stages": (),
+}
 TABLE = {"block_size": 64, "positions": Positions.LEARNED}
 ROPE = {"block_size": 64, "positions": Positions.ROTARY}
 WINDOW = {**ROPE, "window": 16}

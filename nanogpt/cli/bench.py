@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
 from ..bench.roofline import peak_arithmetic, read_bandwidth
 from ..bench.step import step_rows
 from ..bench.tables import table
-from ..bench.training import KINDS, compared, train_in_turns
+from ..bench.training import KINDS, compared, train_interleaved
 from ..config import SIZES, check_int
 from ..data import load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
@@ -107,12 +108,13 @@ def time_training(args: argparse.Namespace) -> None:
     runs: list = []
     try:
         for seed in range(1337, 1337 + args.seeds):
-            runs += train_in_turns(KINDS[args.kind], corpus, seed=seed, device=device)
+            runs += train_interleaved(KINDS[args.kind], corpus, seed=seed, device=device)
             result = about | {"rows": compared(runs), "runs": runs}
             common.write_result(path, device, result)
     except KeyboardInterrupt:
-        message = f"the complete seeds are in {path}" if path and runs else ""
-        raise KeyboardInterrupt(message) from None
+        if path and runs:
+            raise KeyboardInterrupt(f"the complete seeds are in {path}") from None
+        raise KeyboardInterrupt from None
     print(f"\n{reports.training_text(result['rows'])}")
 
 
@@ -153,7 +155,7 @@ def time_speculation(args: argparse.Namespace) -> None:
         raise ValueError("the draft and the target have different characters: both need the same")
     if draft:
         name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
-        drafts = {name: lambda k: DraftModel(draft.model.eval(), k)} | drafts
+        drafts = {name: partial(DraftModel, draft.model.eval())} | drafts
     result = speculation.speculation(model, drafts, args.k, n_new=n_new, repeats=args.repeats)
     result["passes"] = speculation.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
     result["proposal"] = speculation.pass_seconds(draft.model, [1])[1] if draft else None

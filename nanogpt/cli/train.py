@@ -45,8 +45,10 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
     saved = state_path(out).is_file()
     weights = out.with_name(f"{out.name}.safetensors")
     if saved and not (args.resume or args.overwrite):
-        cure = "--resume resumes it, --overwrite starts a new one, --out PATH names another place"
-        raise ValueError(f"{out} holds a run: {cure}")
+        raise ValueError(
+            f"{out} holds a run: --resume resumes it, --overwrite starts a new one, "
+            f"--out PATH names another place"
+        )
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = build_model(shape, torch.Generator().manual_seed(recipe.seed))
     if trainer.first:

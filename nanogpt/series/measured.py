@@ -33,10 +33,10 @@ DOES = {  # the work of a rung, by the labels of bench.ladder
 def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, dict]:
     """The cost of a token against its place: the shape that is counted, the times measured.
 
-    `timing` is a duel after a prompt of one token, and `count` is notebook 05's `multiplications`.
-    `line` is the straight line through the points' medians, in seconds: `step` for every step and
-    `each` for every multiplication; half of them are no farther from it than the share `off`. It is
-    None where they lie on no such line, as in a very short text.
+    `timing` is the result of `time_pair` after a prompt of one token, and `count` is notebook 05's
+    `multiplications`. `line` is the straight line through the points' medians, in seconds: `step`
+    for every step and `each` for every multiplication; half of them are no farther from it than the
+    share `off`. It is None where they lie on no such line, as in a very short text.
     """
     W = config.matrix_weights
     L = config.n_layer

@@ -48,7 +48,7 @@ def trainer_with(attention_weights: Callable, one_step: Callable) -> type[Traine
             super().__post_init__()
             for block in self.model.blocks:
                 block.sa.__class__ = Mine  # the same weights
-            self.windows = Windows(self)
+            self.windows = WindowedModel(self)
             self.together = Together(self)
 
         def move(self, x, y, step):
@@ -58,7 +58,7 @@ def trainer_with(attention_weights: Callable, one_step: Callable) -> type[Traine
     return Practice
 
 
-class Windows(nn.Module):
+class WindowedModel(nn.Module):
     """The model as one_step calls it, model(x, y), for windows that stand anywhere in the block."""
 
     def __init__(self, trainer: Trainer):

@@ -102,9 +102,9 @@ def _texts(scope: dict, seed: int) -> Iterator:
     """Texts to the last position, with each cache: tokens and logits of the plain pass."""
     for block_size, B, T in TEXTS:
         theirs, plain = pair(scope, _shape(block_size), seed)
-        drawn = torch.Generator().manual_seed(seed + block_size)
-        prompt = torch.randint(19, (B, T), generator=drawn)
-        noise = draw_noise(block_size + 1 - T, B, 19, drawn)
+        rng = torch.Generator().manual_seed(seed + block_size)
+        prompt = torch.randint(19, (B, T), generator=rng)
+        noise = draw_noise(block_size + 1 - T, B, 19, rng)
         for name in CACHES:
             read: list[Tensor] = []
             with theirs.register_forward_hook(lambda m, args, out, read=read: read.append(out[0])):
@@ -140,8 +140,8 @@ def _training(scope: dict, seed: int) -> Iterator:
     models = pair(scope, _shape(24), seed)
     optimizers = [torch.optim.SGD(model.train().parameters(), lr=0.1) for model in models]
     for step in range(STEPS):
-        drawn = torch.Generator().manual_seed(seed + step)
-        x, y = torch.randint(19, (2, 5, 24), generator=drawn)
+        rng = torch.Generator().manual_seed(seed + step)
+        x, y = torch.randint(19, (2, 5, 24), generator=rng)
         with limit(SECONDS, "your one_step has come to no end"):
             loss = scope["one_step"](models[0], optimizers[0], x, y)
         right = models[1](x, y)[1]

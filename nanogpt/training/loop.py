@@ -17,15 +17,23 @@ from ..decoder.pack import pack_heads, unpack_state
 from ..decoder.standard import first_difference, not_standard
 from ..device import Device, forked_random_state, pick_device, synchronize
 from ..model import GPT, LanguageModel, check_forwards
-from .first_weights import look_back, zero_init
+from .first_weights import previous_token_init, zero_init
 from .recipes import TrainConfig
 from .resume import RunFiles, deferred_interrupt
 from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
-KINDS: dict = {"model": LanguageModel, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
-KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
+KINDS: dict = {
+    "model": LanguageModel,
+    "corpus": Corpus,
+    "config": TrainConfig,
+    "tokenizer": object,
+    "device": (Device, NONE),
+    "resume": bool,
+    "speed": bool,
+    "watch": (Callable, NONE),
+}
 HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
 
 
@@ -90,12 +98,12 @@ def prepare(
     try:
         if config.zero_init:
             zero_init(model, generator)
-        if config.look_back:
-            look_back(model)
+        if config.previous_token_init:
+            previous_token_init(model)
     except (AttributeError, TypeError, IndexError) as error:
         raise ValueError(
             f"this recipe sets first weights of the package's layers, and this model has "
-            f"{first_difference(model)}: pass zero_init=False, look_back=False"
+            f"{first_difference(model)}: pass zero_init=False, previous_token_init=False"
         ) from error
     packs = config.batched and isinstance(model, GPT) and _trains_alike(model)
     worker = pack_heads(model) if packs else model

@@ -5,6 +5,7 @@ from math import ceil, nextafter
 
 from ..config import (
     GPTConfig,
+    ParameterError,
     check_int,
     check_number,
     check_positive,
@@ -37,7 +38,7 @@ class TrainConfig:
     batched: bool = option(True, "train a list of heads in one matmul: the same, faster")
     fused: bool = option(True, "AdamW in one kernel")
     zero_init: bool = option(True, "blocks begin as the identity, and the head at loss ln(vocab)")
-    look_back: bool = option(False, "head h of the first block begins by looking h + 1 back")
+    previous_token_init: bool = option(False, "first heads begin by attending 1, 2, … back")
     stages: tuple[tuple[float, int], ...] = option(
         (), "short windows first: 0.5:64,0.85:128 until these shares of the steps, then block_size"
     )
@@ -50,7 +51,7 @@ class TrainConfig:
     def __post_init__(self):
         for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_batches"):
             check_int(name, getattr(self, name), 1, 2**31 - 1)
-        switches = ("decay", "compile", "batched", "fused", "zero_init", "look_back")
+        switches = ("decay", "compile", "batched", "fused", "zero_init", "previous_token_init")
         for name in (*switches, "epochs", "bf16"):
             check_switch(name, getattr(self, name))
         check_positive("lr", self.lr)
@@ -65,15 +66,22 @@ class TrainConfig:
         self._check_stages()
         n = self.batch_size
         if n % self.accumulate:
-            raise ValueError(f"batch_size={n} must be a multiple of accumulate={self.accumulate}")
+            raise ParameterError(
+                f"batch_size={n} must be a multiple of accumulate={self.accumulate}",
+                "batch_size",
+                "accumulate",
+            )
 
     def _check_stages(self) -> None:
         """Raise ValueError unless the stages are pairs of a growing share and a block."""
         kinds = (tuple, list)
         given = self.stages if isinstance(self.stages, kinds) else [self.stages]
         if not all(isinstance(stage, kinds) and len(stage) == 2 for stage in given):
-            need = "pass pairs (share of the steps, block), as in ((0.5, 64), (0.85, 128))"
-            raise ValueError(f"stages={self.stages!r}: {need}")
+            raise ParameterError(
+                f"stages={self.stages!r}: pass pairs (share of the steps, block), "
+                f"as in ((0.5, 64), (0.85, 128))",
+                "stages",
+            )
         stages = tuple(map(tuple, given))
         object.__setattr__(self, "stages", stages)  # JSON has lists
         last = 0.0
@@ -137,7 +145,7 @@ MODERN = {
 LATER = dict.fromkeys(["decay", "zero_init", "batched", "fused"], False)  # what came after it
 ADAMW = {"lr": 1e-3, "muon_lr": None, "warmup": 0, "beta2": 0.999, "weight_decay": 0.01}
 LECTURE = TrainConfig(steps=5000, batch_size=16, eval_every=500, **ADAMW, **LATER)
-SOONER = {"look_back": True, "epochs": True}
+SOONER = {"previous_token_init": True, "epochs": True}
 
 RECIPES = {
     "lecture": Recipe(LECTURE, "Karpathy's in gpt-dev: AdamW, a constant rate", chars=None),

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..config import ParameterError
 from ..console import STOPS, interrupt, note_stop
 from ..data import Corpus
 from ..decoder import checkpoint
@@ -170,14 +171,18 @@ class RunFiles:
                 raise CheckpointError(f"{self.state} is not of {FORMAT!r}: give another out=PATH")
             before = meta["about"]
             now = json.loads(json.dumps(self.settings))
-            changed = [
-                f"{name}={before.get(name)!r}, not {value!r}"
+            changed = {
+                name: f"{name}={before.get(name)!r}, not {value!r}"
                 for name, value in now.items()
                 if not _same(name, before.get(name), value)
-            ]
+            }
         if changed:
-            began = f"the run in {self.state} began with {'; '.join(changed)}"
-            raise ValueError(f"{began}: resume with the same settings, or start anew with out=PATH")
+            raise ParameterError(
+                f"the run in {self.state} began with {'; '.join(changed.values())}: "
+                f"resume with the same settings, or start anew with out=PATH",
+                *changed,
+                "out",
+            )
         return tensors, meta
 
 

@@ -121,8 +121,8 @@ class Trainer:
         room = config.block_size - T
         if config.max_positions is None or room == 0:
             return None
-        drawn = torch.Generator().manual_seed(1_000_003 * self.config.seed + step)
-        first = int(torch.randint(room + 1, (1,), generator=drawn))
+        rng = torch.Generator().manual_seed(1_000_003 * self.config.seed + step)
+        first = int(torch.randint(room + 1, (1,), generator=rng))
         return torch.arange(first, first + T, device=self.device.device)
 
     def window(self, step: int) -> tuple[int, int]:

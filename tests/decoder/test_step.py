@@ -207,6 +207,9 @@ def test_the_last_logits_alone_are_the_last_of_all(row):
     whole = model(idx)[0]
     for n in (1, 4, 9):
         close(model(idx, last=n)[0], whole[:, -n:])
+    for n in (0, -1, 10):
+        with pytest.raises(ValueError, match=rf"last={n}: must be an integer in \[1, 9\]"):
+            model(idx, last=n)
     with kv_cache(model):
         model(idx[:, :5], pos=torch.arange(5), last=1)
         close(model(idx[:, 5:], pos=torch.arange(5, 9), last=1)[0], whole[:, -1:])

@@ -32,7 +32,7 @@ from nanogpt.training.recipes import MODERN, TrainConfig
 from nanogpt.training.resume import RunFiles, deferred_interrupt, state_path
 
 RECIPE = TrainConfig(steps=20, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
-STAGED = replace(RECIPE, look_back=True, epochs=True, stages=((0.5, 2), (0.75, 4)))
+STAGED = replace(RECIPE, previous_token_init=True, epochs=True, stages=((0.5, 2), (0.75, 4)))
 HALF = Device(torch.device("cpu"), torch.float16, "tests")
 
 # What a run may be: its recipe, its model, its device, and the steps at which it is stopped.

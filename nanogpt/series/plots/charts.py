@@ -12,8 +12,16 @@ from matplotlib.ticker import LogLocator
 from . import canvas, style
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, styled
 
-LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "v"), (SKY, "P"))
-LOOKS += ((INK, "X"), ("#CC79A7", "."))  # of curves
+LOOKS = (  # of curves
+    (VERMILION, "s"),
+    (BLUE, "o"),
+    (ORANGE, "^"),
+    (GREEN, "D"),
+    (GREY, "v"),
+    (SKY, "P"),
+    (INK, "X"),
+    ("#CC79A7", "."),
+)
 KINDS = {  # of times in a timeline: name and look
     "travels": ("on its way", {"facecolor": SKY}),
     "waits": ("waits", {"color": GREY, "lw": 1, "ls": ":"}),

@@ -17,12 +17,12 @@ THIN = 0.85  # how opaque the colours of the map are
 
 
 @styled
-def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
+def typing_race(text: str, timing: dict, share: float | None = None) -> Figure:
     """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
-    title = f"The race: the same text, {duel['speedup']['median']:.2f}× as fast"
+    title = f"The race: the same text, {timing['speedup']['median']:.2f}× as fast"
     places = {"rows": 2} if style.narrow() else {"columns": 2}
     figure, both = canvas.new_panels(6.0 if style.narrow() else 3.3, title, **places)
-    systems = [duel["systems"][name] for name in ("uncached", "cached")]
+    systems = [timing["systems"][name] for name in ("uncached", "cached")]
     # When each token came, in seconds from the start:
     arrivals = [list(accumulate([x["ttft"]["median"], *x["itl"]])) for x in systems]
     finish = [moments[-1] for moments in arrivals]
