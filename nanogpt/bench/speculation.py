@@ -156,9 +156,11 @@ def pass_seconds(
 def usual_drafts(model: LanguageModel, text: Tensor) -> Drafts:
     """The drafts that need no training: the model in 8 bits, a table, the text so far."""
     V = model.config.vocab_size
-    n = next(n for n in (3, 2, 1) if n == 1 or V**n <= LARGEST_TABLE)
+    n = 3
+    while n > 1 and V**n > LARGEST_TABLE:
+        n -= 1
     return {
-        ITSELF: lambda k: DraftModel(model, k, engine=Native8),
-        TABLES[n]: lambda k: NGram(text, V, n, k),
-        "look-up in its own text": lambda k: PromptLookup(5, k),
+        ITSELF: partial(DraftModel, model, engine=Native8),
+        TABLES[n]: partial(NGram, text, V, n),
+        "look-up in its own text": partial(PromptLookup, 5),
     }

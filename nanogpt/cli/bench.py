@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ def time_speculation(args: argparse.Namespace) -> None:
         raise ValueError("the draft and the target have different characters: both need the same")
     if draft:
         name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
-        drafts = {name: lambda k: DraftModel(draft.model.eval(), k)} | drafts
+        drafts = {name: partial(DraftModel, draft.model.eval()), **drafts}
     result = speculation.speculation(model, drafts, args.k, n_new=n_new, repeats=args.repeats)
     passes = speculation.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
     proposal = speculation.pass_seconds(draft.model, [1])[1] if draft else None

@@ -186,7 +186,8 @@ class Run:
             ratio = results.get("gain_255")
             published = folder == PUBLISHED
             if ratio and (published or results["checkpoint"] == checkpoint):
-                return style.format_ratio(ratio, 2) + ", published, not of this run," * published
+                gain = style.format_ratio(ratio, 2)
+                return f"{gain}, published, not of this run," if published else gain
         return "what it prints"
 
     def trainer(self, *names: str) -> type[Trainer]:
