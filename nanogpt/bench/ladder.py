@@ -205,7 +205,7 @@ def _generation(
 def _peer_generation(
     model: LanguageModel, n_new: int, seed: int, peer: Peer
 ) -> Callable[[], Tensor]:
-    """The same by another program; its noise is drawn on the clock, as an engine's is."""
+    """A generation by another program; its noise is drawn on the clock, as an engine's is."""
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     generator = torch.Generator()
 

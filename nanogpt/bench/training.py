@@ -63,7 +63,7 @@ class Group(TypedDict):
 
 
 class ComparedRow(Group, total=False):
-    """The same beside the baseline."""
+    """A group compared with the baseline."""
 
     sooner: Summary  # the baseline's seconds over these, seed by seed
 

@@ -22,13 +22,13 @@ class TrainingResult(TypedDict):
     block: list[int]
     lr_scale: list[float]
     batch_loss: list[float]
-    full_val: float | None  # over all of the validation text; None in a process that evaluates none
+    full_val: float | None  # loss over all validation text; None if another process evaluates
     block_size: int
 
 
 @dataclass
 class History:
-    """The same while the run goes on: losses of steps stay tensors, where the model is."""
+    """The measurements of a run so far; batch losses stay tensors on the model's device."""
 
     step: list[int] = field(default_factory=list)
     train: list[float] = field(default_factory=list)

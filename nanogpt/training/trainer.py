@@ -92,7 +92,8 @@ class Trainer:
         # Each block of a stage is compiled for itself: a graph for any length is slower.
         self.net: nn.Module = model
         if config.compile:
-            self.net = torch.compile(model, dynamic=False)  # type: ignore[assignment]  # it is one
+            # Torch's stubs say that a compiled module is a function.
+            self.net = torch.compile(model, dynamic=False)  # type: ignore[assignment]
         # Small gradients would vanish in float16: they are scaled up.
         small = device.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=small)
