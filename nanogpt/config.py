@@ -1,8 +1,10 @@
 """The shape of a model as plain numbers, and how numbers are checked. Knows no tensor, no file."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 LARGEST = 1e30  # what float32 can still multiply with
+Config = TypeVar("Config")  # a dataclass
 
 
 class ParameterError(ValueError):
@@ -62,10 +64,11 @@ def option(default, help: str):
     return field(default=default, metadata={"help": help})
 
 
-def override(config, **changes):
+def override(config: Config, **changes: Any) -> Config:
     """The config with some fields changed; None leaves a field. Raises ValueError, TypeError."""
     # `replace` builds a new config, so that the checks of __post_init__ run again.
-    return replace(config, **{name: x for name, x in changes.items() if x is not None})
+    given = {name: x for name, x in changes.items() if x is not None}
+    return replace(config, **given)  # type: ignore[type-var]  # typing has no name for dataclasses
 
 
 # ------------------------------------------------------------------ the shape of a model

@@ -7,8 +7,9 @@ E2EL: end-to-end latency, the sum. All are seconds; a ratio of two systems is wh
 
 import gc
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from statistics import fmean, median
+from typing import TypedDict, TypeVar
 
 import torch
 
@@ -18,6 +19,17 @@ from .device import synchronize
 
 CPU = torch.device("cpu")
 Tokens = Callable[[], Iterable]  # starts a generation, as in lambda: generate(model, prompt, 9)
+Name = TypeVar("Name", bound=Hashable)
+Result = TypeVar("Result")
+
+
+class Summary(TypedDict):
+    """Some measurements of one thing."""
+
+    median: float
+    low: float
+    high: float
+    n: int
 
 
 def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
@@ -38,10 +50,10 @@ def metrics(gaps: list[float]) -> dict:
     return {"ttft": first, "tpot": fmean(rest) if rest else None, "itl": rest, "e2el": sum(gaps)}
 
 
-def summary(values: Iterable[float]) -> dict:
+def summary(values: Iterable[float]) -> Summary:
     """Median, smallest, largest and count of some measurements, of which there is at least one."""
-    values = sorted(values)
-    return {"median": median(values), "low": values[0], "high": values[-1], "n": len(values)}
+    ordered = sorted(values)
+    return {"median": median(ordered), "low": ordered[0], "high": ordered[-1], "n": len(ordered)}
 
 
 def time_pair(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) -> dict:
@@ -69,8 +81,11 @@ def paired_gaps(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[
 
 
 def interleave(
-    runs: dict[Hashable, Callable], repeats: int, after_turn=lambda: None, warmup: int = 1
-) -> dict[Hashable, list]:
+    runs: Mapping[Name, Callable[[], Result]],
+    repeats: int,
+    after_turn: Callable[[], None] = lambda: None,
+    warmup: int = 1,
+) -> dict[Name, list[Result]]:
     """The results of every run in each turn, A B C A B C …, without those of the warm-up.
 
     `after_turn` is called after every turn, the warm-up included. Raises ValueError.
@@ -78,7 +93,7 @@ def interleave(
     # A machine's speed drifts, with its load and its temperature. In turns, all runs meet the same
     # drift. The warm-up fills caches and compiles what is compiled; its times mean nothing.
     check_int("repeats", repeats, 1)
-    results: dict[Hashable, list] = {name: [] for name in runs}
+    results: dict[Name, list[Result]] = {name: [] for name in runs}
     with Progress((warmup + repeats) * len(runs), "timing") as bar:
         for _ in range(warmup + repeats):
             for name, run in runs.items():

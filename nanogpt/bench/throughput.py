@@ -36,17 +36,20 @@ def flops_per_token(config: GPTConfig | DecoderConfig, block: int | None = None)
     Embedding tables compute nothing and do not count.
     """
     block = block or config.block_size
-    config = decoder_config(config)
-    windows = (config.window_of(layer) or block for layer in range(config.n_layer))
+    c = decoder_config(config)
+    windows = (c.window_of(layer) or block for layer in range(c.n_layer))
     keys = sum(min(window, block) for window in windows)
-    return 6 * config.matrix_weights + 12 * config.n_head * config.head_size * keys
+    return 6 * c.matrix_weights + 12 * c.n_head * c.head_size * keys
 
 
 def peak_flops(device: Device) -> float | None:
     """Operations a second at most: for a GPU from PEAKS (None if not there), on a CPU measured."""
     if device.device.type == "cuda":
         name = torch.cuda.get_device_name(device.device)
-        return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
+        for part, peak in PEAKS.items():
+            if re.search(rf"\b{part}\b", name):
+                return peak
+        return None
     a = torch.ones(256, 256)
     best = float("inf")
     for _ in range(32):  # what else runs here disturbs most of them, but not the shortest

@@ -13,6 +13,7 @@ from ..cluster.folders import held_run
 from ..config import SIZES, GPTConfig, override
 from ..data import CharTokenizer, load_corpus
 from ..decoder.checkpoint import check_path
+from ..decoder.config import DecoderConfig
 from ..decoder.pack import build_model
 from ..device import Device, pick_device
 from ..files import check_writable
@@ -69,7 +70,7 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
         print(f"the best weights: {weights}; the log: {out}.jsonl")
 
 
-def _configs(args: argparse.Namespace) -> tuple[TrainConfig, GPTConfig]:
+def _configs(args: argparse.Namespace) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
     """The recipe, with what was changed on the command line, and the shape that it wants."""
     recipe, shape = recipe_for(args.recipe, SIZES[_size(args)])
     shape = override(shape, n_head=args.n_head)

@@ -24,9 +24,12 @@ def zero_init(model: LanguageModel, generator: torch.Generator) -> None:
     """
     tied = model.lm_head.weight is model.token_embedding_table.weight
     with torch.no_grad():
-        zeros: list = [] if tied else [model.lm_head.weight]
+        zeros: list[Tensor] = []
+        if not tied:
+            zeros.append(model.lm_head.weight)
         for block in model.blocks:
-            zeros += [block.sa.proj.weight, _last_matrix(block.ffwd)]
+            zeros.append(block.sa.proj.weight)
+            zeros.append(_last_matrix(block.ffwd))
         for weight in zeros:
             if weight.requires_grad:
                 weight.zero_()
@@ -42,8 +45,8 @@ def zero_init(model: LanguageModel, generator: torch.Generator) -> None:
 
 def _last_matrix(feed_forward: torch.nn.Module) -> Tensor:
     """The matrix that the feed-forward part ends with, in either model."""
-    net = getattr(feed_forward, "net", None)
-    return feed_forward.down.weight if net is None else net[2].weight
+    last = feed_forward.net[2] if hasattr(feed_forward, "net") else feed_forward.down
+    return last.get_parameter("weight")
 
 
 @torch.no_grad()
