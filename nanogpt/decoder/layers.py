@@ -28,13 +28,12 @@ def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int 
     # Queries become rows and keys columns, so that one comparison fills the whole (T, S) table.
     q_pos = q_pos[..., :, None]  # (…, T, 1)
     k_pos = k_pos[..., None, :]  # (…, 1, S)
-    gap = q_pos - k_pos  # how far back each key lies
     # A query sees itself and what came before it, and no slot that holds no token yet.
-    mask = (gap >= 0) & (k_pos >= 0)
+    mask = (k_pos <= q_pos) & (k_pos >= 0)
     if window is None:
         return mask
     # With a window, of these only the near ones and the first of the text.
-    return mask & ((gap < window) | (k_pos < sinks))
+    return mask & ((k_pos > q_pos - window) | (k_pos < sinks))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
@@ -102,13 +101,13 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, c: DecoderConfig
     """The config's norm over the last dimension, with weights or without.  (…, n) -> (…, n)"""
     if c.norm is Norm.RMS:
         return rms_norm(x, weight, c.norm_eps)
-    return F.layer_norm(x, x.shape[-1:], weight, bias, c.norm_eps)
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, c.norm_eps)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x divided by the root of its mean square, times the weight.  (…, n), (n,) -> (…, n)"""
     if not _by_hand(x):
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
+        return F.rms_norm(x, (x.shape[-1],), weight, eps)
     # PyTorch's own eps, where the config gives none: the smallest step of the dtype.
     y = _RMSNorm.apply(x, torch.finfo(x.dtype).eps if eps is None else eps)
     return y if weight is None else y * weight

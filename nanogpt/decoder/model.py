@@ -51,7 +51,7 @@ class CausalSelfAttention(nn.Module):
             pos = pos[:, None]
         # 1. queries, keys and values of all heads, from one matmul: T rows, the new tokens' only
         qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
-        q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=1)
+        q, k, v = qkv.split_with_sizes([c.n_head, c.kv_heads, c.kv_heads], dim=1)
         # Normalised, so that no query and no key wins by its length alone.
         if self.query_norm is not None and self.key_norm is not None:
             q = self.query_norm(q)

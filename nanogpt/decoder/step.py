@@ -117,11 +117,12 @@ def step(
         x = x + places
     if c.embed_norm:
         x = norm(x, *w.embed_norm, c)
+    heads = [c.n_head, c.kv_heads, c.kv_heads]  # of queries, keys and values
     for i, layer in enumerate(w.layers):
         # 2. attention: the queries of the new tokens look at the keys of all tokens so far
         u = norm(x, *layer.norm1, c)
         qkv = linear(u, *layer.qkv).unflatten(-1, (-1, c.head_size))  # (…, H + 2 Hkv, hs)
-        q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=-2)
+        q, k, v = qkv.split_with_sizes(heads, dim=-2)
         # Normalised, so that no query and no key wins by its length alone.
         if c.qk_norm:
             q = rms_norm(q, layer.query_norm.weight, c.norm_eps)
