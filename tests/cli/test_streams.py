@@ -90,10 +90,17 @@ def test_text_is_utf_8_whatever_the_locale():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words",
-    ["train --help", "export nowhere", "generate --checkpoint é", "verify model é", "site 'no…'"],
+    ("words", "streams"),
+    [
+        ("train --help", ""),
+        ("train --help", ">&-"),
+        ("export nowhere", "2>&-"),
+        ("generate --checkpoint é", ""),
+        ("generate --checkpoint é", "2>&-"),
+        ("verify model é", ">&-"),
+        ("site 'no…'", ""),
+    ],
 )
-@pytest.mark.parametrize("streams", ["", ">&-", "2>&-"])
 def test_commands_in_the_posix_locale(words, streams):
     code, said = run(f"{PYTHON} {words} {streams}", **POSIX)
     assert (code, "Traceback" in said) == (0 if "--help" in words else 2, False), said
