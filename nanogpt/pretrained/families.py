@@ -1,7 +1,7 @@
 """The families of models that can be loaded, as data: config fields and names of tensors.
 
-A family is one `Family` below. Each field of a config.json is in one of its tables, or is refused by
-name. Tensor names are tables from the modules of a `Decoder` to those of the file; several names
+A family is one `Family` below. Each field of a config.json is in one of its tables, or is refused
+by name. Tensor names are tables from the modules of a `Decoder` to those of the file; several names
 are stacked, in their order, into one matrix.
 """
 
