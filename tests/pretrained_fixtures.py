@@ -17,6 +17,7 @@ gguf = pytest.importorskip("gguf")
 tokenizers = pytest.importorskip("tokenizers")
 
 V = 320
+V_TOKENIZER = 304  # tokens; the last rows of the embedding are spare, as in Qwen 2
 LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 8192, "rope_theta": 5e5}
 SHAPE = {"vocab_size": V, "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -78,7 +79,7 @@ def their_model(name: str):
 
 @functools.cache
 def their_tokenizer_json(digits: bool = False) -> str:
-    """A byte-level tokenizer of V tokens, as JSON."""
+    """A byte-level tokenizer of V_TOKENIZER tokens, as JSON."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     bytes_ = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     steps = [tokenizers.pre_tokenizers.Digits(individual_digits=True)] if digits else []
@@ -86,7 +87,10 @@ def their_tokenizer_json(digits: bool = False) -> str:
     made.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=V, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False
+        vocab_size=V_TOKENIZER,
+        special_tokens=SPECIALS,
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     made.train_from_iterator([TEXT], trainer)
     return made.to_str()

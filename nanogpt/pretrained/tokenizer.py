@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,7 +42,7 @@ class PretrainedTokenizer:
         self.stop = tuple(dict.fromkeys(stop))
         self.template = template
         self.specials = dict(specials or {})
-        wrong = [token for token in self.stop if tokenizer.id_to_token(token) is None]
+        wrong = [token for token in self.stop if token >= self.size]
         if wrong:
             raise PretrainedError(
                 f"the end token {wrong[0]} is not in the vocabulary of {len(self):,}: {AGAIN}"
@@ -158,9 +159,21 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         size = path.stat().st_size
         if size > LARGEST_JSON:
             raise ValueError(f"it has {size:,} bytes, more than {LARGEST_JSON:,}")
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain exceptions
+        with _library_errors():
+            return Tokenizer.from_file(str(path))
+    except (OSError, ValueError) as error:
         raise PretrainedError(f"{path} is no tokenizer ({first_line(error)}): {AGAIN}") from error
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """Errors of `tokenizers` as ValueErrors: it raises plain ones, and panics are no Exceptions."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ValueError(first_line(error)) from error
+        raise
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:
@@ -257,10 +270,10 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
             raise PretrainedError(f"{where}: {prefix}merges has {pair!r:.40}, no pair: {AGAIN}")
         merges.append((left, right))
     try:
-        tokenizer = Tokenizer(
-            models.BPE(vocabulary, merges, fuse_unk=False, ignore_merges=cut.whole)
-        )
-    except Exception as error:  # the library raises plain exceptions
+        with _library_errors():
+            model = models.BPE(vocabulary, merges, fuse_unk=False, ignore_merges=cut.whole)
+            tokenizer = Tokenizer(model)
+    except ValueError as error:
         raise PretrainedError(f"{where}: no vocabulary ({first_line(error)}): {AGAIN}") from error
     _cut_words(tokenizer, cut)
     tokenizer.decoder = decoders.ByteLevel()
