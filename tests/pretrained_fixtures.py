@@ -7,14 +7,13 @@ import json
 import shutil
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
+import tokenizers
 import torch
+import transformers
 from conftest import seeded
-
-transformers = pytest.importorskip("transformers")
-gguf = pytest.importorskip("gguf")
-tokenizers = pytest.importorskip("tokenizers")
 
 V = 320
 V_TOKENIZER = 304  # tokens; the last rows of the embedding are spare, as in Qwen 2

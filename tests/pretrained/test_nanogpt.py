@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 import torch
-from pretrained_fixtures import V, V_TOKENIZER, transformers, write_tokenizer
+from pretrained_fixtures import V_TOKENIZER, V, transformers, write_tokenizer
 
 from nanogpt import CharTokenizer, complete, load_pretrained
 from nanogpt.files import PACKAGE
