@@ -53,7 +53,6 @@ _HOME = {
     "decoder.pack": ["pack_heads", "unpack_heads"],
     "decoder.checkpoint": ["load_checkpoint", "save_checkpoint"],
     "pretrained.load": ["load_pretrained"],
-    "pretrained.fetch": ["fetch_smollm2"],
     "training.recipes": ["TrainConfig", "RECIPES", "recipe_for"],
     "training.loop": ["train"],
     "caches.rolling": ["RollingCache"],

@@ -18,7 +18,8 @@ LESSON = (
     "config console files device data attention cache model sampling generation fitting".split()
 )
 LESSON += "comparison timing minimal".split()
-FOLDERS = "decoder pretrained training caches engines serving verify bench export cluster series cli".split()
+FOLDERS = "decoder pretrained training caches engines serving verify bench export".split()
+FOLDERS += "cluster series cli".split()
 
 
 PATHS = [

@@ -49,6 +49,7 @@ def load_pretrained(
     """
     check_type("source", source, (str, Path))
     check_type("tokenizer", tokenizer, (PretrainedTokenizer, CharTokenizer, str, Path, type(None)))
+    check_type("dtype", dtype, torch.dtype)
     if dtype not in DTYPES:
         known = ", ".join(str(one) for one in DTYPES)
         raise ValueError(f"dtype={dtype!r:.40}: must be one of {known}")
@@ -81,8 +82,8 @@ def find(source: str | Path) -> Path:
     if isinstance(source, str) and is_hub_name(source):
         return fetch_from_hub(source)
     raise PretrainedError(
-        f"no model at {str(source)!r}: name a folder with a config.json, a .gguf file, nanoGPT's "
-        f'ckpt.pt, a name on the hub ("owner/name"), or "{SMOLLM2}"'
+        f"source={str(source)!r}: no model there; choose a folder with a config.json, a .gguf "
+        f"file, nanoGPT's ckpt.pt, a name on the hub (owner/name), or {SMOLLM2}"
     )
 
 

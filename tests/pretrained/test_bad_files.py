@@ -170,10 +170,10 @@ def test_a_model_that_does_not_fit_the_memory_is_refused_before_it_is_read(
 
 
 SOURCES = {
-    "": "no model at ''",
-    "nowhere.gguf": "no model at 'nowhere.gguf'.*ckpt.pt",
-    "/nowhere/at/all": "no model at '/nowhere/at/all'",
-    "text.txt": "is no file of torch.save|no file of torch.save",
+    "": "source='': no model there",
+    "nowhere.gguf": "source='nowhere.gguf': no model there.*ckpt.pt",
+    "/nowhere/at/all": "source='/nowhere/at/all'",
+    "text.txt": "text.txt is .* no file of torch.save",
 }
 
 

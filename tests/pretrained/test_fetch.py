@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nanogpt import fetch_smollm2, load_pretrained
+from nanogpt import load_pretrained
 from nanogpt.files import sha256
 from nanogpt.pretrained import fetch
+from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import find
 from nanogpt.pretrained.needs import PretrainedError
 
@@ -195,6 +196,6 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     "source", ["a/b/c", "../x", "/a/b", "owner/", "a b/c", "owner/name\n", "x"]
 )
 def test_what_is_no_name_is_not_looked_up(source, hub):
-    with pytest.raises(PretrainedError, match="no model at"):
+    with pytest.raises(PretrainedError, match="no model there"):
         load_pretrained(source)
     assert hub.asked == []
