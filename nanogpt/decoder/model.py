@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import check_type
+from ..config import check_int, check_type
 from ..model import LanguageModel
 from .config import DecoderConfig
 from .layers import RMSNorm, activate, attend, build_norm, rotate, visible
@@ -178,12 +178,14 @@ class Decoder(LanguageModel):
         """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
 
         `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 if None. They must
-        be given while a KV cache is on: (B, T) if each text has its own. With `last`, the logits
-        of the last tokens only, (B, last, V). Raises ValueError for no tokens, for a missing
+        be given while a KV cache is on: (B, T) if each text has its own. With `last`, 1 to T, the
+        logits of the last tokens only, (B, last, V). Raises ValueError for no tokens, for a missing
         position, for positions out of order and for one past the position table, and IndexError
         (on a CPU) for a token that the vocabulary does not have.
         """
         pos = self.checked_positions(idx, pos)
+        if last is not None:
+            check_int("last", last, 1, idx.shape[1])
         x = self.token_embedding_table(idx)  # (B, T, C)
         if self.position_embedding_table is not None:
             x = x + self.position_embedding_table(pos)

@@ -212,6 +212,12 @@ def test_the_last_logits_alone_are_the_last_of_all(row):
         close(model(idx[:, 5:], pos=torch.arange(5, 9), last=1)[0], whole[:, -1:])
 
 
+@pytest.mark.parametrize("n", [0, -1, 6, 1.0, True])
+def test_more_logits_than_tokens_and_none_at_all_are_refused(n):
+    with pytest.raises(ValueError, match=rf"last={n}: must be an integer in \[1, 5\]"):
+        model_in("plain")(tokens(2, 5), last=n)
+
+
 def test_the_loss_is_the_cross_entropy_of_the_logits():
     model = model_in("Gemma 2")
     idx, targets = tokens(2, 9), tokens(2, 9, seed=1)
