@@ -58,6 +58,20 @@ CHAT = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+# Texts that tokenizers must cut alike.
+TEXTS = {
+    "words": "The quick brown fox, isn't it? It'S 'Ll THEY'RE",
+    "emoji": "🙂 👩🏽‍🚀👨‍👩‍👧 🇫🇷 ❤️",
+    "code": "def f(x):\n    return {'a': [x**2 for _ in range(10)]}\n\n\t# done\r\n",
+    "Chinese": "我喜欢机器学习。東京は大きい。한국어",
+    "whitespace": " \n\n\n  a   b\t\tc \r\n \u00a0\u3000x   ",
+    "digits": "3.14159 1234567 ½ ² ٣٤٥ 1a2b",
+    "accents": "e\u0301 \u00e9 naïve Å \u212b ﬁ",
+    "right to left": "שלום עולם مرحبا",
+    "control tokens": "<|im_start|>user\nhi<|im_end|>\n<|im_end",
+    "odd": "\x00\x01\u200b\ufeff\U0010ffff",
+}
+
 
 @functools.cache
 def their_model(name: str):
