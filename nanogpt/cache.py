@@ -36,7 +36,9 @@ class KVCache(ABC):
 
     def reset(self) -> None:
         """Forget everything. The next text may have another batch size, dtype and device."""
-        self.k = self.v = self.pos = None
+        self.k = None
+        self.v = None
+        self.pos = None
         self.length = 0
         self.last = -1
         self.kind = None  # of this text: leading dimensions, head size, dtype, device
@@ -48,22 +50,30 @@ class KVCache(ABC):
         Raises ValueError, before anything changes, for shapes, dtypes or devices that do not fit,
         for positions that do not ascend (on a CPU), and for more tokens than the cache can hold.
         """
+        # 1. Do these keys, values and positions fit each other, and what is held already?
         try:
             form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
         except AttributeError:
-            given = f"k is a {type(k).__name__}, v a {type(v).__name__}, pos a {type(pos).__name__}"
-            raise TypeError(f"{given}: pass tensors") from None
+            raise TypeError(
+                f"k is a {type(k).__name__}, v a {type(v).__name__}, pos a {type(pos).__name__}: "
+                f"pass tensors"
+            ) from None
         # In decoding every step has the same form, so it is checked once.
         if form != self.checked:
             self._check_form(k, v, pos)
+        # 2. Do they go on where the text ended, and is there room? A wrong position would not fail
+        #    by itself: the mask is computed from positions, so attention would see the wrong keys.
         pos = pos.long()  # index_copy_ takes no int32
         last = self._last_position(pos)
         # Refused before anything is written: after an error the cache is as it was.
         if self.limited and last >= self.capacity:
-            cache = f"{type(self).__name__}({self.capacity})"
-            cure = f"holds positions 0 to {self.capacity - 1}; build one of at least {last + 1}"
-            raise ValueError(f"position {last} does not fit: {cache} {cure}")
+            raise ValueError(
+                f"position {last} does not fit: {type(self).__name__}({self.capacity}) "
+                f"holds positions 0 to {self.capacity - 1}; build one of at least {last + 1}"
+            )
+        # 3. Store the T new tokens. All S come back: the old ones, then the new ones.
         stored = self.store(k, v, pos)
+        # 4. Only now is the text longer.
         self.kind = self.kind or _kind(k)
         self.checked = form
         self.length = self.length + pos.shape[0]
@@ -90,6 +100,9 @@ class KVCache(ABC):
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens, as if they had never come. Raises ValueError first."""
+        # Speculative decoding needs this: of the tokens that a draft proposed, the rejected ones
+        # have been read already, and their keys must go before the right token is read in their
+        # place.
         check_int(f"{type(self).__name__} of {self.length} tokens: rewind", n, 0, self.rewindable)
         length = self.length - n
         last = self.last - n
@@ -103,12 +116,14 @@ class KVCache(ABC):
 
     def forget(self, n: int) -> None:
         """Drop the last n of more than n tokens."""
+        # A view of what stays. The next `store` makes a new tensor, and this memory is freed.
         self.k = self.k[..., :-n, :]
         self.v = self.v[..., :-n, :]
         self.pos = self.pos[:-n]
 
     def reserve(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
         """Make `capacity` empty slots for tokens like these: zeros, at position -1."""
+        # As k, with `capacity` in the place of T: (…, capacity, hs).
         shape = (*k.shape[:-2], self.capacity, k.shape[-1])
         # Written to in later steps too, which need not be in the inference mode of this one.
         with torch.inference_mode(False):
@@ -124,22 +139,30 @@ class KVCache(ABC):
                 f"of {pos.dtype} must be (…, T, hs), (…, T, hs) and (T,) integers"
             )
         if self.kind not in (None, _kind(k)) or _kind(k) != _kind(v):
-            kinds = f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}"
-            raise ValueError(f"{kinds}: all must be alike; reset() before another dtype")
+            raise ValueError(
+                f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}: "
+                f"all must be alike; reset() before another dtype"
+            )
 
     def _last_position(self, pos: Tensor) -> int:
         """The position of the last new token. Raises ValueError when positions do not ascend."""
         n = pos.shape[0]
         if n == 0 or not pos.is_cpu:  # counted: reading would stop a GPU's queue in every layer
             return self.last + n
+        # Within the new tokens, positions ascend. Gaps are allowed: only the order matters here.
         if n == 1:
-            first = last = int(pos)
+            first = int(pos)
+            last = first
         else:
             check_ascending(pos)
-            first, last = int(pos[0]), int(pos[-1])
+            first = int(pos[0])
+            last = int(pos[-1])
+        # And they begin behind the tokens held. A text that starts at 0 again is another text.
         if first <= self.last:
-            late = f"position {first} must come after position {self.last}, which is cached"
-            raise ValueError(f"{late}: count through the whole text; reset() before another")
+            raise ValueError(
+                f"position {first} must come after position {self.last}, which is cached: "
+                f"count through the whole text; reset() before another"
+            )
         return last
 
 
@@ -155,6 +178,7 @@ class DynamicCache(KVCache):
     """Grows with every token: easy to read, but each step copies all that it holds."""
 
     def store(self, k, v, pos):
+        # Tokens are the dimension before the last: new rows go behind the old ones.  (…, S, hs)
         if self.k is not None:
             # A new tensor a step: the old ones, which the caller may hold, stay as they are.
             k = torch.cat([self.k, k], dim=-2)
@@ -177,12 +201,17 @@ class StaticCache(KVCache):
     limited = True
 
     def store(self, k, v, pos):
+        # 1. The memory is taken at the first tokens: only they tell batch size, dtype and device.
         first = self.k is None
         if first:
             self.reserve(k, v, pos)
+        # 2. Each row goes into the slot of its own position. The rows held are not copied, so
+        #    storing a token costs the same at any length, and a CUDA graph finds the memory where
+        #    it was.
         self.k.index_copy_(-2, pos, k)
         self.v.index_copy_(-2, pos, v)
         self.pos.index_copy_(0, pos, pos)
+        # 3. Return what is held. Where slots are empty, `pos` is -1, and attention looks past them.
         if first:  # all that there is, in the form for which attention has a causal kernel
             return k, v, pos
         n = self._used(pos)
@@ -196,6 +225,7 @@ class StaticCache(KVCache):
         return newest + 1
 
     def forget(self, n):
+        # The last n tokens are in the slots of the n largest positions. They become empty again.
         slots = self.pos.topk(n).indices
         self.k.index_fill_(-2, slots, 0)
         self.v.index_fill_(-2, slots, 0)
@@ -212,6 +242,8 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
 
 def require_owners(model: nn.Module) -> list[nn.Module]:
     """cache_owners(model). Raises ValueError for a block or a head without one."""
+    # Every block must have a cache somewhere. In any other list of modules, as that of the heads,
+    # either all have one or none: a single head without a cache would see the new tokens only.
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     for parts in [model.blocks, *lists]:
         have = [bool(cache_owners(part)) for part in parts]
@@ -232,6 +264,7 @@ def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
     ValueError when caches are on already, and as build_caches does.
     """
     enable_kv_cache(model, cache, capacity)
+    # `finally`: after an error or a Ctrl-C no stale cache is left for the next text.
     try:
         yield model
     finally:
@@ -244,10 +277,13 @@ def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None =
     owners = require_owners(model)
     _check_used_once(model)
     capacity = model.config.block_size if capacity is None else capacity
+    # All are built before any is set: an error leaves the model as it was.
     caches = build_caches(owners, cache, capacity)
     if any(owner.cache is not None for owner in owners):
-        cure = "leave its with-block, call disable_kv_cache(model), or copy.deepcopy the model"
-        raise ValueError(f"a KV cache is already on: {cure}")
+        raise ValueError(
+            "a KV cache is already on: leave its with-block, "
+            "call disable_kv_cache(model), or copy.deepcopy the model"
+        )
     for owner, built in zip(owners, caches, strict=True):
         owner.cache = built
     return caches
@@ -261,6 +297,7 @@ def disable_kv_cache(model: nn.Module) -> None:
 
 def _check_used_once(model: nn.Module) -> None:
     """Raise ValueError for an attention in two places: one cache cannot hold the keys of both."""
+    # `model.modules()` lists a shared module once, so the tree is walked by hand.
     waiting = [model]
     seen = set()
     while waiting:
@@ -287,17 +324,21 @@ def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     check_int("capacity", capacity, 1)
     caches = [_empty_cache(owner, cache, capacity) for owner in owners]
     if any(isinstance(built, nn.Module) or not hasattr(built, "update") for built in caches):
-        need = "plain objects with update(k, v, pos), not an nn.Module"
-        raise ValueError(f"cache={cache!r} must build {need}")
+        raise ValueError(
+            f"cache={cache!r} must build plain objects with update(k, v, pos), not an nn.Module"
+        )
     return caches
 
 
 def _empty_cache(owner: nn.Module, cache, capacity: int):
+    # Most caches know a capacity only.
     if not getattr(cache, "rolls", False):
         try:
             return cache(capacity)
         except TypeError as error:
             raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
+    # A ring is as long as its layer's window. A layer that sees the whole text needs the whole
+    # text.
     window = getattr(owner, "window", None)
     if window is None or window >= capacity:
         return StaticCache(capacity)

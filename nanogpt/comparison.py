@@ -32,6 +32,7 @@ class Comparison:
         n = self.first_divergence
         verdict = f"✓ all {self.n_new} tokens equal"
         if not self.equal:
+            # NaN has no difference that could be shown, and is named instead.
             defect = "logits are NaN" if math.isnan(self.logit_diffs[n]) else "tokens differ"
             verdict = f"✗ {defect} from new token {n} on ({n} of {self.n_new} equal before it)"
         difference = f"max |Δlogit| {self.max_logit_diff:.1e}"
@@ -62,11 +63,17 @@ def compare(
     check_int("n_new", n_new, 1, MOST_NEW)
     check_length(prompt.shape[1], n_new, model.config.max_positions)
     check_seed("seed", seed)
+    # 1. One noise for both: a token can then differ only because a logit does.
     sampling = SamplingParams(temperature=temperature)
     generator = torch.Generator().manual_seed(seed)
     noise = draw_noise(n_new, len(prompt), model.config.vocab_size, generator)
+    # 2. Decode with a and with b, and take the logits of both over a's tokens.
     ways = [(model, {"cache": cache}) for cache in (a, b)]
-    (new_a, new_b), (logits_a, logits_b), margins = both(ways, prompt, noise, sampling)
+    tokens, logits, margins = decode_both(ways, prompt, noise, sampling)
+    new_a, new_b = tokens  # (B, n_new) each
+    logits_a, logits_b = logits  # (n_new, B, V) each
+    # 3. The worst of each step: the largest difference, and the narrowest win, over texts and
+    #    tokens.
     diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
     margins = margins.amin(-1)  # (n_new,)
     # NaN on both sides gives equal tokens, and is a bug all the same.
@@ -85,7 +92,7 @@ def compare(
     )
 
 
-def both(
+def decode_both(
     ways,
     prompt: Tensor,
     noise: Tensor,
@@ -101,16 +108,19 @@ def both(
     first way's tokens in both. Where the window slides, N ends with it: a forced text has no more
     logits.
     """
+    # 1. Each way writes its own text, from the same prompt and noise.
     T = prompt.shape[1]
     texts = []
     for model, way in ways:
         settings = {"noise": noise, "past_block": "slide", **way}
         texts.append(complete(model, prompt, len(noise), sampling, **settings))
+    # 2. The text to read in both ways is the first one, up to the token that has no position.
     end = ways[0][0].config.max_positions
-    text = texts[0][:, : end and end + 1]
+    text = texts[0] if end is None else texts[0][:, : end + 1]
     # Both ways read one text: after a divergence their logits could not be compared.
     caches = [(model, way.get("cache", DynamicCache)) for model, way in ways]
     logits = [forced_logits(model, text, T, cache, chunk) for model, cache in caches]
+    # 3. By how much did each token win? Greedy sampling is a race without noise: log(1) = 0.
     race = torch.ones_like(noise) if sampling.greedy else noise
     race = race[: len(logits[0])].to(text.device)
     return [x[:, T:] for x in texts], logits, draw_margins(logits[0], race, sampling.temperature)
@@ -125,11 +135,14 @@ def forced_logits(
     With a cache: a prefill of T tokens, in one piece or in pieces of `chunk`, then one token at a
     time. With cache=None: the whole text again for each token.
     """
+    # Teacher forcing: the text is given, and the decoder reads it as if it had sampled it. The
+    # steps are those of a generation: the prompt, whole or in chunks, then one token at a time.
     N = tokens.shape[1]  # the last token decides nothing
     capacity = max(N - 1, model.config.block_size)
     decoder = UncachedDecoder(model) if cache is None else CachedDecoder(model, cache, capacity)
     steps = [*tokens[:, :T].split(chunk or T, 1), *tokens[:, T:-1, None].unbind(1)]
-    logits = [decoder.read(step)[:, -1] for step in steps]
+    logits = [decoder.read(step)[:, -1] for step in steps]  # (B, V) each
+    # The last N - T decide the tokens after the prompt; logits within the prompt decide none.
     return torch.stack(logits[T - N :])
 
 
@@ -141,11 +154,15 @@ def rounding(logits: Tensor) -> float:
     and one that halves its keys at least 60,000 · eps and, in half of all cases, 10 · eps.
     """
     eps = torch.finfo(logits.dtype).eps
-    return (64 if eps < 1e-4 else 8) * eps * float(logits.abs().max())
+    factor = 64 if eps < 1e-4 else 8  # 1e-4 is between float32's eps and that of 16 bits
+    return factor * eps * float(logits.abs().max())
 
 
 def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Tensor:
     """The distance of each draw's winner from its runner-up, in logits.  2 × (N, B, V) -> (N, B)"""
+    # argmax(probs / noise) is the argmax of its logarithm, which is logits / temperature -
+    # log(noise) and a number that all candidates share. Times the temperature it is in units of
+    # logits.
     scores = logits.double() - temperature * noise.double().log()
     best, second = scores.topk(2, dim=-1).values.unbind(-1)  # (N, B) each
     return best - second

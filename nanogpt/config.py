@@ -1,24 +1,43 @@
 """The shape of a model as plain numbers, and how numbers are checked. Knows no tensor, no file."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 LARGEST = 1e30  # what float32 can still multiply with
+Config = TypeVar("Config")  # a dataclass
+
+
+class ParameterError(ValueError):
+    """A parameter has a value that it cannot have; `names` are those of the parameters it is about.
+
+    The message has them as name=value, as in Python. A command has options instead, and writes
+    --name value for those of them that are its own.
+    """
+
+    def __init__(self, message: str, *names: str):
+        super().__init__(message)
+        self.names = names
 
 
 def check_int(name: str, value, low: int, high: int | None = None) -> None:
     """Raise ValueError unless the value is an integer in [low, high]."""
+    # Python counts True as 1, and nobody who passes True means a number.
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < low or (high is not None and value > high):
-        need = f"of at least {low}" if high is None else f"in [{low}, {high}]"
-        raise ValueError(f"{name}={value!r}: must be an integer {need}")
+    if high is None and (not whole or value < low):
+        raise ParameterError(f"{name}={value!r}: must be an integer of at least {low}", name)
+    if high is not None and (not whole or not low <= value <= high):
+        raise ParameterError(f"{name}={value!r}: must be an integer in [{low}, {high}]", name)
 
 
 def check_number(name: str, value, low: float, high=LARGEST, advice="", span="") -> None:
-    """Raise ValueError unless the value is a number in [low, high]; NaN is not."""
+    """Raise ValueError unless the value is a number in [low, high]; NaN is not.
+
+    `advice` ends the message; `span` is the interval in words where one of its ends is open.
+    """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not low <= value <= high:
-        span = (span or f"[{low:g}, {high:g}]") + f"; {advice}" * bool(advice)
-        raise ValueError(f"{name}={value!r}: must be a number in {span}")
+        span = span or f"[{low:g}, {high:g}]"
+        raise ParameterError(f"{name}={value!r}: must be a number in {span}{advice}", name)
 
 
 def check_positive(name: str, value) -> None:
@@ -29,7 +48,7 @@ def check_positive(name: str, value) -> None:
 def check_switch(name: str, value) -> None:
     """Raise ValueError unless the value is True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}: must be True or False")
+        raise ParameterError(f"{name}={value!r}: must be True or False", name)
 
 
 def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
@@ -45,9 +64,11 @@ def option(default, help: str):
     return field(default=default, metadata={"help": help})
 
 
-def override(config, **changes):
+def override(config: Config, **changes: Any) -> Config:
     """The config with some fields changed; None leaves a field. Raises ValueError, TypeError."""
-    return replace(config, **{name: x for name, x in changes.items() if x is not None})
+    # `replace` builds a new config, so that the checks of __post_init__ run again.
+    given = {name: x for name, x in changes.items() if x is not None}
+    return replace(config, **given)  # type: ignore[type-var]  # typing has no name for dataclasses
 
 
 # ------------------------------------------------------------------ the shape of a model
@@ -68,11 +89,14 @@ class GPTConfig:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             check_int(name, getattr(self, name), 1)
         check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
+        # The heads stand side by side and are together as wide as the model.
         if self.n_embd % self.n_head:
+            # The advice is the largest number of heads below this one that fits.
             fewer = next(n for n in range(min(self.n_head, 1000), 0, -1) if self.n_embd % n == 0)
-            raise ValueError(
+            raise ParameterError(
                 f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: "
-                f"every head gets an equal share, for example with n_head={fewer}"
+                f"every head gets an equal share, for example with n_head={fewer}",
+                "n_head",
             )
 
     @property
@@ -88,6 +112,7 @@ class GPTConfig:
     @property
     def n_params(self) -> int:
         """Parameters of a model of this shape."""
+        # All weights that a token reads, and the two tables, of which it reads a row each.
         tables = self.vocab_size + self.block_size  # rows
         return self.weight_bytes(1) + tables * self.n_embd
 
@@ -96,12 +121,15 @@ class GPTConfig:
         """Weights of the matrices that every token is multiplied by: the blocks' and the head's."""
         C = self.n_embd
         attention = 4 * C * C  # queries, keys, values, projection
-        feed_forward = 8 * C * C
+        feed_forward = 8 * C * C  # from C to 4 C, and back
         return self.n_layer * (attention + feed_forward) + self.vocab_size * C
 
     def weight_bytes(self, itemsize: int = 4) -> int:
         """Bytes of weights that one decoded token reads: all but the tables."""
         C = self.n_embd
+        # Of a block: the projection's C, and the feed-forward part's 4 C and C. Its queries, keys
+        # and values have no bias. A LayerNorm has a weight and a bias: two in each block, and one
+        # more.
         biases = 6 * C * self.n_layer + self.vocab_size
         norms = 2 * C * (2 * self.n_layer + 1)
         return itemsize * (self.matrix_weights + biases + norms)

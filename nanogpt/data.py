@@ -76,15 +76,19 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
     note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
     """
     check_type("path", path, (str, Path, type(None)))
+    # 1. A file that somebody named, here or in NANOGPT_DATA: that one, or an error. Another text in
+    #    its place would be trained on without anybody noticing.
     file = user_path(path) if path else path_in("NANOGPT_DATA")
     if file:
         if not file.is_file():
             source = "" if path else "NANOGPT_DATA: "
             raise CorpusError(f"{source}{file} is no file: correct the path or leave it out")
         return read_corpus(file)
+    # 2. Tiny Shakespeare, if it was put there or downloaded before
     local = ROOT / "data" / "input.txt"
     if local.is_file():
         return read_corpus(local)
+    # 3. a download of it, unless that is not wanted; without one, a text that we write ourselves
     if os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
         reason = "data/input.txt is missing, and no download was wanted."
         return practice_corpus(os.environ.get("NANOGPT_OFFLINE_REASON") or reason)
@@ -96,23 +100,30 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
 
 def read_corpus(path: Path) -> Corpus:
     """A UTF-8 text as a corpus. Raises CorpusError for a file that is unfit to train on."""
+    # The real one is known by its digest, whatever the file is called.
     data = path.read_bytes()
     digest = sha256(data)
     if digest == SHA256:
         return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest)
+    # Any other text: without a byte order mark, and with one character at the end of each line.
     try:
         text = data.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        byte = f"byte {error.start} of {len(data):,} is {data[error.start]:#04x}"
-        raise CorpusError(f"{path} is not UTF-8 text: {byte}; save it as UTF-8") from None
+        raise CorpusError(
+            f"{path} is not UTF-8 text: byte {error.start} of {len(data):,} is "
+            f"{data[error.start]:#04x}; save it as UTF-8"
+        ) from None
     place = text.find("\0")
     if place >= 0:
         raise CorpusError(f"{path} is not a text: it has a NUL byte at {place}; name a text file")
     if len(set(text)) < 2:
         raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
+    # It begins as the real one and is not: a download that broke off, or an edited copy.
     if text.startswith("First Citizen:\nBefore we proceed any further"):
-        cut = f"a cut or altered Tiny Shakespeare, {len(data):,} bytes of {SIZE:,}"
-        raise CorpusError(f"{path} is {cut}, sha256 {digest[:12]}…; delete it to fetch it again")
+        raise CorpusError(
+            f"{path} is a cut or altered Tiny Shakespeare, {len(data):,} bytes of {SIZE:,}, "
+            f"sha256 {digest[:12]}…; delete it to fetch it again"
+        )
     return Corpus(text, path.name, digest)
 
 
@@ -127,14 +138,18 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
 
     Raises CorpusError for every failure of the network, OSError for a folder that is closed.
     """
+    # One byte more than the file has, and no more: a wrong answer may have no end.
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             data = answer.read(size + 1)
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address
         raise CorpusError(f"no file came ({type(error).__name__}: {error})") from error
     if sha256(data) != digest:
-        size_and_digest = f"{len(data):,} bytes of {size:,}, sha256 {sha256(data)[:12]}…"
-        raise CorpusError(f"the download is not Tiny Shakespeare: {size_and_digest}; try again")
+        raise CorpusError(
+            f"the download is not Tiny Shakespeare: {len(data):,} bytes of {size:,}, "
+            f"sha256 {sha256(data)[:12]}…; try again"
+        )
+    # Checked first, then written in one piece: a damaged file is never found there later.
     write_whole(target, data)
     return target
 
@@ -167,10 +182,12 @@ class CharTokenizer:
         """(T,) int64. Raises ValueError for an empty text and for unknown characters."""
         if not text:
             raise ValueError("the prompt is empty: give a character or more, such as a newline")
+        # A character that the vocabulary lacks has no number. Leaving it out would change the text.
         unknown = set(text) - set(self.chars)
         if unknown:
-            span = f"from {self.chars[0]!r} to {self.chars[-1]!r}"
-            known = repr(self.chars) if len(self) <= SHOWN else span
+            known = f"from {self.chars[0]!r} to {self.chars[-1]!r}"
+            if len(self) <= SHOWN:
+                known = repr(self.chars)
             raise ValueError(
                 f"{some_of(unknown)} not in the vocabulary: "
                 f"the model knows only the {len(self):,} characters {known}"
@@ -180,6 +197,7 @@ class CharTokenizer:
 
     def decode(self, tokens: Tensor) -> str:
         """The text of tokens, of any shape, or a list. Raises ValueError for unknown tokens."""
+        # Python would take a token of -1 for the last character.
         numbers = torch.as_tensor(tokens).flatten().tolist()
         wrong = [i for i in numbers if type(i) is not int or not 0 <= i < len(self)]
         if wrong:
@@ -197,6 +215,7 @@ def fewest_characters(block_size: int) -> int:
 
 def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """The first 90 % for training, the rest for validation. Raises CorpusError if too short."""
+    # The end of the text is kept from training: its loss shows what was learned, not remembered.
     cut = int(0.9 * len(tokens))
     train = tokens[:cut]
     val = tokens[cut:]
@@ -211,6 +230,7 @@ def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
 
 def windows(data: Tensor, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """Inputs and the same shifted by one.  (N,), (B,) -> (B, T), (B, T)"""
+    # One character more than a window: the target of each position is the character after it.
     rows = data[starts[:, None] + torch.arange(block_size + 1)]  # (B, T + 1)
     return rows[:, :-1], rows[:, 1:]
 
@@ -219,6 +239,7 @@ def random_batch(
     data: Tensor, block_size: int, batch: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """A batch of windows at random places drawn from a CPU generator.  (N,) -> (B, T), (B, T)"""
+    # The last start leaves room for block_size characters and the target of the last one.
     starts = torch.randint(len(data) - block_size, (batch,), generator=generator)
     return windows(data, starts, block_size)
 
@@ -244,6 +265,8 @@ class Epochs:
 
     def batch(self, stage: int, block_size: int, first: int, n: int) -> tuple[Tensor, Tensor]:
         """Windows `first` to `first + n` of that stage of a run.  2 × (n, block_size)"""
+        # The windows of all epochs are one long row of numbers, which batches are cut from. These n
+        # begin in one epoch and may end in a later one.
         size = max(1, (len(self.data) - block_size) // block_size)  # windows of an epoch
         epochs = range(first // size, (first + n - 1) // size + 1)
         orders = [self._order(stage, block_size, epoch, size) for epoch in epochs]
@@ -251,9 +274,11 @@ class Epochs:
 
     def _drawn_order(self, stage: int, block_size: int, epoch: int, size: int) -> Tensor:
         """Where the windows of an epoch begin.  (size,)"""
+        # A generator for each epoch, seeded with what it is for: any epoch can be drawn by itself.
         numbers = f"{self.seed},{stage},{block_size},{epoch}".encode()
         generator = torch.Generator().manual_seed(int(hashlib.sha256(numbers).hexdigest()[:14], 16))
         spare = len(self.data) - size * block_size  # at least one character follows a window
+        # Cut elsewhere in each epoch: a character is not at the same position of its window again.
         offset = torch.randint(min(block_size, spare), (1,), generator=generator)
         return torch.randperm(size, generator=generator) * block_size + offset
 
@@ -267,12 +292,14 @@ def practice_text(characters: int = 1_000_000, seed: int = 1337) -> str:
     The grammar is in practice.json: for each {name} lists of a count and of texts that become it,
     each so many times as likely. All versions of Python keep `random()` equal.
     """
+    # A text that is five times as likely is in its list five times.
     rules = {}
     for rule, lists in json.loads(GRAMMAR.read_text(encoding="utf-8")).items():
         rules[rule] = [text for count, *texts in lists for text in texts * count]
     rng = random.Random(seed)
     name = re.compile(r"\{(\w+)\}")
 
+    # Replace a {name} by one of its texts, and in that text go on the same way.
     def expand(match) -> str:
         options = rules[match[1]]
         return name.sub(expand, options[int(rng.random() * len(options))])

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from .config import ParameterError
+
 
 @dataclass(frozen=True)
 class Device:
@@ -23,9 +25,11 @@ class Device:
 def pick_device(prefer: str = "auto") -> Device:
     """CUDA where there is any, else the CPU. Raises ValueError for a device that is missing."""
     if prefer not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device={prefer!r} is unknown: choose auto, cpu or cuda")
+        raise ParameterError(f"device={prefer!r} is unknown: choose auto, cpu or cuda", "device")
     if prefer == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda', but this torch sees no CUDA device: choose cpu or auto")
+        raise ParameterError(
+            "device='cuda', but this torch sees no CUDA device: choose cpu or auto", "device"
+        )
     if prefer == "cpu" or not torch.cuda.is_available():
         reason = "as asked" if prefer == "cpu" else "no CUDA device was found"
         reason = f"{reason}; float32 is a CPU's fast type"

@@ -89,8 +89,10 @@ def atomic_path(path: Path):
     except OSError as error:
         if error.errno not in FULL:
             raise
-        problem = f"{path} could not be written whole ({error.strerror})"
-        raise OSError(error.errno, f"{problem}: make room and try again") from error
+        raise OSError(
+            error.errno,
+            f"{path} could not be written whole ({error.strerror}): make room and try again",
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -106,9 +108,11 @@ def writing_advice(folder: Path):
                 errno.ENAMETOOLONG,
                 f"the name of a file in {folder} is too long: choose a shorter one",
             ) from error
-        problem = f"cannot write into {folder} ({getattr(error, 'strerror', 0) or error})"
-        number = getattr(error, "errno", errno.ENOSYS)
-        raise OSError(number, f"{problem}: choose another folder") from error
+        raise OSError(
+            getattr(error, "errno", errno.ENOSYS),
+            f"cannot write into {folder} ({getattr(error, 'strerror', 0) or error}): "
+            f"choose another folder",
+        ) from error
 
 
 def check_replaceable(path: Path) -> None:
@@ -121,18 +125,20 @@ def check_replaceable(path: Path) -> None:
     except OSError:
         return  # nothing is there, or the folder is closed: whoever writes will see
     if stat.S_ISLNK(mode):
-        reason = (
-            f"is a link to {os.readlink(path)}, and links are not replaced: name the file itself"
+        raise FileExistsError(
+            errno.EEXIST,
+            f"{path} is a link to {os.readlink(path)}, and links are not replaced: "
+            f"name the file itself",
         )
-    elif stat.S_ISDIR(mode):
-        reason = "is a folder: name a file"
-    elif not stat.S_ISREG(mode):
-        reason = "is a pipe or a device: name a file"
-    elif not mode & 0o222:
-        reason = "is read-only: name another file, or allow writing with chmod u+w"
-    else:
-        return
-    raise FileExistsError(errno.EEXIST, f"{path} {reason}")
+    if stat.S_ISDIR(mode):
+        raise FileExistsError(errno.EEXIST, f"{path} is a folder: name a file")
+    if not stat.S_ISREG(mode):
+        raise FileExistsError(errno.EEXIST, f"{path} is a pipe or a device: name a file")
+    if not mode & 0o222:
+        raise FileExistsError(
+            errno.EEXIST,
+            f"{path} is read-only: name another file, or allow writing with chmod u+w",
+        )
 
 
 def check_writable(path: Path) -> None:
@@ -167,8 +173,10 @@ def check_file(path: Path, ours: bool, overwrite: bool = False) -> None:
     """Raise ValueError if a file that is not `ours` is in the way, OSError as check_replaceable."""
     check_replaceable(path)
     if os.path.lexists(path) and not (ours or overwrite):
-        cure = "move it away, or name another place"
-        raise ValueError(f"{path} is there, and this command did not write it: {cure}")
+        raise ValueError(
+            f"{path} is there, and this command did not write it: "
+            f"move it away, or name another place"
+        )
 
 
 def is_marked(path: Path) -> bool:

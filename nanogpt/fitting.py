@@ -37,8 +37,12 @@ def fit(
     """
     check_type("model", model, GPT)
     check_type("corpus", corpus, Corpus)
-    sizes = {"steps": steps, "batch_size": batch_size}
-    sizes |= {"eval_every": eval_every, "eval_batches": eval_batches}
+    sizes = {
+        "steps": steps,
+        "batch_size": batch_size,
+        "eval_every": eval_every,
+        "eval_batches": eval_batches,
+    }
     for name, size in sizes.items():
         check_int(name, size, 1, 2**31 - 1)
     check_positive("lr", lr)
@@ -70,7 +74,9 @@ def fit(
     began = time.perf_counter()
     with forked_random_state(device):
         torch.manual_seed(seed)
+        # One round more than there are updates: the last one only evaluates.
         for step in range(steps + 1):
+            # The losses to read: of both splits, on fixed windows, before this step's update.
             if step % eval_every == 0 or step == steps:
                 losses = {
                     "train": estimate_loss(model, train, eval_batches),
@@ -86,13 +92,18 @@ def fit(
                 print(line, flush=True)
             if step == steps:
                 break
+            # An update. Windows at random places, and as targets the same shifted by one character:
+            # a window of T characters is T examples at once, one for each position.
             model.train()
             x, y = random_batch(train, block_size, batch_size, generator)  # 2 × (B, T)
             _, loss = model(send(x, device.device), send(y, device.device))
+            # Which way, and how steeply, does the loss grow with each weight? Step the other way.
+            # Gradients add up until they are cleared.
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             history["batch_loss"].append(loss.item())
+    # The mode is the caller's: it is put back.
     model.train(was_training)
     return history
 
@@ -100,6 +111,7 @@ def fit(
 @torch.no_grad()
 def estimate_loss(model: GPT, data: Tensor, n_batches: int) -> float:
     """The mean loss on n fixed batches of these tokens, without dropout.  (N,) -> nats"""
+    # Without dropout, and the same windows at every evaluation: what changes is the model alone.
     model.eval()
     generator = torch.Generator().manual_seed(EVAL_SEED)
     total = 0.0

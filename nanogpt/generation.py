@@ -47,16 +47,23 @@ def decode(
 ) -> Iterator[Tensor]:
     """The plain loop: prefill, then one token at a time.  (B, T), (n, B, V) -> n × (B, 1)"""
     tokens = prompt
+    # One row of noise is one new token: it is all the randomness of that step.
     for row in noise:
-        logits = decoder.read(tokens)  # prefill at the first step, decode after it
+        # 1. Read what was not read yet: the whole prompt at the first step (prefill), and after it
+        #    the one token that was just sampled (decode). The decoder remembers the rest.
+        logits = decoder.read(tokens)
+        # 2. Only the logits behind the last token say what comes next.
         tokens = sample(logits[:, -1], row, sampling)
-        yield tokens.clone()  # the caller's own: the next step reads ours
+        # 3. A copy for the caller, who may write into it: the next step reads ours.
+        yield tokens.clone()
 
 
 class ModuleDecoder:
     """The model's own code and weights, in a replica that is this decoder's alone."""
 
     def __init__(self, model: LanguageModel):
+        # The same weights in modules of this decoder's own: its caches and its eval mode are there,
+        # so a text that is being generated never meets another one, or training.
         check_forwards(model)
         self.model = replica(model)
         self.checked = False
@@ -66,8 +73,11 @@ class ModuleDecoder:
 
         Raises ValueError, at the first pass, for logits of another shape.
         """
-        pos = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        # The tokens' places in the whole text, and not 0 … T - 1: with a cache, most of the text is
+        # not in `tokens`.
+        pos = torch.arange(start, start + tokens.shape[1], device=tokens.device)  # (T,)
         logits = self.model(tokens, pos=pos)[0]
+        # A reader's forward may return anything. One look is enough: the code stays the same.
         if not self.checked:
             self.check(tokens, logits)
         return logits
@@ -93,12 +103,15 @@ class CachedDecoder(ModuleDecoder):
         self.length = 0
 
     def read(self, tokens: Tensor) -> Tensor:
+        # The caches hold the tokens at positions 0 to length - 1, so these begin at `length`.
         logits = self.forward(tokens, self.length)
         self.length += tokens.shape[1]
         return logits
 
     def check(self, tokens: Tensor, logits: Tensor) -> None:
         super().check(tokens, logits)
+        # Attention that forgets to call its cache still gives logits, wrong ones from the second
+        # step on. An empty cache after the first pass shows it.
         check_filled(getattr(cache, "length", None) for cache in self.caches)
 
     def rewind(self, n: int) -> None:
@@ -131,6 +144,8 @@ class UncachedDecoder(ModuleDecoder):
         self.text = torch.cat([before, tokens], dim=1)
 
     def read(self, tokens: Tensor) -> Tensor:
+        # Nothing is remembered but the text: all of it is computed again, and the logits of the
+        # earlier tokens, which the caller has already seen, are dropped.
         self.append(tokens)
         return self.forward(self.text, 0)[:, -tokens.shape[1] :]
 
@@ -152,8 +167,11 @@ class SlidingDecoder(UncachedDecoder):
 
     def read(self, tokens: Tensor) -> Tensor:
         self.append(tokens)
+        # Up to the end of the table the positions are fixed, and the cache is right.
         if self.cached is not None and self.length <= self.limit:
             return self.cached.read(tokens)
+        # Past it, the last block_size tokens are read as a text of their own, from position 0. Each
+        # of them moves by one at every step, and with the position its keys and values change.
         return self.forward(self.text[:, -self.limit :], 0)[:, -tokens.shape[1] :]
 
 
@@ -188,10 +206,16 @@ def generate(
     changed, so threads may generate with one model, and use it meanwhile. Raises ValueError, and
     TypeError for an object that is no model.
     """
+    # 1. Refuse here what cannot work. Nothing is computed before the caller asks for a token, and
+    #    an error in the middle of a text would come too late.
     slides = check_generation(model, prompt, n_new, sampling, past_block)
+    # 2. How tokens are read: with a cache, without one, or with a window that slides.
     decoder = decoder_for(model, prompt, n_new, cache, slides)
+    # 3. All randomness of the text, drawn before the first step: so the tokens do not depend on how
+    #    they are computed, and two decoders can be compared.
     shape = (n_new, len(prompt), model.config.vocab_size)
     noise = noise_for(noise, generator, sampling, shape, prompt.device)
+    # 4. The loop: an iterator, which works as the caller asks for tokens.
     return decode(decoder, prompt, noise, sampling)
 
 
@@ -227,6 +251,7 @@ def _slides(model: LanguageModel, prompt: Tensor, n_new: int, past_block: str) -
     if past_block == "error":
         slower = ', or let the window slide with past_block="slide" (slower: no cache can be kept)'
         check_length(T, n_new, limit, otherwise=slower)
+    # The last new token is returned and never read, so it needs no position.
     return limit is not None and T + n_new - 1 > limit
 
 
@@ -246,8 +271,10 @@ def noise_for(
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
     on_cpu = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
     if generator is not None and not on_cpu:
-        reason = "one seed gives the same tokens on every device, as torch.Generator()"
-        raise ValueError(f"generator={generator!r}: pass one of the CPU, so that {reason}")
+        raise ValueError(
+            f"generator={generator!r}: pass one of the CPU, so that one seed gives the same tokens "
+            f"on every device, as torch.Generator()"
+        )
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
     if noise is None:

@@ -47,6 +47,7 @@ class KVCache:
 
     def update(self, k, v):
         """Append those of the new tokens and return all.  2 × (B, T, hs) -> 2 × (B, S, hs)"""
+        # Tokens are dimension 1: the new ones go behind those that are held.
         if self.k is not None:
             k = torch.cat([self.k, k], dim=1)
             v = torch.cat([self.v, v], dim=1)
@@ -96,6 +97,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x):
+        # Each head gives hs numbers for each token; side by side they are as wide as x again.
         out = torch.cat([head(x) for head in self.heads], dim=-1)  # (B, T, C)
         return self.dropout(self.proj(out))
 
@@ -127,7 +129,7 @@ class Block(nn.Module):
         self.ln2 = nn.LayerNorm(n_embd)
 
     def forward(self, x):
-        x = x + self.sa(self.ln1(x))
+        x = x + self.sa(self.ln1(x))  # here, and only here, a token learns of those before it
         x = x + self.ffwd(self.ln2(x))
         return x
 
@@ -156,10 +158,13 @@ class GPTLanguageModel(nn.Module):
         `start` is the position of idx[:, 0] in the text: with a cache, the tokens before it.
         """
         B, T = idx.shape
+        # What each character is, and where it is: a row of each table, added. With a cache the
+        # first of these tokens is not the first of the text.
         pos = torch.arange(start, start + T, device=idx.device)  # (T,)
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
         for block in self.blocks:
             x = block(x)
+        # A score for each character that may come next, behind each of the T.
         logits = self.lm_head(self.ln_f(x))  # (B, T, V)
         loss = None
         if targets is not None:
@@ -177,6 +182,7 @@ def generate(model, idx, noise, cached):
     assert idx.shape[1] + len(noise) - 1 <= block_size, "the text is longer than block_size"
     model.eval()
     heads = [module for module in model.modules() if isinstance(module, Head)]
+    # Each head of each block remembers its own keys and values, and forgets them at the end.
     for head in heads:
         head.cache = KVCache() if cached else None
     start = 0  # how many tokens the caches hold
@@ -201,6 +207,7 @@ def generate(model, idx, noise, cached):
 
 def get_batch(data):
     """Inputs at random places of the text, and the same shifted by one.  -> 2 × (B, T)"""
+    # The target of each character is the one after it: T examples in one window.
     ix = torch.randint(len(data) - block_size, (batch_size,))
     x = torch.stack([data[i : i + block_size] for i in ix])
     y = torch.stack([data[i + 1 : i + block_size + 1] for i in ix])

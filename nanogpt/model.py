@@ -37,13 +37,20 @@ class Head(nn.Module):
         self.cache = None  # set and removed by kv_cache(model)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        # 1. What each new token looks for, what it offers, and what it gives to those who take it.
         q = self.query(x)  # (B, T, hs)
         k = self.key(x)
         v = self.value(x)
         k_pos = pos  # (T,)
-        # The cache: keep the new keys and values, and attend to those of all tokens so far.
+        # 2. The cache. Keys and values of earlier tokens never change, because no token sees a
+        #    later one. So they are not computed again: the new ones are stored, and those of all S
+        #    tokens so far come back. T is the whole prompt in prefill, and 1 in decoding. Training
+        #    reads whole texts with weights that change at every step, and stores nothing.
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
+        # 3. Each query attends to the keys at its own position and before it. Positions decide, not
+        #    rows: with a cache the T queries are the last of the S tokens, so a T × T triangle
+        #    would hide the wrong keys.
         dropout = self.dropout if self.training else 0.0
         return attend(q, k, v, visible(pos, k_pos), dropout)  # (B, T, hs)
 
@@ -58,7 +65,10 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        # Each head reads all of x and answers with hs numbers for each token. Side by side, the H
+        # answers are as wide as x again.
         out = torch.cat([head(x, pos) for head in self.heads], dim=-1)  # (B, T, C)
+        # The heads have not seen each other's answers: the projection is where they meet.
         return self.dropout(self.proj(out))
 
 
@@ -75,6 +85,7 @@ class FeedForward(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        # Every token by itself. A new token needs nothing of the old ones here, so no cache.
         return self.net(x)
 
 
@@ -89,7 +100,10 @@ class Block(nn.Module):
         self.ln2 = nn.LayerNorm(config.n_embd)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        # x is added to, never replaced: what a block does not touch reaches the next one unchanged.
+        # 1. communication: the only place where a token learns of others, and the only one cached
         x = x + self.sa(self.ln1(x), pos)
+        # 2. computation: each token works on what it has gathered
         return x + self.ffwd(self.ln2(x))
 
 
@@ -131,18 +145,22 @@ class LanguageModel(nn.Module):
 
         Raises ValueError as `forward` does.
         """
+        # 1. Are these tokens at all, and not more of them than the table has positions?
         if idx.ndim != 2 or 0 in idx.shape or idx.is_floating_point():
             raise ValueError(f"tokens {tuple(idx.shape)}, {idx.dtype}: pass (B, T) integers")
         T = idx.shape[1]
         limit = self.config.max_positions
         if limit is not None and limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
+        # 2. Without a cache a text begins at 0. With one, these tokens go on after those that it
+        #    holds, and only the caller knows where: counting from 0 again would be silently wrong.
         if pos is None:
             if not self.training and self.caching:
                 raise ValueError("a KV cache is on: pass pos, positions as in torch.tensor([9])")
             return torch.arange(T, device=idx.device)
         if pos.shape not in ((T,), idx.shape):
             raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
+        # 3. Are the numbers in order, and within the table? That is looked at on the CPU only.
         # Reading the numbers would make the CPU wait for a GPU at every step, or break a graph.
         if pos.device.type == "cpu" and pos.numel() and not torch.compiler.is_compiling():
             check_ascending(pos)
@@ -167,8 +185,10 @@ class GPT(LanguageModel):
         check_type("head", head, Callable)
         check_type("generator", generator, (torch.Generator, type(None)))
         self.config = config
-        # The layers draw weights from the global generator; they are overwritten below.
+        # The layers draw weights from the global generator; they are overwritten below. The fork
+        # puts the generator's state back, so that building a model changes no other random number.
         with torch.random.fork_rng(devices=[]):
+            # A row for each character, and a row for each position.
             self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
             self.position_embedding_table = nn.Embedding(config.block_size, config.n_embd)
             self.blocks = nn.ModuleList([Block(config, head) for _ in range(config.n_layer)])
@@ -178,6 +198,7 @@ class GPT(LanguageModel):
         self.register_load_state_dict_pre_hook(_drop_tril)
 
     def _init_weights(self, generator: torch.Generator) -> None:
+        # In the order in which the modules were made: one seed always means the same weights.
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02, generator=generator)
@@ -194,14 +215,17 @@ class GPT(LanguageModel):
         for no tokens, for a missing position, for positions out of order and for one past the
         position table, and IndexError (on a CPU) for a token that the vocabulary does not have.
         """
+        # With a cache, idx holds the new tokens only, and pos says where in the text they are.
         pos = self.checked_positions(idx, pos)
-        # 1. what each character is, and where
+        # 1. what each character is, and where: a row of each table, added
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
-        # 2. every block lets characters look back, then think
+        # 2. every block lets characters look back, then think. The caches are inside, one a head.
         for block in self.blocks:
             x = block(x, pos)
-        # 3. a score for each character that may come next
+        # 3. a score for each character that may come next, behind each of the T. Training learns
+        #    from all of them; generation uses the last.
         logits = self.lm_head(self.ln_f(x))  # (B, T, V)
+        # 4. with targets, how surprised the model is by them: -log of the probability it gave
         loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         return logits, loss
 
@@ -223,11 +247,13 @@ def replica(model: nn.Module) -> nn.Module:
     do not meet. A module that is used twice becomes two, as each use needs a cache of its own.
     Raises ValueError for a forward that was set on a module: it runs the original.
     """
+    # 1. Copy the tree of modules. Parameters stay the very same tensors, so no memory is taken.
     originals: dict[int, nn.Module] = {}  # by the id of the original, its first copy
     copied = _copy_of(model, originals)
+    # 2. A class may refer to a module from a plain attribute, a list or a bound method as well.
+    #    Such a reference must lead to the copy: a cache set on the copy would not be seen there.
     for module in copied.modules():
         for name, value in vars(module).items():
-            # Modules that are kept in plain attributes are parts of the replica too.
             if name not in TORCHS_OWN:
                 vars(module)[name] = _in_replica(value, originals)
     return copied
@@ -245,6 +271,8 @@ def _copy_of(module: nn.Module, originals: dict[int, nn.Module]) -> nn.Module:
             f"a {kind} has another forward, set on the instance: "
             f"define it in a class, or take it off"
         )
+    # Without __init__, which would draw new weights. Slots and attributes are taken over as they
+    # are.
     copied = type(module).__new__(type(module))
     for kind in type(module).__mro__:
         for name in getattr(kind, "__slots__", ()):
@@ -252,10 +280,12 @@ def _copy_of(module: nn.Module, originals: dict[int, nn.Module]) -> nn.Module:
                 setattr(copied, name, getattr(module, name))
     own = vars(copied)
     own.update(vars(module))
+    # Replaced, not changed: this dictionary is still the original's.
     parts = module._modules.items()
     own["_modules"] = {
         name: None if part is None else _copy_of(part, originals) for name, part in parts
     }
+    # What is the replica's own: eval mode, and no cache.
     own["training"] = False
     own.pop("_compiled_call_impl", None)  # of model.compile(): it would run the original
     if "cache" in own:
@@ -266,8 +296,10 @@ def _copy_of(module: nn.Module, originals: dict[int, nn.Module]) -> nn.Module:
 
 def _in_replica(value, originals: dict[int, nn.Module]):
     """What stands in the replica for the value of a plain attribute: modules are copied ones."""
+    # A module that is no part of the model has no copy, and stays itself.
     if isinstance(value, nn.Module):
         return originals.get(id(value), value)
+    # What may hide a module is rebuilt around its copy, to any depth.
     if isinstance(value, MethodType):
         return MethodType(value.__func__, _in_replica(value.__self__, originals))
     if isinstance(value, partial):
@@ -289,6 +321,7 @@ def _in_replica(value, originals: dict[int, nn.Module]):
 
 def check_forwards(model: nn.Module) -> None:
     """Raise ValueError for a forward that takes no positions, which a cache cannot do without."""
+    # The model is called as model(tokens, pos=pos), and its heads as head(x, pos).
     if not _takes(type(model), "pos"):
         raise ValueError(
             f"the forward of {type(model).__name__} takes no pos: "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .config import check_int, check_number, check_switch, check_type
+from .config import ParameterError, check_int, check_number, check_switch, check_type
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,16 @@ class SamplingParams:
 
     def __post_init__(self):
         check_switch("greedy", self.greedy)
-        check_number("temperature", self.temperature, 1e-6, 1e38, "or use greedy=True")
+        check_number("temperature", self.temperature, 1e-6, 1e38, "; or use greedy=True")
         object.__setattr__(self, "temperature", float(self.temperature))  # no int beyond 64 bits
         if self.top_k is not None:
             check_int("top_k", self.top_k, 1)
         if self.top_p is not None:
             check_number("top_p", self.top_p, 1e-30, 1.0)
         if self.greedy and (self.temperature, self.top_k, self.top_p) != (1.0, None, None):
-            raise ValueError("greedy=True uses no temperature, top_k or top_p: leave them out")
+            raise ParameterError(
+                "greedy=True uses no temperature, top_k or top_p: leave them out", "greedy"
+            )
 
 
 PLAIN = SamplingParams()
@@ -53,7 +55,9 @@ def draw_noise(
     by step, for probabilities in float32 or float64.
     """
     check_draw(n_new, batch, vocab_size, generator)
+    # 1. uniform numbers, one for each candidate of each token of each text
     u = torch.rand(n_new, batch, vocab_size, dtype=torch.float64, device="cpu", generator=generator)
+    # 2. made exponential: -log(1 - u), in place, because (n_new, B, V) numbers of 8 bytes are many
     noise = u.neg_().log1p_().neg_().float()
     return noise.clamp_(min=torch.finfo(torch.float32).tiny)  # u may be 0, and p / 0 is no race
 
@@ -65,23 +69,33 @@ def sample(logits: Tensor, noise: Tensor, sampling: SamplingParams = PLAIN) -> T
     """
     if sampling.greedy:
         return logits.argmax(-1, keepdim=True)
-    # In 16 bits many candidates would tie, and the first of them would always win.
+    # 1. Logits become probabilities. A low temperature spreads the logits and favours the
+    #    likeliest; a high one makes the candidates more equal. In 16 bits many candidates would
+    #    tie, and the first of them would always win.
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     probs = (logits / sampling.temperature).softmax(-1)
+    # 2. Unlikely candidates may be ruled out: a probability of 0 loses every race. What is left
+    #    need not add up to 1, since only the ratios decide.
     if sampling.top_k is not None:
         weakest = probs.topk(min(sampling.top_k, probs.shape[-1])).values[:, -1:]
         probs = probs.masked_fill(probs < weakest, 0.0)
     if sampling.top_p is not None and sampling.top_p < 1.0:  # at 1 rounding would drop the rarest
         probs = keep_top_p(probs, sampling.top_p)
+    # 3. The race: a candidate arrives after noise / probs, so the first to arrive has the largest
+    #    probs / noise. Candidate i wins with probability probs[i]: this is a sample, and the noise
+    #    and the text alone decide it.
     return (probs / noise).argmax(-1, keepdim=True)
 
 
 def keep_top_p(probs: Tensor, p: float) -> Tensor:
     """The probabilities, 0 but for the fewest tokens that reach p together.  (B, V) -> (B, V)"""
+    # 1. from the likeliest to the rarest; after top_k they may add up to less than 1
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)  # of equals, the first
     ordered = ordered / ordered.sum(-1, keepdim=True)
+    # 2. cumsum - ordered is the sum of all before: a candidate is late if these have reached p
     late = ordered.cumsum(-1) - ordered >= p  # p is reached before this one; never the first
+    # 3. back in the order of the vocabulary, late ones get 0
     return probs.masked_fill(late.scatter(-1, order, late), 0.0)
 
 
@@ -92,26 +106,34 @@ MOST_NEW = 2**31 - 1  # tokens of one generation: more is a slip of the hand
 
 def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:
     """Raise ValueError unless these are tokens, (B, T) or (T,), of a known vocabulary."""
-    need = "(B, T)" if ndim == 2 else "(T,)"
-    example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
-    given = f"a {type(prompt).__name__}"
-    fits = False
-    if isinstance(prompt, Tensor):
-        given = f"{tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on {prompt.device}"
-        fits = prompt.ndim == ndim and prompt.numel() and prompt.dtype in (torch.int64, torch.int32)
-    if not fits or prompt.layout != torch.strided or prompt.is_meta:
-        need = f"a plain tensor {need} of integers, at least one token, as in {example}"
-        raise ValueError(f"{where}the prompt is {given}: pass {need}")
+    plain = isinstance(prompt, Tensor) and prompt.layout == torch.strided and not prompt.is_meta
+    integers = plain and prompt.dtype in (torch.int64, torch.int32)
+    if not integers or prompt.ndim != ndim or prompt.numel() == 0:
+        shape = "(B, T)" if ndim == 2 else "(T,)"
+        example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
+        raise ValueError(
+            f"{where}the prompt is {described(prompt)}: pass a plain tensor {shape} of integers, "
+            f"at least one token, as in {example}"
+        )
     if vocab_size is not None:
         low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two
         check_tokens(low, high, vocab_size, f"{where}the prompt holds")
 
 
+def described(value) -> str:
+    """A tensor's shape, dtype, layout and device, or the type of anything else, for a message."""
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"{tuple(value.shape)}, {value.dtype}, {value.layout} on {value.device}"
+
+
 def check_tokens(low: int, high: int, vocab_size: int, subject: str) -> None:
     """Raise ValueError when the lowest or the highest of some tokens is not in the vocabulary."""
     if low < 0 or high >= vocab_size:
-        vocabulary = f"the vocabulary has 0 to {vocab_size - 1}: encode by its tokenizer"
-        raise ValueError(f"{subject} tokens {low} to {high}; {vocabulary}")
+        raise ValueError(
+            f"{subject} tokens {low} to {high}; the vocabulary has 0 to {vocab_size - 1}: "
+            f"encode by its tokenizer"
+        )
 
 
 def check_length(
@@ -125,9 +147,15 @@ def check_length(
     if positions is None or n_prompt + n_new - 1 <= positions:
         return
     most = positions + 1 - n_prompt
-    cure = f"ask for at most {most}" if most > 0 else f"shorten the prompt to at most {positions}"
-    text = f"{where}a prompt of {n_prompt} and {n_new} new tokens"
-    raise ValueError(f"{text} exceed {limit} {positions}: {cure}{otherwise}")
+    if most < 1:
+        raise ValueError(
+            f"{where}a prompt of {n_prompt} and {n_new} new tokens exceed {limit} {positions}: "
+            f"shorten the prompt to at most {positions}{otherwise}"
+        )
+    raise ValueError(
+        f"{where}a prompt of {n_prompt} and {n_new} new tokens exceed {limit} {positions}: "
+        f"ask for at most {most}{otherwise}"
+    )
 
 
 def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> None:
@@ -152,12 +180,11 @@ def check_draw(n_new, batch, vocab_size, generator) -> None:
 
 def check_noise(noise, shape: tuple[int, int, int]) -> None:
     """Raise ValueError unless this is noise of that shape: (n_new, B, V), as of draw_noise."""
-    given = type(noise).__name__
-    fits = False
-    if isinstance(noise, Tensor):
-        given = f"{tuple(noise.shape)} {noise.dtype} on {noise.device}"
-        fits = noise.shape == shape and noise.is_floating_point() and not noise.is_meta
+    numbers = isinstance(noise, Tensor) and noise.is_floating_point() and not noise.is_meta
+    fits = numbers and noise.shape == shape
     # The numbers are not looked at on a GPU, where that would stop the queue.
     if not fits or (noise.is_cpu and not bool((noise > 0).all())):
-        need = f"{shape} floating-point numbers above 0"
-        raise ValueError(f"noise is {given}; these tokens need {need}: draw it with draw_noise")
+        raise ValueError(
+            f"noise is {described(noise)}; these tokens need {shape} floating-point numbers "
+            f"above 0: draw it with draw_noise"
+        )

@@ -18,7 +18,7 @@ from training_fixtures import ctrl_c, fresh, stop_at, weights
 from nanogpt import complete, generate
 from nanogpt.bench import roofline, training
 from nanogpt.bench.ladder import ladder, sharpened
-from nanogpt.bench.training import train_in_turns
+from nanogpt.bench.training import train_interleaved
 from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.caches.int8 import Int8Cache
 from nanogpt.caches.paged import PagedCache
@@ -249,5 +249,5 @@ def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch)
     least = {"batch_size": 2}
     train = {**least, "steps": 1}
     entries = [training.Entry(name, name, None, shape, train) for name in ("lecture", "sprint")]
-    runs = train_in_turns(entries, corpus, seed=1, device=device)
+    runs = train_interleaved(entries, corpus, seed=1, device=device)
     assert [run["name"] for run in runs] == ["lecture", "sprint"]

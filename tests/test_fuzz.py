@@ -128,7 +128,7 @@ FITS = {
     TrainConfig: {
         **dict.fromkeys(("steps", "batch_size", "eval_every", "eval_batches"), is_int),
         **dict.fromkeys(("decay", "zero_init", "batched", "fused", "compile"), is_switch),
-        **dict.fromkeys(("look_back", "epochs", "bf16"), is_switch),
+        **dict.fromkeys(("previous_token_init", "epochs", "bf16"), is_switch),
         "stages": lambda v: v in ((), []),  # or pairs, which chance does not make
         "lr": is_rate,
         **dict.fromkeys(("muon_lr", "clip"), lambda v: v is None or is_rate(v)),

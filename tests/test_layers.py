@@ -14,10 +14,22 @@ import pytest
 import nanogpt
 
 PACKAGE = Path(nanogpt.__file__).parent
-LESSON = (
-    "config console files device data attention cache model sampling generation fitting".split()
-)
-LESSON += "comparison timing minimal".split()
+LESSON = [
+    "config",
+    "console",
+    "files",
+    "device",
+    "data",
+    "attention",
+    "cache",
+    "model",
+    "sampling",
+    "generation",
+    "fitting",
+    "comparison",
+    "timing",
+    "minimal",
+]
 FOLDERS = "decoder pretrained training caches engines serving verify bench export".split()
 FOLDERS += "cluster series cli".split()
 

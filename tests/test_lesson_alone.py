@@ -14,7 +14,7 @@ from nanogpt import GPT, GPTConfig, DynamicCache, StaticCache
 from nanogpt import compare, fit
 from nanogpt.data import CharTokenizer, Corpus
 from nanogpt.generation import complete, generate
-from nanogpt.timing import duel
+from nanogpt.timing import time_pair
 
 text = "the quick brown fox jumps over the lazy dog.\\n" * 200
 corpus = Corpus(text, "fox", "0")
@@ -27,7 +27,7 @@ texts = [complete(model, prompt, 9, cache=cache) for cache in caches]
 assert torch.equal(texts[0], texts[1]) and torch.equal(texts[0], texts[2])
 assert compare(model, prompt, 9).equal
 ways = [lambda: generate(model, prompt, 5, cache=c) for c in (None, DynamicCache)]
-assert duel(*ways, repeats=2)
+assert time_pair(*ways, repeats=2)
 print(nanogpt.__file__, history["step"])
 """
 

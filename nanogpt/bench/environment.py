@@ -7,6 +7,7 @@ import re
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,10 +15,10 @@ from ..device import Device, pick_device
 from ..files import IN_CHECKOUT, ROOT
 
 
-def environment(device: Device | None = None) -> dict:
+def environment(device: Device | None = None) -> dict[str, Any]:
     """The environment card as plain data."""
     device = device or pick_device()
-    card = {
+    card: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
@@ -31,11 +32,12 @@ def environment(device: Device | None = None) -> dict:
         **_git_state(),
     }
     if device.device.type == "cuda":
-        card |= {"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+        card["device_name"] = torch.cuda.get_device_name()
+        card["cuda"] = torch.version.cuda
     return card
 
 
-def conditions(card: dict) -> str:
+def conditions(card: dict[str, Any]) -> str:
     """The card in one line, for the footer of a figure."""
     threads = f"{card['threads']} thread{'s' * (card['threads'] != 1)}"
     where = card["device_name"] if card["device"] == "cuda" else f"CPU, {threads}"
@@ -43,15 +45,15 @@ def conditions(card: dict) -> str:
 
 
 def _cpu_name() -> str:
-    model = None
     with suppress(OSError):
-        model = re.search(
-            r"^model name\s*: (.+)", Path("/proc/cpuinfo").read_text("utf-8", "replace"), re.M
-        )
-    return model[1] if model else platform.processor() or platform.machine()
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+        model = re.search(r"^model name\s*: (.+)", text, re.M)
+        if model:
+            return model[1]
+    return platform.processor() or platform.machine()
 
 
-def _git_state() -> dict:
+def _git_state() -> dict[str, str | bool | None]:
     """The commit, and whether the files are other ones by now; None where that is not known."""
     command = ["git", "-C", str(ROOT), "status", "--porcelain=2", "--branch"]
     if IN_CHECKOUT:  # a repository around an installed copy is somebody else's

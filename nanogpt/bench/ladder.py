@@ -1,4 +1,4 @@
-"""The ladder: every engine at the same tokens, timed in turns, beside the machine's own limits."""
+"""The ladder: every engine at the same tokens, interleaved, beside the machine's own limits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -24,9 +25,9 @@ from ..engines.native import Native, Native8
 from ..engines.toolchain import CannotBuild
 from ..model import GPT, LanguageModel
 from ..sampling import draw_noise
-from ..timing import summary
-from .roofline import Limits, breakdown, work
-from .tables import time_in_turns
+from ..timing import Summary, summary
+from .roofline import Breakdown, Limits, LimitsData, breakdown, work
+from .tables import time_interleaved
 
 Peer = Callable[[Tensor], Tensor]  # of the noise (n, V): the n tokens drawn after the token 0
 
@@ -39,6 +40,37 @@ class Rung:
     label: str
     engine: type[Engine] | None  # None: a peer
     itemsize: int | None = None  # bytes of a weight; None: those of the model's dtype
+
+
+class RungRow(TypedDict, total=False):
+    """What one rung gave: why it is not here, or how fast it is."""
+
+    rung: str
+    label: str
+    unavailable: str
+    build_seconds: float  # of its engine, where no earlier one was kept
+    tokens_per_second: Summary
+    speedup: Summary  # the ratio to the first rung, pair by pair
+    equal: bool  # its tokens, to the first rung's
+    split: Breakdown
+
+
+class Best(TypedDict):
+    """Our fastest rung at full weights and equal tokens."""
+
+    rung: str
+    share_of_bound: Summary
+
+
+class LadderResult(TypedDict):
+    """The result of `ladder` as plain data."""
+
+    n_params: int
+    n_new: int
+    repeats: int
+    limits: LimitsData
+    rungs: list[RungRow]
+    best: Best | None
 
 
 EAGER = (
@@ -74,50 +106,57 @@ def ladder(
     seed: int = 42,
     only: str | None = None,
     peers: dict[str, Peer] | None = None,
-) -> dict:
+) -> LadderResult:
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
     The rungs take turns, repeat by repeat, after one warm-up each, and the `peers` with them. The
-    time includes noise and checks. `only` names rungs, as in "1467".
-
-    Returns plain data: for each rung the seconds its build took, where no earlier one was kept;
-    tokens per second; the ratio to the first rung, pair by pair; whether its tokens equal the
-    first rung's; and the machine's limits, measured between the turns. Raises ValueError.
+    time includes noise and checks. `only` names rungs, as in "1467". The machine's limits are
+    measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
-    heads = as_heads(model.eval())
-    packed = as_decoder(model)
+    packed = as_decoder(model.eval())
+    heads = model if isinstance(model, GPT) else as_heads(packed)
     limits = Limits(model, n_new)
-    built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
-    usable = {rung: engine for rung, (engine, _) in built.items() if engine}
-    runs = {}
-    for rung, engine in usable.items():
-        form = heads if rung.engine in (Uncached, PerHead) else packed
-        runs[rung] = _generation(form, n_new, seed, engine)
+    built: dict[Rung, RungRow] = {}
+    runs: dict[Rung, Callable[[], Tensor]] = {}
+    for rung in _chosen(limits.device, only):
+        if rung.engine is None:
+            continue
+        engine, built[rung] = _build(rung.engine, model)
+        if engine:
+            form = heads if rung.engine in (Uncached, PerHead) else packed
+            runs[rung] = _generation(form, n_new, seed, engine)
     if not runs:
-        reason = next(iter(built.values()))[1]["unavailable"]
+        reason = next(iter(built.values()))["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({reason})")
     for label, decode in (peers or {}).items():
         rung = Rung("–", label, None)
-        built[rung] = (None, {})
-        runs[rung] = _generation(model, n_new, seed, None, decode)
-    seconds, tokens = time_in_turns(runs, repeats, limits.device, limits.measure)
+        built[rung] = {}
+        runs[rung] = _peer_generation(model, n_new, seed, decode)
+    seconds, tokens = time_interleaved(runs, repeats, limits.device, limits.measure)
     base = next(iter(runs))
     equal = {rung: torch.equal(text, tokens[base]) for rung, text in tokens.items()}
     bounds = limits.as_dict()
     rows = []
-    for rung, (_, how) in built.items():
-        rows.append({"rung": rung.number, "label": rung.label} | how)
+    for rung, how in built.items():
+        row: RungRow = {"rung": rung.number, "label": rung.label, **how}
         if rung in seconds:
             turns = seconds[rung]
-            rows[-1]["tokens_per_second"] = summary(n_new / s for s in turns)
+            row["tokens_per_second"] = summary(n_new / s for s in turns)
             pairs = zip(seconds[base], turns, strict=True)
-            rows[-1]["speedup"] = summary(a / b for a, b in pairs)
-            rows[-1]["equal"] = equal[rung]
-            rows[-1]["split"] = _split(model, rung, median(turns) / n_new, n_new, bounds)
-    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "limits": bounds}
+            row["speedup"] = summary(a / b for a, b in pairs)
+            row["equal"] = equal[rung]
+            row["split"] = _split(model, rung, median(turns) / n_new, n_new, bounds)
+        rows.append(row)
     same = {rung: turns for rung, turns in seconds.items() if equal[rung]}
-    return about | {"rungs": rows, "best": _best(same, n_new, limits)}
+    return {
+        "n_params": model.n_params,
+        "n_new": n_new,
+        "repeats": repeats,
+        "limits": bounds,
+        "rungs": rows,
+        "best": _best(same, n_new, limits),
+    }
 
 
 def _chosen(device: torch.device, only: str | None) -> list[Rung]:
@@ -127,14 +166,14 @@ def _chosen(device: torch.device, only: str | None) -> list[Rung]:
     return [rung for number, rung in known.items() if only is None or number in only]
 
 
-def _build(rung: Rung, model: LanguageModel) -> tuple[Engine | None, dict]:
-    """A rung's engine and the seconds of its build; or why there is none."""
+def _build(kind: type[Engine], model: LanguageModel) -> tuple[Engine | None, RungRow]:
+    """An engine of this class and the seconds of its build; or why there is none."""
     weight = model.lm_head.weight
-    refusal = rung.engine.refuses(model.config)
+    refusal = kind.refuses(model.config)
     if refusal:
         return None, {"unavailable": str(refusal)}
     try:
-        engine = rung.engine(model.config, dtype=weight.dtype, device=weight.device)
+        engine = kind(model.config, dtype=weight.dtype, device=weight.device)
     except CannotBuild as error:
         return None, {"unavailable": str(error)}
     return engine, {"build_seconds": engine.build_seconds}
@@ -150,30 +189,49 @@ def sharpened(model: GPT | Decoder) -> GPT | Decoder:
 
 
 def _generation(
-    model: LanguageModel, n_new: int, seed: int, engine, peer=None
+    model: LanguageModel, n_new: int, seed: int, engine: Engine
 ) -> Callable[[], Tensor]:
-    """A generation by an engine, or by a peer: its noise is drawn on the clock, too."""
-    prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.lm_head.weight.device)
+    """A generation by an engine, from a prompt of one token."""
+    prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     generator = torch.Generator()
 
     def run() -> Tensor:
         generator.manual_seed(seed)
-        if peer is None:
-            return complete(model, prompt, n_new, engine=engine, generator=generator)
+        return complete(model, prompt, n_new, engine=engine, generator=generator)
+
+    return run
+
+
+def _peer_generation(
+    model: LanguageModel, n_new: int, seed: int, peer: Peer
+) -> Callable[[], Tensor]:
+    """A generation by another program; its noise is drawn on the clock, as an engine's is."""
+    prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+    generator = torch.Generator()
+
+    def run() -> Tensor:
+        generator.manual_seed(seed)
         noise = draw_noise(n_new, 1, model.config.vocab_size, generator).to(prompt.device)
         return torch.cat([prompt, peer(noise[:, 0])[None]], dim=1)
 
     return run
 
 
-def _split(model: LanguageModel, rung: Rung, seconds: float, n_new: int, limits: dict) -> dict:
+def _split(
+    model: LanguageModel, rung: Rung, seconds: float, n_new: int, limits: LimitsData
+) -> Breakdown:
     itemsize = model.lm_head.weight.element_size()
-    sizes = {"itemsize": rung.itemsize or itemsize, "kv_itemsize": itemsize}
-    need = work(model.config, n_new, cached=rung.engine is not Uncached, **sizes)
+    need = work(
+        model.config,
+        n_new,
+        cached=rung.engine is not Uncached,
+        itemsize=rung.itemsize or itemsize,
+        kv_itemsize=itemsize,
+    )
     return breakdown(seconds, need, limits["read"]["median"], limits["peak"]["median"])
 
 
-def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> dict | None:
+def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> Best | None:
     """Our fastest rung at full weights, and its share of the roofline bound, turn by turn."""
     full = [rung for rung in seconds if rung.engine and rung.itemsize is None]
     if not full:
@@ -187,13 +245,15 @@ def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> dict 
 # They decode our weights with our noise, argmax(probs / noise), so their tokens are compared with
 # ours. Float32 on the CPU.
 
+JaxArray = Any  # a jax.Array: jax is no requirement of the project
+JaxWeights = dict[str, JaxArray]
+
 
 def jax_scan(model: Decoder) -> dict[str, Peer]:
     """The whole loop in one `lax.scan` over a static cache, compiled on the first call.
 
-    `model` is a Decoder of the lecture's architecture. XLA takes one thread
-    where torch does, unless JAX has run before. Raises ImportError without jax, ValueError for
-    another architecture.
+    `model` is a Decoder of the lecture's architecture. XLA takes one thread where torch does,
+    unless JAX has run before. Raises ImportError without jax, ValueError for another architecture.
     """
     if torch.get_num_threads() == 1:
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -212,14 +272,14 @@ def jax_scan(model: Decoder) -> dict[str, Peer]:
     return {"JAX, the loop in lax.scan": decode}
 
 
-def _loop(c: DecoderConfig, w: dict, noise):
+def _loop(c: DecoderConfig, w: JaxWeights, noise: JaxArray) -> JaxArray:
     """n tokens, as JAX traces them.  (n, V) -> (n,)"""
     from jax import lax, nn
     from jax import numpy as jnp
 
     positions = jnp.arange(len(noise))
 
-    def step(carry, now):
+    def step(carry: tuple[Any, Any], now: tuple[Any, Any]) -> tuple[Any, Any]:
         token, caches = carry
         pos, noise_row = now
         longer = []  # the caches with this token
@@ -245,16 +305,16 @@ def _loop(c: DecoderConfig, w: dict, noise):
     return lax.scan(step, (0, [(cache, cache)] * c.n_layer), (positions, noise))[1]
 
 
-def _linear(w: dict, name: str, x):
+def _linear(w: JaxWeights, name: str, x: JaxArray) -> JaxArray:
     return w[f"{name}.weight"] @ x + w.get(f"{name}.bias", 0.0)
 
 
-def _norm(w: dict, name: str, x):
+def _norm(w: JaxWeights, name: str, x: JaxArray) -> JaxArray:
     x = x - x.mean()
     return x / ((x * x).mean() + 1e-5) ** 0.5 * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
-def hugging_face(exported: tuple[dict, dict[str, Tensor]]) -> dict[str, Peer]:
+def hugging_face(exported: tuple[dict[str, Any], dict[str, Tensor]]) -> dict[str, Peer]:
     """transformers' `generate` over its dynamic and its static cache; the noise is a processor.
 
     `exported` are a config and tensors from the export. Raises ImportError without transformers.
@@ -267,13 +327,19 @@ def hugging_face(exported: tuple[dict, dict[str, Tensor]]) -> dict[str, Peer]:
     theirs.eval()
     prompt = torch.zeros(1, 1, dtype=torch.int64)
 
-    def decode(noise: Tensor, **cache) -> Tensor:
-        def race(tokens, logits):
+    def decode(noise: Tensor, **cache: str) -> Tensor:
+        def race(tokens: Tensor, logits: Tensor) -> Tensor:
             return logits.softmax(-1) / noise[tokens.shape[1] - 1]
 
-        how = {"do_sample": False, "max_new_tokens": len(noise), "logits_processor": [race]}
-        mask = torch.ones_like(prompt)
-        return theirs.generate(prompt, attention_mask=mask, **how, **cache)[0, 1:]
+        text: Tensor = theirs.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=False,
+            max_new_tokens=len(noise),
+            logits_processor=[race],
+            **cache,
+        )
+        return text[0, 1:]
 
     return {
         "Hugging Face, dynamic cache": decode,

@@ -17,12 +17,12 @@ import random
 import string
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tornado.httpclient import HTTPClientError
@@ -35,36 +35,51 @@ from ..sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.sequence import Request
-from ..timing import in_turns, summary
+from ..timing import Summary, interleave, summary
 from ..verify.server import RemoteServer
 from .roofline import positions_seen
 from .tables import number_of
 
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-SCHEMES = {  # ways to share one model among requests, and what each asks of the engine
-    "one at a time": {"max_running": 1},
-    "static batches": {"static": True},
-    "continuous": {},
-    "chunked prefill": {"budget": 64},
-    "prefix reuse": {"budget": 64, "reuse": True},
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A way to share one model among requests: what it asks of the engine."""
+
+    max_running: int | None = None  # most texts in a step; None: as many as all the others have
+    static: bool = False  # a batch begins when the one before it has ended
+    budget: int | None = None  # most tokens of a step; None: prompts are read whole
+    reuse: bool = False  # prompts that begin alike share keys and values
+
+
+SCHEMES = {
+    "one at a time": Scheme(max_running=1),
+    "static batches": Scheme(static=True),
+    "continuous": Scheme(),
+    "chunked prefill": Scheme(budget=64),
+    "prefix reuse": Scheme(budget=64, reuse=True),
 }
 
 
 class Reply(NamedTuple):
     """What a request got: tokens, and seconds after the start at which they were there.
 
-    A server may send several tokens at once: then there are fewer moments than tokens.
+    A server may send several tokens at once: then there are fewer moments than tokens. A token is
+    None if the server did not say which it was.
     """
 
-    tokens: list
+    tokens: list[int | None]
     moments: list[float]
 
 
-Replies = dict[int, Reply]  # of one run, by the id of the request
+Replies = dict[Hashable, Reply]  # of one run, by the id of the request
 
 
-def poisson(n: int, rate: float, vocab_size: int, block_size: int, greedy=False) -> list[Request]:
+def poisson(
+    n: int, rate: float, vocab_size: int, block_size: int, greedy: bool = False
+) -> list[Request]:
     """n requests at `rate` a second (inf: all at once). Only the arrivals depend on the rate.
 
     Of `block_size` a prompt takes 1/16 to 1/2, uniformly; half of them begin with the same 1/4.
@@ -101,7 +116,7 @@ def load(
     repeats: int = 3,
     limits: dict[str, float] | None = None,
     model: LanguageModel | None = None,
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """Serve the same n requests by every system, at each rate (requests a second; inf: at once).
 
     The systems are those of `schemes`, or a server. They take turns, repeat by repeat, after a
@@ -120,51 +135,70 @@ def load(
     rows = []
     for rate, requests in requests_at.items():
         turns = {name: partial(system, requests) for name, system in systems.items()}
-        done = in_turns(turns, repeats, warmup=0)
+        done = interleave(turns, repeats, warmup=0)
         if len(systems) > 1:
             texts = texts or next(iter(done.values()))[0]
-        about = {"rate": None if rate == inf else rate}
-        rows += [about | row for row in _rows(requests, done, texts, limits or {})]
+        for row in _rows(requests, done, texts, limits or {}):
+            rows.append({"rate": None if rate == inf else rate, **row})
     return rows
 
 
 def _rows(
-    requests: list[Request], done: dict[str, list[Replies]], texts: Replies | None, limits: dict
-) -> Iterator[dict]:
+    requests: list[Request],
+    done: dict[str, list[Replies]],
+    texts: Replies | None,
+    limits: dict[str, float],
+) -> Iterator[dict[str, Any]]:
     """The row of each system at one rate, from all its runs."""
-    base = None
+    base: list[float] = []
     for name, runs in done.items():
-        each = [measures(requests, replies, limits) for replies in runs]
-        columns = {key: [one[key] for one in each] for key in each[0]}
-        speeds = columns["tokens_per_second"]
+        speeds = [_tokens_per_second(replies) for replies in runs]
         base = base or speeds
-        ratios = [a / b for a, b in zip(speeds, base, strict=True)]
-        differ = [
-            sum(reply.tokens != texts[i].tokens for i, reply in replies.items())
-            for replies in (runs if texts else [])
-        ]
-        yield {
+        row: dict[str, Any] = {
             "scheme": name,
             "failed": max(len(requests) - len(replies) for replies in runs),
-            "differ": max(differ) if texts else None,
-            "ratio": summary(ratios) if len(done) > 1 else None,
-        } | {key: None if None in column else summary(column) for key, column in columns.items()}
+            "differ": None,
+            "ratio": None,
+        }
+        if texts:
+            row["differ"] = max(_n_different(replies, texts) for replies in runs)
+        if len(done) > 1:
+            row["ratio"] = summary(a / b for a, b in zip(speeds, base, strict=True))
+        each = [measures(requests, replies, limits) for replies in runs]
+        for key in each[0]:
+            row[key] = _summary_of_known([one[key] for one in each])
+        yield row
+
+
+def _n_different(replies: Replies, texts: Replies) -> int:
+    return sum(reply.tokens != texts[i].tokens for i, reply in replies.items())
+
+
+def _summary_of_known(values: list[float | None]) -> Summary | None:
+    """A summary, unless a run had nothing to measure."""
+    known = [value for value in values if value is not None]
+    return summary(known) if len(known) == len(values) else None
 
 
 # ------------------------------------------------------------------ the schemes of our engine
 
 
 def schemes(
-    model: LanguageModel, *, backend: type = ModuleBackend, running: int = 32
+    model: LanguageModel, *, backend: Any = ModuleBackend, running: int = 32
 ) -> dict[str, Callable[[list[Request]], Replies]]:
     """Every scheme of SCHEMES, on the virtual clock, with at most `running` texts in a step."""
 
-    def serve(requests: list[Request], static: bool = False, **asks) -> Replies:
-        settings = {"max_running": running, "budget": None, "reuse": False} | asks
-        engine = BatchEngine(model, backend=backend, **settings)
-        return drive(engine, requests, running if static else None)
+    def serve(scheme: Scheme, requests: list[Request]) -> Replies:
+        engine = BatchEngine(
+            model,
+            backend=backend,
+            max_running=scheme.max_running or running,
+            budget=scheme.budget,
+            reuse=scheme.reuse,
+        )
+        return drive(engine, requests, running if scheme.static else None)
 
-    return {name: partial(serve, **asks) for name, asks in SCHEMES.items()}
+    return {name: partial(serve, scheme) for name, scheme in SCHEMES.items()}
 
 
 def bound(
@@ -184,7 +218,9 @@ def bound(
     return sum(n + 1 for _, n in lengths) / seconds
 
 
-def drive(engine: BatchEngine, requests: Sequence[Request], static_batch=None) -> Replies:
+def drive(
+    engine: BatchEngine, requests: Sequence[Request], static_batch: int | None = None
+) -> Replies:
     """Serve the requests as they arrive, on the virtual clock `now`: idle time is skipped.
 
     With `static_batch`, at most so many of those that have arrived form a batch when the last one
@@ -194,7 +230,7 @@ def drive(engine: BatchEngine, requests: Sequence[Request], static_batch=None) -
     wanted = {request.id: request.max_new_tokens for request in requests}
     replies = {request.id: Reply([], []) for request in requests}
     coming = deque(sorted(requests, key=lambda r: r.arrival))
-    arrived = deque()
+    arrived: deque[Request] = deque()
     now = 0.0
     while coming or arrived or engine.busy:
         if not arrived and not engine.busy:
@@ -220,10 +256,13 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
     elif not engine.busy:
         batch = [arrived.popleft() for _ in range(min(len(arrived), static_batch))]
         longest = max(request.max_new_tokens for request in batch)
+        limit = engine.config.max_positions
         for request in batch:
-            most = (engine.config.max_positions or inf) + 1 - len(request.prompt)
+            n_new = longest
+            if limit is not None:
+                n_new = min(longest, limit + 1 - len(request.prompt))
             # The seed is unchanged, so the first tokens are too.
-            engine.add(replace(request, max_new_tokens=min(longest, most)))
+            engine.add(replace(request, max_new_tokens=n_new))
 
 
 # ------------------------------------------------------------------ a server, ours or another
@@ -241,13 +280,13 @@ class LoadedServer(RemoteServer):
     def __init__(self, url: str, chars: str = CHARS):
         super().__init__(url)
         self.chars = chars if self.reads(chars) else self.letters
-        self.errors = Counter()
+        self.errors: Counter[str] = Counter()
 
     def __call__(self, requests: list[Request]) -> Replies:
         return asyncio.run(self._serve(requests))
 
     async def _serve(self, requests: list[Request]) -> Replies:
-        replies = {}
+        replies: Replies = {}
 
         async def one(request: Request) -> None:
             await asyncio.sleep(start + request.arrival - time.perf_counter())
@@ -263,12 +302,18 @@ class LoadedServer(RemoteServer):
             raise ConnectionError(f"{self.name}: no request was answered: {list(self.errors)[-1]}")
         return replies
 
-    async def _reply(self, client, request: Request, start: float) -> Reply:
+    async def _reply(self, client: SimpleAsyncHTTPClient, request: Request, start: float) -> Reply:
         """One streamed completion."""
         n = len(self.chars)
         prompt = "".join(self.chars[token % n] for token in request.prompt.tolist())
-        body = {"model": self.model, "prompt": prompt, "max_tokens": request.max_new_tokens}
-        body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
+        body = {
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": request.max_new_tokens,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         chunks: list[tuple[float, bytes]] = []
         response = await client.fetch(
             f"{self.name}/v1/completions",
@@ -310,7 +355,7 @@ class LoadedServer(RemoteServer):
         return Reply([self.chars.find(char) for char in text], moments)
 
 
-def _events(chunks: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
+def _events(chunks: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict[str, Any]]]:
     """The events up to [DONE], JSON objects, each with its moment. Raises ConnectionError."""
     rest = b""
     for moment, piece in chunks:
@@ -329,24 +374,35 @@ def _events(chunks: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
 # ------------------------------------------------------------------ what the requests got
 
 
-def measures(requests: Sequence[Request], replies: Replies, limits: dict[str, float]) -> dict:
+def measures(
+    requests: Sequence[Request], replies: Replies, limits: dict[str, float]
+) -> dict[str, float | None]:
     """Throughput, goodput and latencies of one run, in seconds; of each latency p50 and p95.
 
     `limits` are seconds for ttft, tpot and e2el, all of which a request must meet. Requests without
     a reply are left out, and a good one needs a reply.
     """
     each = [_latencies(r.arrival, replies[r.id]) for r in requests if r.id in replies]
-    end = max(moments[-1] for _, moments in replies.values())
     good = sum(all(max(one[key], default=0) <= limits[key] for key in limits) for one in each)
-    n_tokens = sum(len(tokens) for tokens, _ in replies.values())
-    out = {"tokens_per_second": n_tokens / end, "goodput": good / end}
+    out: dict[str, float | None] = {
+        "tokens_per_second": _tokens_per_second(replies),
+        "goodput": good / _end(replies),
+    }
     for key in LATENCIES:
         values = torch.tensor([x for one in each for x in one[key]], dtype=torch.float64)
         for percent in (50, 95):
-            out[f"{key}_p{percent}"] = (
-                values.quantile(percent / 100).item() if len(values) else None
-            )
+            quantile = values.quantile(percent / 100).item() if len(values) else None
+            out[f"{key}_p{percent}"] = quantile
     return out
+
+
+def _end(replies: Replies) -> float:
+    """Seconds after the start at which the last token was there."""
+    return max(reply.moments[-1] for reply in replies.values())
+
+
+def _tokens_per_second(replies: Replies) -> float:
+    return sum(len(reply.tokens) for reply in replies.values()) / _end(replies)
 
 
 def _latencies(arrival: float, reply: Reply) -> dict[str, list[float]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from .ladder import LadderResult, RungRow
 from .load import LATENCIES
+from .speculation import SpeculationResult
 from .tables import number_of, repeats_text, summary_text, table
 from .throughput import share_text
+from .training import ComparedRow
 
 
-def ladder_text(result: dict) -> str:
+def ladder_text(result: LadderResult) -> str:
     """The result of `ladder`: a row for each rung, and the roofline below."""
     limits = result["limits"]
     rows = [row for row in result["rungs"] if "unavailable" not in row]
@@ -33,7 +38,7 @@ def ladder_text(result: dict) -> str:
     return "\n".join(lines)
 
 
-def _rung(row: dict) -> dict:
+def _rung(row: RungRow) -> dict[str, str]:
     build = row.get("build_seconds", 0)
     return {
         "rung": row["rung"],
@@ -45,7 +50,7 @@ def _rung(row: dict) -> dict:
     }
 
 
-def training_text(rows: list[dict]) -> str:
+def training_text(rows: list[ComparedRow]) -> str:
     """The rows of `compared`: how soon each recipe reached its loss."""
     return table(
         [
@@ -64,7 +69,7 @@ def training_text(rows: list[dict]) -> str:
     )
 
 
-def speculation_text(result: dict) -> str:
+def speculation_text(result: SpeculationResult) -> str:
     """The result of `speculation`: a row for each draft and number of proposals."""
     rows = [
         {
@@ -87,7 +92,7 @@ def speculation_text(result: dict) -> str:
     )
 
 
-def losses_text(target: dict, draft: dict | None) -> str:
+def losses_text(target: dict[str, Any], draft: dict[str, Any] | None) -> str:
     """The losses of target and draft in a line, and a warning where the draft is the better one."""
     text = f"validation loss of the target {target['loss']:.3f}"
     if draft is None:
@@ -98,7 +103,7 @@ def losses_text(target: dict, draft: dict | None) -> str:
     return f"{text}: the draft predicts no worse, so this measures no draft: choose a smaller one"
 
 
-def load_text(result: dict) -> str:
+def load_text(result: dict[str, Any]) -> str:
     """The result of `load`: a row for each rate and scheme, and notes below."""
     requests = f"{number_of(result['n'], 'request')} of a block of {result['block_size']}"
     if "server" in result:
@@ -115,7 +120,7 @@ def load_text(result: dict) -> str:
     return "\n".join([title, table([_load_row(row) for row in result["rows"]]), *notes])
 
 
-def _shares(result: dict) -> list[str]:
+def _shares(result: dict[str, Any]) -> list[str]:
     """Each scheme's share of the bound, where all requests come at once; a line, or none."""
     bound = result["bound"]
     shares = []
@@ -129,7 +134,7 @@ def _shares(result: dict) -> list[str]:
     return [f"\nall at once, {machine} allow {bound:,.0f} tokens/s: {', '.join(shares)}"]
 
 
-def _load_row(row: dict) -> dict:
+def _load_row(row: dict[str, Any]) -> dict[str, str]:
     words = {None: "not compared", 0: "equal", 1: "1 text differs"}
     tokens = words.get(row["differ"], f"{row['differ']} texts differ")
     if row["failed"]:

@@ -9,7 +9,8 @@ with, each as the best of several short pieces: what else runs on the machine di
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypedDict
 
 import torch
 
@@ -18,9 +19,40 @@ from ..decoder.config import DecoderConfig, decoder_config
 from ..engines.decoder_library import helpers_library
 from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
-from ..timing import CPU, summary, time_tokens
+from ..timing import CPU, Summary, summary, time_tokens
 
 PIECES = 8  # of some milliseconds, of which the shortest counts
+
+
+class Work(TypedDict):
+    """What one token needs: floating-point operations, and bytes that are read."""
+
+    flop: float
+    bytes: float
+
+
+class Breakdown(TypedDict):
+    """The seconds of one token in three parts."""
+
+    arithmetic: float
+    memory: float
+    overhead: float
+
+
+class Measured(Summary):
+    """A limit of the machine, per second, and how it was measured."""
+
+    how: str
+
+
+class LimitsData(TypedDict):
+    """The machine's limits as plain data."""
+
+    step_bytes: float
+    dtype: str
+    roofline: Summary  # tokens a second
+    read: Measured  # bytes a second
+    peak: Measured  # floating-point operations a second
 
 
 def work(
@@ -30,7 +62,7 @@ def work(
     cached: bool,
     itemsize: int = 4,
     kv_itemsize: int = 4,
-) -> dict:
+) -> Work:
     """Floating-point operations and bytes of one token: the mean over n_new, after a prompt of one.
 
     Counted, not measured: two operations for each weight and position, four for each number of a
@@ -39,15 +71,15 @@ def work(
     """
     c = decoder_config(config)
     if cached:
-        computed = 1
+        computed = 1.0  # positions
         seen = (positions_seen(c, layer, 0, n_new) for layer in range(c.n_layer))
         pairs = sum(seen) / n_new  # of a query and a key, in all layers
         kv = 2 * c.kv_heads * c.head_size * kv_itemsize * pairs
     else:
-        computed = (n_new + 1) / 2  # positions
+        computed = (n_new + 1) / 2
         # The whole square is computed, its masked part included.
         pairs = c.n_layer * (n_new + 1) * (2 * n_new + 1) / 6
-        kv = 0
+        kv = 0.0
     flop = 2 * c.matrix_weights * computed + 4 * c.n_head * c.head_size * pairs
     return {"flop": flop, "bytes": c.weight_bytes(itemsize) + kv}
 
@@ -59,7 +91,7 @@ def positions_seen(config: DecoderConfig, layer: int, start: int, n: int) -> int
     return sum(min(seen, most) for seen in range(start + 1, start + n + 1))
 
 
-def breakdown(seconds: float, need: dict, bandwidth: float, peak: float) -> dict:
+def breakdown(seconds: float, need: Work, bandwidth: float, peak: float) -> Breakdown:
     """The time of one token in three parts, in seconds, that add up to it.
 
     `arithmetic` is what the operations of `need` (from `work`) take at the machine's peak. `memory`
@@ -71,7 +103,7 @@ def breakdown(seconds: float, need: dict, bandwidth: float, peak: float) -> dict
     return {"arithmetic": arithmetic, "memory": memory, "overhead": seconds - arithmetic - memory}
 
 
-def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU) -> dict:
+def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU) -> Measured:
     """Bytes per second when n_bytes are read over and over: a summary, and how it was measured.
 
     The size decides which memory answers: 1 MB fits a core's own cache, 40 MB mostly does not.
@@ -87,10 +119,12 @@ def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU
     else:
         how = "torch.sum"
         seconds = _timed(lambda: [buffer.sum() for _ in range(times)], repeats, device)
-    return summary(buffer.nbytes * times / s for s in seconds) | {"how": how}
+    return _measured((buffer.nbytes * times / s for s in seconds), how)
 
 
-def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch.float32) -> dict:
+def peak_arithmetic(
+    *, repeats: int = 5, device: torch.device = CPU, dtype: torch.dtype = torch.float32
+) -> Measured:
     """Floating-point operations per second: multiply-adds in registers, else a large matmul."""
     lib = _native(device)
     if lib:
@@ -98,11 +132,15 @@ def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch
         rounds = 1 << 19
         flop = lib.multiply_adds(1, ctypes.addressof(out))
         seconds = _timed(lambda: lib.multiply_adds(rounds, ctypes.addressof(out)), repeats, device)
-        return summary(rounds * flop / s for s in seconds) | {"how": "native loop"}
+        return _measured((rounds * flop / s for s in seconds), "native loop")
     n = 256 if device.type == "cpu" else 4096
     a, b = torch.ones(2, n, n, device=device, dtype=dtype)
     seconds = _timed(lambda: a @ b, repeats, device)
-    return summary(2 * n**3 / s for s in seconds) | {"how": f"matmul {n}"}
+    return _measured((2 * n**3 / s for s in seconds), f"matmul {n}")
+
+
+def _measured(values: Iterable[float], how: str) -> Measured:
+    return {**summary(values), "how": how}
 
 
 class Limits:
@@ -114,8 +152,8 @@ class Limits:
         self.dtype = weight.dtype
         size = weight.element_size()
         self.need = work(model.config, n_new, cached=True, itemsize=size, kv_itemsize=size)
-        self.reads = []
-        self.peaks = []
+        self.reads: list[Measured] = []
+        self.peaks: list[Measured] = []
 
     def measure(self) -> None:
         """Measure both limits, between a benchmark's turns. The first time is not counted."""
@@ -128,17 +166,22 @@ class Limits:
         turns = zip(self.reads[1:], self.peaks[1:], strict=True)
         return [min(a["median"] / need["bytes"], b["median"] / need["flop"]) for a, b in turns]
 
-    def as_dict(self) -> dict:
-        """Plain data: `read` and `peak` per second, `roofline` in tokens a second, `step_bytes`."""
-        dtype = str(self.dtype).removeprefix("torch.")
-        limits = {"step_bytes": self.need["bytes"], "dtype": dtype}
-        limits["roofline"] = summary(self.bounds())
-        for name, measured in (("read", self.reads[1:]), ("peak", self.peaks[1:])):
-            limits[name] = summary(m["median"] for m in measured) | {"how": measured[0]["how"]}
-        return limits
+    def as_dict(self) -> LimitsData:
+        """All turns as plain data."""
+        return {
+            "step_bytes": self.need["bytes"],
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "roofline": summary(self.bounds()),
+            "read": _over_turns(self.reads[1:]),
+            "peak": _over_turns(self.peaks[1:]),
+        }
 
 
-def _native(device: torch.device):
+def _over_turns(turns: list[Measured]) -> Measured:
+    return _measured((turn["median"] for turn in turns), turns[0]["how"])
+
+
+def _native(device: torch.device) -> ctypes.CDLL | None:
     """The library of native loops; None on another device or where it cannot be built."""
     try:
         return helpers_library() if device.type == "cpu" else None
@@ -146,7 +189,7 @@ def _native(device: torch.device):
         return None
 
 
-def _timed(run: Callable, repeats: int, device: torch.device) -> list[float]:
+def _timed(run: Callable[[], object], repeats: int, device: torch.device) -> list[float]:
     """The seconds of `run`, each the shortest of PIECES, after a warm-up."""
     gaps = time_tokens((run() for _ in range(1 + repeats * PIECES)), device)[1:]
     return [min(gaps[i : i + PIECES]) for i in range(0, len(gaps), PIECES)]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from timeit import Timer
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -18,45 +19,77 @@ from ..config import check_int
 from ..engines.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLookup
 from ..engines.generation import generate
 from ..engines.native import Native, Native8, Session
-from ..engines.speculation import expected_tokens
+from ..engines.speculation import DraftStats, expected_tokens
 from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
 from ..sampling import PLAIN, draw_noise
-from ..timing import CPU, clock, in_turns, summary
+from ..timing import CPU, Summary, clock, interleave, summary
 from .roofline import Limits
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 ITSELF = "itself, in 8 bits"
-BASELINE = (None, 0)  # plain decoding: no draft, no proposals
+BASELINE = ("", 0)  # plain decoding: no draft, no proposals
 IN_A_ROW = 5  # passes of one measurement
 
 Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 
 
+class Generation(NamedTuple):
+    """One timed generation."""
+
+    seconds: float
+    tokens: Tensor
+    stats: DraftStats | None  # None without a draft
+
+
+class SpeculationRow(TypedDict):
+    """What one draft with one number of proposals gave, over all repeats."""
+
+    draft: str
+    k: int
+    acceptance_rate: float
+    equal: bool  # all tokens, to those of plain decoding
+    tokens_per_pass: float
+    predicted: float  # tokens for each pass: (1 - aᵏ⁺¹) / (1 - a)
+    tokens_per_second: Summary
+    speedup: Summary  # over plain decoding, pair by pair
+
+
+class SpeculationResult(TypedDict):
+    """The result of `speculation` as plain data."""
+
+    n_params: int
+    n_new: int
+    repeats: int
+    rows: list[SpeculationRow]
+    plain: Summary  # tokens a second without a draft
+    roofline: Summary  # tokens a second that the machine's limits allow plain decoding
+
+
 def speculation(
     model: LanguageModel, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5
-) -> dict:
+) -> SpeculationResult:
     """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
 
-    Batch 1, a prompt of one token. Returns plain data, with a row for each draft and k: whether all
-    tokens were `equal` to those of plain decoding; the `acceptance_rate`; tokens for each pass,
-    measured, and `predicted` as (1 - aᵏ⁺¹) / (1 - a); tokens per second; `speedup`, the ratio to
-    plain decoding, pair by pair. The `roofline` is what the machine's limits allow plain decoding,
-    measured in the same turns. Raises CannotBuild: all of it is native code.
+    Batch 1, a prompt of one token. The result has a row for each draft and k, and the machine's
+    limits, measured in the same turns. Raises CannotBuild: all of it is native code.
     """
     _native(model)
-    made = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
+    made: dict[tuple[str, int], Draft | None] = {BASELINE: None}
+    for name, make in drafts.items():
+        for k in ks:
+            made[name, k] = make(k)
     limits = Limits(model, n_new)
     # The warm-up has seed 42, each turn after it the next one.
-    turns = {way: partial(_run, model, n_new, count(42), made[way]) for way in made}
-    runs = in_turns(turns, repeats, after_turn=limits.measure)
+    turns = {way: partial(_run, model, n_new, count(42), draft) for way, draft in made.items()}
+    runs = interleave(turns, repeats, after_turn=limits.measure)
     base = runs.pop(BASELINE)
     return {
         "n_params": model.n_params,
         "n_new": n_new,
         "repeats": len(base),
-        "rows": [_row(*key, n_new, turns, base) for key, turns in runs.items()],
-        "plain": summary(n_new / seconds for seconds, _, _ in base),
+        "rows": [_row(name, k, n_new, drafted, base) for (name, k), drafted in runs.items()],
+        "plain": summary(n_new / plain.seconds for plain in base),
         "roofline": summary(limits.bounds()),
     }
 
@@ -68,18 +101,20 @@ def _native(model: LanguageModel) -> Native:
     return engine
 
 
-def _run(model: LanguageModel, n_new: int, seeds: count, draft: Draft | None) -> tuple:
-    """Seconds, tokens and DraftStats of one generation, with the next seed."""
+def _run(model: LanguageModel, n_new: int, seeds: count[int], draft: Draft | None) -> Generation:
+    """One generation, with the next seed."""
     prompt = torch.zeros(1, 1, dtype=torch.int64)
     generator = torch.Generator().manual_seed(next(seeds))
     before = clock(CPU)
     steps = generate(model, prompt, n_new, engine=Native, draft=draft, generator=generator)
     tokens = torch.cat(list(steps), dim=1)
-    return clock(CPU) - before, tokens, getattr(steps, "stats", None)
+    return Generation(clock(CPU) - before, tokens, getattr(steps, "stats", None))
 
 
-def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
-    stats = [stats for _, _, stats in runs]
+def _row(
+    draft: str, k: int, n_new: int, runs: list[Generation], base: list[Generation]
+) -> SpeculationRow:
+    stats = [run.stats for run in runs if run.stats]
     pairs = list(zip(runs, base, strict=True))
     accepted = sum(one.accepted for one in stats)
     rate = accepted / max(1, accepted + sum(one.rejected for one in stats))
@@ -87,15 +122,17 @@ def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
         "draft": draft,
         "k": k,
         "acceptance_rate": rate,
-        "equal": all(torch.equal(drafted[1], plain[1]) for drafted, plain in pairs),
+        "equal": all(torch.equal(drafted.tokens, plain.tokens) for drafted, plain in pairs),
         "tokens_per_pass": n_new * len(runs) / sum(one.passes for one in stats),
         "predicted": expected_tokens(rate, k),
-        "tokens_per_second": summary(n_new / seconds for seconds, _, _ in runs),
-        "speedup": summary(plain[0] / drafted[0] for drafted, plain in pairs),
+        "tokens_per_second": summary(n_new / run.seconds for run in runs),
+        "speedup": summary(plain.seconds / drafted.seconds for drafted, plain in pairs),
     }
 
 
-def pass_seconds(model: LanguageModel, counts: list[int], *, repeats: int = 15) -> dict[int, dict]:
+def pass_seconds(
+    model: LanguageModel, counts: list[int], *, repeats: int = 15
+) -> dict[int, Summary]:
     """Seconds of one native pass over so many tokens, after at most 100 others: a summary each.
 
     Each turn times some in a row, after one that fills the processor's caches again: a pass of a
@@ -112,16 +149,18 @@ def pass_seconds(model: LanguageModel, counts: list[int], *, repeats: int = 15) 
         session.decode(0, place)
         passes = {n: partial(session.check, place, place + n) for n in counts}
         turns = {n: partial(Timer(one, one).timeit, IN_A_ROW) for n, one in passes.items()}
-        seconds = in_turns(turns, repeats)
+        seconds = interleave(turns, repeats)
     return {n: summary(total / IN_A_ROW for total in turns) for n, turns in seconds.items()}
 
 
 def usual_drafts(model: LanguageModel, text: Tensor) -> Drafts:
     """The drafts that need no training: the model in 8 bits, a table, the text so far."""
     V = model.config.vocab_size
-    n = next(n for n in (3, 2, 1) if n == 1 or V**n <= LARGEST_TABLE)
+    n = 3
+    while n > 1 and V**n > LARGEST_TABLE:
+        n -= 1
     return {
-        ITSELF: lambda k: DraftModel(model, k, engine=Native8),
-        TABLES[n]: lambda k: NGram(text, V, n, k),
-        "look-up in its own text": lambda k: PromptLookup(5, k),
+        ITSELF: partial(DraftModel, model, engine=Native8),
+        TABLES[n]: partial(NGram, text, V, n),
+        "look-up in its own text": partial(PromptLookup, 5),
     }

@@ -37,7 +37,7 @@ def step_parts(trainer: Trainer, step: int, repeats: int = 8) -> dict[str, float
     return {name: median(turn[i] for turn in taken[2:]) for i, name in enumerate(PARTS)}
 
 
-def step_rows(recipe: str, corpus: Corpus, device: Device) -> list[dict]:
+def step_rows(recipe: str, corpus: Corpus, device: Device) -> list[dict[str, str]]:
     """A row for each stage of a recipe at its own size: milliseconds of the parts, rate, share.
 
     The rate counts the arithmetic of products and attention over forward and backward alone.
@@ -55,7 +55,8 @@ def step_rows(recipe: str, corpus: Corpus, device: Device) -> list[dict]:
         work = flops_per_token(trainer.model.config, block) * block * n
         rate = work / (parts["forward"] + parts["backward"])
         row = {"recipe": recipe, "windows": f"{n} × {block}"}
-        row |= {f"{name} (ms)": f"{1e3 * parts[name]:.1f}" for name in PARTS}
+        for name in PARTS:
+            row[f"{name} (ms)"] = f"{1e3 * parts[name]:.1f}"
         row["GFLOP/s"] = f"{rate / 1e9:.0f}"
         row["of the peak"] = f"{rate / peak:.0%}" if peak else "unknown"
         rows.append(row)

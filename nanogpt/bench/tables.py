@@ -1,33 +1,36 @@
-"""Measurements in words: tables, clocks and counts; and the seconds of whole runs, in turns."""
+"""Measurements in words: tables, clocks and counts; and the seconds of interleaved runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 
 from .. import timing
-from ..timing import CPU, in_turns
+from ..timing import CPU, Name, Result, Summary, interleave
 
 
-def time_in_turns(
-    runs: dict[str, Callable], repeats: int, device: torch.device = CPU, after_turn=lambda: None
-) -> tuple[dict[str, list[float]], dict]:
-    """The seconds of every run of `in_turns`, and the last result of each."""
+def time_interleaved(
+    runs: Mapping[Name, Callable[[], Result]],
+    repeats: int,
+    device: torch.device = CPU,
+    after_turn: Callable[[], None] = lambda: None,
+) -> tuple[dict[Name, list[float]], dict[Name, Result]]:
+    """The seconds of every run of `interleave`, and the last result of each."""
 
-    def timed(run: Callable) -> tuple:
+    def timed(run: Callable[[], Result]) -> tuple[float, Result]:
         before = timing.clock(device)
         returned = run()
         return timing.clock(device) - before, returned
 
     timed_runs = {name: partial(timed, run) for name, run in runs.items()}
-    results = in_turns(timed_runs, repeats, after_turn)
+    results = interleave(timed_runs, repeats, after_turn)
     seconds = {name: [one for one, _ in pairs] for name, pairs in results.items()}
     return seconds, {name: pairs[-1][1] for name, pairs in results.items()}
 
 
-def summary_text(s: dict, digits: int) -> str:
+def summary_text(s: Summary, digits: int) -> str:
     """A summary as text: median [low – high]; of one measurement, the number alone."""
     spread = f" [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]" if s["n"] > 1 else ""
     return f"{s['median']:,.{digits}f}{spread}"
@@ -35,7 +38,7 @@ def summary_text(s: dict, digits: int) -> str:
 
 def repeats_text(n: int) -> str:
     """How often each thing was timed, in words."""
-    return f"medians of {n}, in turns" if n > 1 else "timed once, in turns"
+    return f"medians of {n}, interleaved" if n > 1 else "timed once, interleaved"
 
 
 def number_of(n: int, noun: str) -> str:
@@ -43,7 +46,7 @@ def number_of(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows of equal keys as text below these keys; a column without a word stands to the right."""
     columns = []
     for name in rows[0]:

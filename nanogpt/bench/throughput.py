@@ -14,8 +14,17 @@ from ..device import Device
 # Operations a second of the matrix units at most, from the makers' data sheets: without sparsity,
 # in the 16-bit type that the card multiplies fastest. A name must match as a whole word: an RTX
 # A1000 is not an A100, an L40 not an L4.
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12, "L40S": 362e12}
-PEAKS |= {"L4": 121e12, "A10G": 70e12, "A10": 125e12, "T4": 65e12}
+PEAKS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "V100": 125e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "T4": 65e12,
+}
 
 
 def flops_per_token(config: GPTConfig | DecoderConfig, block: int | None = None) -> int:
@@ -27,17 +36,20 @@ def flops_per_token(config: GPTConfig | DecoderConfig, block: int | None = None)
     Embedding tables compute nothing and do not count.
     """
     block = block or config.block_size
-    config = decoder_config(config)
-    windows = (config.window_of(layer) or block for layer in range(config.n_layer))
+    c = decoder_config(config)
+    windows = (c.window_of(layer) or block for layer in range(c.n_layer))
     keys = sum(min(window, block) for window in windows)
-    return 6 * config.matrix_weights + 12 * config.n_head * config.head_size * keys
+    return 6 * c.matrix_weights + 12 * c.n_head * c.head_size * keys
 
 
 def peak_flops(device: Device) -> float | None:
     """Operations a second at most: for a GPU from PEAKS (None if not there), on a CPU measured."""
     if device.device.type == "cuda":
         name = torch.cuda.get_device_name(device.device)
-        return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
+        for part, peak in PEAKS.items():
+            if re.search(rf"\b{part}\b", name):
+                return peak
+        return None
     a = torch.ones(256, 256)
     best = float("inf")
     for _ in range(32):  # what else runs here disturbs most of them, but not the shortest

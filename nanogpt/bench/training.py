@@ -1,4 +1,4 @@
-"""How soon each recipe reaches a loss: entries trained in turns, compared with a baseline.
+"""How soon each recipe reaches a loss: entries trained interleaved, compared with a baseline.
 
 Seconds are those of training alone, without evaluation: CPU seconds of this process on one thread,
 wall-clock seconds with more threads or on a GPU. The runs of one seed take turns, so that they meet
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
+from typing import Any, TypedDict
 
 import torch
 
@@ -24,13 +25,62 @@ from ..decoder.config import DecoderConfig, Positions, decoder_config
 from ..decoder.pack import build_model
 from ..device import Device
 from ..files import ROOT
-from ..timing import clock, summary
+from ..timing import Summary, clock, summary
 from ..training.loop import prepare
 from ..training.recipes import MODERN, TrainConfig, recipe_for
 from ..training.trainer import Trainer, full_loss
 
 TURNS = 40  # pieces that each run is trained in
 BASELINE = "lecture"  # the entry that the others are compared with
+
+
+class Run(TypedDict):
+    """One training run as plain data."""
+
+    name: str
+    goal: float | None  # the loss that its length was chosen for
+    seed: int
+    block_size: int
+    n_params: int
+    steps: int
+    chars: int  # in one step
+    seconds: float
+    loss: float  # over all of the validation text
+    curve: list[list[float]]  # pairs of seconds and a loss
+
+
+class Group(TypedDict):
+    """The runs of one entry with all seeds."""
+
+    name: str
+    goal: float | None
+    block_size: int
+    n_params: int
+    steps: int
+    chars: int
+    seconds: Summary
+    loss: Summary
+
+
+class ComparedRow(Group, total=False):
+    """A group compared with the baseline."""
+
+    sooner: Summary  # the baseline's seconds over these, seed by seed
+
+
+class Effect(TypedDict):
+    """The change of a median, beside the larger range of the seeds."""
+
+    change: float
+    range: float
+    clear: bool  # whether the change is longer than the range
+
+
+class Effects(TypedDict):
+    """What an idea changes."""
+
+    loss: Effect
+    seconds: Effect
 
 
 @dataclass(frozen=True)
@@ -40,12 +90,13 @@ class Entry:
     name: str
     recipe: str
     goal: float | None = None
-    shape: dict = field(default_factory=dict)  # fields of a config, on top of SIZES["article"]
-    train: dict = field(default_factory=dict)  # fields of TrainConfig
+    # Fields of a config, on top of SIZES["article"]; and fields of TrainConfig.
+    shape: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
 
     def configs(self, vocab_size: int, seed: int) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
         """How to train, and what."""
-        start = SIZES["article"]
+        start: GPTConfig | DecoderConfig = SIZES["article"]
         if self.shape.keys() - GPTConfig.__dataclass_fields__:
             start = decoder_config(start)
         start = replace(start, vocab_size=vocab_size, **self.shape)
@@ -71,7 +122,7 @@ class Runner:
         self.trainer = Trainer(self.model, data, self.config, generator, device)
         self.done = 0
         self.seconds = 0.0
-        self.curve = []
+        self.curve: list[list[float]] = []
 
     def advance(self, until: int) -> None:
         """Train up to step `until`, on the clock."""
@@ -86,7 +137,7 @@ class Runner:
         loss = full_loss(self.model, self.val, every=5)
         self.curve.append([round(self.seconds, 2), round(loss, 4)])
 
-    def result(self) -> dict:
+    def result(self) -> Run:
         """The run as plain data, with the loss over all of the validation text."""
         block_size = self.model.config.block_size
         return {
@@ -103,9 +154,9 @@ class Runner:
         }
 
 
-def train_in_turns(
+def train_interleaved(
     entries: Sequence[Entry], corpus: Corpus, *, seed: int, device: Device
-) -> list[dict]:
+) -> list[Run]:
     """Train every entry, a piece of each in turn. Returns `Runner.result` of each."""
     runners = [Runner(entry, corpus, seed, device) for entry in entries]
     with torch.random.fork_rng(), Progress(TURNS, f"seed {seed}") as bar:
@@ -119,7 +170,7 @@ def train_in_turns(
     return [runner.result() for runner in runners]
 
 
-def compared(runs: list[dict]) -> list[dict]:
+def compared(runs: list[Run]) -> list[ComparedRow]:
     """One row for each entry: summaries over the seeds, and how much sooner than the baseline.
 
     `sooner` is the ratio of the baseline's seconds to the entry's, seed by seed. It is given only
@@ -128,14 +179,22 @@ def compared(runs: list[dict]) -> list[dict]:
     baseline = {run["seed"]: run for run in runs if run["name"] == BASELINE}
     least = summary(run["loss"] for run in baseline.values())["median"] if baseline else 0.0
     blocks = {run["block_size"] for run in baseline.values()}
-    groups = {}
+    groups: dict[tuple[str, float | None, int], list[Run]] = {}
     rows = []
     for run in runs:
         groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
     for group in groups.values():
-        facts = ("name", "goal", "block_size", "n_params", "steps", "chars")
-        row = {key: group[0][key] for key in facts}
-        row |= {key: summary(run[key] for run in group) for key in ("seconds", "loss")}
+        first = group[0]
+        row: ComparedRow = {
+            "name": first["name"],
+            "goal": first["goal"],
+            "block_size": first["block_size"],
+            "n_params": first["n_params"],
+            "steps": first["steps"],
+            "chars": first["chars"],
+            "seconds": summary(run["seconds"] for run in group),
+            "loss": summary(run["loss"] for run in group),
+        }
         if row["block_size"] in blocks and row["loss"]["median"] <= least:
             pairs = [(baseline[run["seed"]], run) for run in group]
             row["sooner"] = summary(base["seconds"] / run["seconds"] for base, run in pairs)
@@ -143,10 +202,11 @@ def compared(runs: list[dict]) -> list[dict]:
     return rows
 
 
-def published(name: str) -> dict:
+def published(name: str) -> dict[str, Any]:
     """A result that ships: race, ideas, heads or speculate. Raises OSError."""
     path = ROOT / "outputs" / "race" / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8"))
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
 
 
 def _clock(device: Device) -> float:
@@ -175,9 +235,9 @@ PLAIN = {"steps": 300, "batch_size": 6, "batched": True, "fused": True}
 ADAMW = {"warmup": 20, "decay": True, "beta2": 0.99, "weight_decay": 0.0}
 RATE = {**ADAMW, "lr": 5e-3}
 MUON = {**ADAMW, "lr": 8e-3, "muon_lr": 0.02}
-CHANGES = {
+CHANGES: dict[str, dict[str, Any]] = {
     "zero start": {"zero_init": True},
-    "look-back": {"look_back": True},
+    "look-back": {"previous_token_init": True},
     "short windows first": {"stages": ((0.5, 32), (0.85, 64))},
     "epochs": {"epochs": True},
 }
@@ -209,12 +269,19 @@ class Ablation:
     entry: Entry
 
 
-def _idea(name: str, base: dict, *changes: str, shape: dict | None = None, **more) -> Entry:
+def _idea(
+    name: str,
+    base: dict[str, Any],
+    *changes: str,
+    shape: dict[str, Any] | None = None,
+    **more: Any,
+) -> Entry:
     """The lecture's recipe and shape, with the optimizer's settings `base` and some changes."""
     train = {**PLAIN, **base}
     for change in changes:
-        train |= CHANGES[change]
-    return Entry(name, "lecture", None, SHAPE | (shape or {}), train | more)
+        train.update(CHANGES[change])
+    train.update(more)
+    return Entry(name, "lecture", None, {**SHAPE, **(shape or {})}, train)
 
 
 def _ladder() -> tuple[Entry, ...]:
@@ -231,11 +298,11 @@ def _ladder() -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _only(idea: str, *changes: str, shape: dict | None = None) -> Ablation:
+def _only(idea: str, *changes: str, shape: dict[str, Any] | None = None) -> Ablation:
     return Ablation(idea, Place.ALONE, _idea(f"only {idea}", RATE, *changes, shape=shape))
 
 
-def _all_but(idea: str, base: dict, *changes: str, **more) -> Ablation:
+def _all_but(idea: str, base: dict[str, Any], *changes: str, **more: Any) -> Ablation:
     return Ablation(idea, Place.WITHOUT, _idea(f"all but {idea}", base, *changes, **more))
 
 
@@ -259,13 +326,11 @@ ABLATIONS = _ablations()
 IDEAS = (*LADDER, *(ablation.entry for ablation in ABLATIONS))
 
 
-def effects(rows: list[dict]) -> dict[tuple[str, Place], dict]:
+def effects(rows: Sequence[ComparedRow]) -> dict[tuple[str, Place], Effects]:
     """What each idea changes in each Place, by (idea, place), from the rows of IDEAS.
 
-    WITHOUT has its sign turned: below zero the idea always helps. Each has `loss` and `seconds`:
-    the `change` of the median, the larger `range` of the seeds of both lines, and whether it is
-    `clear`, which is a change longer than that range. With five seeds of normal noise, chance does
-    that to one comparison in 260.
+    WITHOUT has its sign turned: below zero the idea always helps. With five seeds of normal noise,
+    chance makes one comparison in 260 clear.
     """
     by_name = {row["name"]: row for row in rows}
     names = [entry.name for entry in LADDER]
@@ -277,13 +342,18 @@ def effects(rows: list[dict]) -> dict[tuple[str, Place], dict]:
             continue
         pair = (RATES, name) if ablation.place is Place.ALONE else (name, WHOLE)
         sides[ablation.idea, ablation.place] = pair
-    return {
-        key: {what: _effect(by_name[a][what], by_name[b][what]) for what in ("loss", "seconds")}
-        for key, (a, b) in sides.items()
-    }
+    found: dict[tuple[str, Place], Effects] = {}
+    for key, (before, after) in sides.items():
+        a = by_name[before]
+        b = by_name[after]
+        found[key] = {
+            "loss": _effect(a["loss"], b["loss"]),
+            "seconds": _effect(a["seconds"], b["seconds"]),
+        }
+    return found
 
 
-def _effect(before: dict, after: dict) -> dict:
+def _effect(before: Summary, after: Summary) -> Effect:
     """The change of the median between two summaries, beside the larger of their ranges."""
     change = after["median"] - before["median"]
     widest = max(s["high"] - s["low"] for s in (before, after))
@@ -293,7 +363,13 @@ def _effect(before: dict, after: dict) -> dict:
 # ------------------------------------------------------------------ what do shared keys cost?
 
 # The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
-STEPS = {"steps": 2000, "batch_size": 16, "look_back": False, "epochs": False, "stages": ()}
+STEPS = {
+    "steps": 2000,
+    "batch_size": 16,
+    "previous_token_init": False,
+    "epochs": False,
+    "stages": (),
+}
 TABLE = {"block_size": 64, "positions": Positions.LEARNED}
 ROPE = {"block_size": 64, "positions": Positions.ROTARY}
 WINDOW = {**ROPE, "window": 16}

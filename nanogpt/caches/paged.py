@@ -32,6 +32,8 @@ class PagedCache(KVCache):
 
     @torch.inference_mode(False)  # what it allocates is written to in later steps, in any mode
     def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # 1. Pages for the new tokens: token i is in page i // page of its text, in slot i % page. A
+        #    last page that is shared becomes the text's own before it is written to.
         B = k.shape[0]
         T = len(pos)
         end = self.length + T
@@ -40,11 +42,15 @@ class PagedCache(KVCache):
             self.pos = pos[:0]
         self._own_last_page(k)
         self._add_pages(-(-end // self.page) - self.table.shape[1], k)  # rounded up
+        # 2. Write. The table says which page of the pool each text's page is.
         i = torch.arange(self.length, end)
         pages = send(self.table[:, i // self.page], k.device)  # (B, T)
         slots = send((i % self.page).expand(B, T), k.device)  # (B, T)
         self.k[pages, slots] = k.movedim(-2, 1)  # (B, T, …, hs)
         self.v[pages, slots] = v.movedim(-2, 1)
+        # 3. Attention wants the rows of each text side by side, so they are gathered from their
+        #    pages. (vLLM's kernel reads the pages where they are.) At the first tokens they are k
+        #    and v.
         first = self.length == 0
         self.pos = torch.cat([self.pos, pos])
         if first:
@@ -66,6 +72,8 @@ class PagedCache(KVCache):
         if texts != 1:
             raise ValueError(f"fork needs a cache of one text, and there are {texts}")
         check_int("fork: n", n, 1)
+        # No key is copied: n rows of the table name the same pages, and each page has n users. The
+        # first text that writes into a shared page gets a copy of it, in `store`.
         self.users[self.table[0]] += n - 1
         self.table = self.table.expand(n, -1).clone()
         kind: Any = self.kind
@@ -75,6 +83,8 @@ class PagedCache(KVCache):
 
     @torch.inference_mode(False)
     def forget(self, n: int) -> None:
+        # Pages that no text needs any more are at the end of the pool, in the order in which they
+        # were taken, so the pool is cut behind the last one that is in use.
         length = self.length - n
         self.table = self.table[:, : -(-length // self.page)]  # rounded up
         pages = int(self.table.max()) + 1  # pages further on in the texts were taken later
@@ -90,6 +100,7 @@ class PagedCache(KVCache):
 
     def _own_last_page(self, like: Tensor) -> None:
         """Copy a partly filled last page that texts share, for all of them but one."""
+        # A full page is never written to again, so it may stay shared.
         if self.length % self.page == 0:
             return
         for text in range(len(self.table)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
 from ..bench.roofline import peak_arithmetic, read_bandwidth
 from ..bench.step import step_rows
 from ..bench.tables import table
-from ..bench.training import KINDS, compared, train_in_turns
+from ..bench.training import KINDS, Run, compared, train_interleaved
 from ..config import SIZES, check_int
 from ..data import load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
@@ -104,15 +105,16 @@ def time_training(args: argparse.Namespace) -> None:
         return
     print(f"{corpus.banner or corpus}; losses over its validation text, each at its own block")
     about = {"what": args.kind, "corpus": corpus.name, "sha256": corpus.sha256}
-    runs: list = []
+    runs: list[Run] = []
     try:
         for seed in range(1337, 1337 + args.seeds):
-            runs += train_in_turns(KINDS[args.kind], corpus, seed=seed, device=device)
+            runs += train_interleaved(KINDS[args.kind], corpus, seed=seed, device=device)
             result = about | {"rows": compared(runs), "runs": runs}
             common.write_result(path, device, result)
     except KeyboardInterrupt:
-        message = f"the complete seeds are in {path}" if path and runs else ""
-        raise KeyboardInterrupt(message) from None
+        if path and runs:
+            raise KeyboardInterrupt(f"the complete seeds are in {path}") from None
+        raise KeyboardInterrupt from None
     print(f"\n{reports.training_text(result['rows'])}")
 
 
@@ -153,22 +155,23 @@ def time_speculation(args: argparse.Namespace) -> None:
         raise ValueError("the draft and the target have different characters: both need the same")
     if draft:
         name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
-        drafts = {name: lambda k: DraftModel(draft.model.eval(), k)} | drafts
+        drafts = {name: partial(DraftModel, draft.model.eval()), **drafts}
     result = speculation.speculation(model, drafts, args.k, n_new=n_new, repeats=args.repeats)
-    result["passes"] = speculation.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
-    result["proposal"] = speculation.pass_seconds(draft.model, [1])[1] if draft else None
+    passes = speculation.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
+    proposal = speculation.pass_seconds(draft.model, [1])[1] if draft else None
     print(reports.speculation_text(result))
     about: dict[str, Any] = {
         "what": "speculate",
         "corpus": corpus.name,
         "target": _origin(saved, val),
+        "draft": _origin(draft, val) if draft else None,
     }
-    about["draft"] = _origin(draft, val) if draft else None
     print(reports.losses_text(about["target"], about["draft"]))
-    common.write_result(path, device, about | result)
+    measured = {**result, "passes": passes, "proposal": proposal}
+    common.write_result(path, device, about | measured)
 
 
-def _origin(saved: Checkpoint, val: Tensor) -> dict:
+def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
     """Which weights these were, how many, and how good: their loss on this validation text."""
     about = {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
     return about | {"n_params": saved.model.n_params, "loss": full_loss(saved.model, val)}
@@ -221,8 +224,8 @@ def time_load(args: argparse.Namespace) -> int:
 
 
 def _server(
-    args: argparse.Namespace, model: LanguageModel | None, chars: str, settings: dict
-) -> dict:
+    args: argparse.Namespace, model: LanguageModel | None, chars: str, settings: dict[str, Any]
+) -> dict[str, Any]:
     """The server at --url."""
     server = load.LoadedServer(args.url, chars)
     settings = settings | {"vocab_size": len(chars), "greedy": True, "model": model}
@@ -230,7 +233,9 @@ def _server(
     return {"server": args.url, "model": server.model, "rows": rows, "errors": dict(server.errors)}
 
 
-def _schemes(args: argparse.Namespace, model: LanguageModel, chars: str, settings: dict) -> dict:
+def _schemes(
+    args: argparse.Namespace, model: LanguageModel, chars: str, settings: dict[str, Any]
+) -> dict[str, Any]:
     """Every scheme of our engine."""
     backend = choose_backend(model)[0]
     systems = load.schemes(model, backend=BACKENDS[backend], running=RUNNING)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..config import SIZES, check_int
+from ..config import SIZES, ParameterError, check_int
 from ..console import STOPS, interrupt, received, stop_code
 from ..files import (
     KEEPER,
@@ -83,8 +83,10 @@ class Parser(argparse.ArgumentParser):
 def check_clone() -> None:
     """Raise ValueError where there are no notebooks: a copy that pip installed has none."""
     if not (ROOT / "notebooks").is_dir():
-        what = f"no notebooks/ in {ROOT}, and an installed package has none"
-        raise ValueError(f"{what}: git clone the repository, and run this in it")
+        raise ValueError(
+            f"no notebooks/ in {ROOT}, and an installed package has none: "
+            f"git clone the repository, and run this in it"
+        )
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -228,6 +230,8 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
         if isinstance(error, FileNotFoundError) and error.filename:
             words += ": check the path"
+        if isinstance(error, ParameterError):
+            words = in_options(error, names)
         message = f"error: {words or 'the memory of this machine is full'}"
         code = 2
     except RuntimeError as error:
@@ -239,7 +243,7 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         code = 2
     if speaks():
         with suppress(OSError):  # a reader who has left, or a terminal that is gone
-            print(in_options(message, names), file=sys.stderr, flush=True)
+            print(message, file=sys.stderr, flush=True)
     return code
 
 
@@ -252,14 +256,10 @@ def missing(error: ModuleNotFoundError) -> str:
     return f'{package} is not installed: pip install "nanogpt-notebooks[{extra}]"'
 
 
-def in_options(message: str, names: Iterable[str]) -> str:
-    """A library's message in the words of the command line: top_k=0 is --top-k 0 there."""
-
-    def option(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        if name not in names or not (value or "_" in name):  # plain words are words
-            return str(match[0])
+def in_options(error: ParameterError, own: Iterable[str]) -> str:
+    """The error's message, with a command's `own` parameters as options: top_k=0 is --top-k 0."""
+    message = str(error)
+    for name in sorted(set(error.names) & set(own), key=len, reverse=True):  # muon_lr before lr
         option = f"--{name.replace('_', '-')}"
-        return option if value in (None, "True") else f"{option} {value}"
-
-    return re.sub(r"(?<![\w.-])([a-z]\w*)(?:=([^\s:;,]+))?", option, message)
+        message = message.replace(f"{name}=True", option).replace(f"{name}=", f"{option} ")
+    return message

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
         raise ImportError("a cluster or several workers need Ray: pip install '.[ray]'")
     args.checkpoint = weights_for(args, KEEPER)
     job = _job(args)
-    lesson = args.lesson and _lesson(args)
+    lesson = _lesson(args) if args.lesson else None
     with job.opened():
         n = len(job.shards)
         n_done = n - len(job.todo)
@@ -49,9 +49,11 @@ def run(args: argparse.Namespace) -> None:
                     job.keep(number, texts)
                     bar.update()
         except (KeyboardInterrupt, OSError) as error:
-            shards = f"{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}"
-            parts = [str(error), f"{shards}: the same command resumes"]
-            raise type(error)("; ".join(filter(None, parts))) from error
+            reason = f"{error}; " if str(error) else ""
+            raise type(error)(
+                f"{reason}{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}: "
+                f"the same command resumes"
+            ) from error
         print(f"checksum of all texts: {job.checksum()}")
     print(f"written: {args.out}/shards")
 
@@ -63,8 +65,12 @@ def _job(args: argparse.Namespace) -> Job:
     from ..serving.native_steps import choose_backend
 
     saved = load_checkpoint(args.checkpoint)
-    backend, reason = choose_backend(saved.model) if args.backend == "auto" else (args.backend, "")
-    print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}", flush=True)
+    backend = args.backend
+    reason = ""
+    if backend == "auto":
+        backend, reason = choose_backend(saved.model)
+    print(saved)
+    print(f"{backend} steps: {reason}" if reason else f"{backend} steps", flush=True)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
     path = str(real_path(find_weights(args.checkpoint)))
     task = Task(path, saved.sha256, args.max_new_tokens, sampling, backend)
@@ -77,8 +83,10 @@ def _lesson(args: argparse.Namespace) -> LessonWriter:
     from ..series.practice import LessonWriter
 
     if args.workers > 1 or args.cluster or args.greedy or args.top_k or args.top_p:
-        options = "--workers, --cluster, --greedy, --top-k and --top-p"
-        raise ValueError(f"--lesson writes in this process, by your sample: leave out {options}")
+        raise ValueError(
+            "--lesson writes in this process, by your sample: "
+            "leave out --workers, --cluster, --greedy, --top-k and --top-p"
+        )
     return LessonWriter(args.lesson, args.checkpoint, args.temperature)
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..config import check_int
+from ..config import ParameterError, check_int
 from .common import OUTPUTS
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def write_text(args: argparse.Namespace) -> None:
 
     given = [name for name, usual in OF_JOBS.items() if getattr(args, name) != usual]
     if given:
-        raise ValueError(
-            f"{given[0]}={getattr(args, given[0])}: --model writes one text; leave it out"
+        raise ParameterError(
+            f"{given[0]}={getattr(args, given[0])}: --model writes one text; leave it out", given[0]
         )
     if not args.prompt:
         raise ValueError("--model continues a text: add --prompt TEXT")

@@ -13,6 +13,7 @@ from ..cluster.folders import held_run
 from ..config import SIZES, GPTConfig, override
 from ..data import CharTokenizer, load_corpus
 from ..decoder.checkpoint import check_path
+from ..decoder.config import DecoderConfig
 from ..decoder.pack import build_model
 from ..device import Device, pick_device
 from ..files import check_writable
@@ -45,8 +46,10 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
     saved = state_path(out).is_file()
     weights = out.with_name(f"{out.name}.safetensors")
     if saved and not (args.resume or args.overwrite):
-        cure = "--resume resumes it, --overwrite starts a new one, --out PATH names another place"
-        raise ValueError(f"{out} holds a run: {cure}")
+        raise ValueError(
+            f"{out} holds a run: --resume resumes it, --overwrite starts a new one, "
+            f"--out PATH names another place"
+        )
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = build_model(shape, torch.Generator().manual_seed(recipe.seed))
     if trainer.first:
@@ -67,7 +70,7 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
         print(f"the best weights: {weights}; the log: {out}.jsonl")
 
 
-def _configs(args: argparse.Namespace) -> tuple[TrainConfig, GPTConfig]:
+def _configs(args: argparse.Namespace) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
     """The recipe, with what was changed on the command line, and the shape that it wants."""
     recipe, shape = recipe_for(args.recipe, SIZES[_size(args)])
     shape = override(shape, n_head=args.n_head)

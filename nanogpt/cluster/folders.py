@@ -75,5 +75,7 @@ def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:
         raise ValueError(f"{folder} is a file: name a folder")
     others = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
     if others and not is_marked(folder / marker):
-        problem = f"{folder} holds {others[0]}, and this command did not make that folder"
-        raise ValueError(f"{problem}: name a new or an empty one, or pass --overwrite")
+        raise ValueError(
+            f"{folder} holds {others[0]}, and this command did not make that folder: "
+            f"name a new or an empty one, or pass --overwrite"
+        )

@@ -87,8 +87,10 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
                 if number > 10 * MOST:
                     raise ValueError(f"{path} has over {10 * MOST:,} lines: cut it into files")
                 if len(line) > MOST:
-                    cure = "write a prompt in each line"
-                    raise ValueError(f"{path}, line {number} has over {MOST:,} characters: {cure}")
+                    raise ValueError(
+                        f"{path}, line {number} has over {MOST:,} characters: "
+                        f"write a prompt in each line"
+                    )
                 if line.rstrip("\r\n"):
                     yield f"{path}, line {number}: ", line.rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -99,7 +101,8 @@ def _object(line: str) -> str:
     try:
         ((name, prompt),) = json.loads(line).items()
     except (ValueError, AttributeError, RecursionError):
-        name = prompt = None
+        name = None
+        prompt = None
     if name != "prompt" or not isinstance(prompt, str) or not prompt:
         raise ValueError('write {"prompt": "ROMEO:"}, and no other field')
     return prompt
@@ -167,9 +170,11 @@ class Job:
             for name, now in self.about.items():
                 if before.get(name) != now:
                     given = f"--{name.replace('_', '-')} {before.get(name)!r}, not {now!r}"
-                    change = f"began with another value of {OPTIONS.get(name, given)}"
-                    cure = "repeat its command to resume it, or name a new --out"
-                    raise ValueError(f"the job in {self.folder} {change}: {cure}")
+                    raise ValueError(
+                        f"the job in {self.folder} began with another value of "
+                        f"{OPTIONS.get(name, given)}: repeat its command to resume it, "
+                        f"or name a new --out"
+                    )
             digests = self._check_shards()
             write_json(path, self.about)
             lines = [f"{digest}  {name}\n" for name, digest in sorted(digests.items())]

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .. import files
-from ..config import LARGEST, GPTConfig, check_int, check_number, check_type
+from ..config import LARGEST, GPTConfig, ParameterError, check_int, check_number, check_type
 from ..data import CharTokenizer
 from ..model import LanguageModel
 from .config import Activation, DecoderConfig, Norm, Positions, RopeScaling
@@ -191,7 +191,6 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What write_tensors wrote. Raises CheckpointError for a damaged file and for any other."""
-    damaged = "delete it, or fetch it or train again"
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -200,15 +199,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         what, cure = files.identify(path)
         if what:
             raise CheckpointError(f"{path} is {what}, not a checkpoint of ours: {cure}") from error
-        problem = f"{path} is damaged or no safetensors file ({error})"
-        raise CheckpointError(f"{problem}: {damaged}") from error
+        raise CheckpointError(
+            f"{path} is damaged or no safetensors file ({error}): "
+            f"delete it, or fetch it or train again"
+        ) from error
     try:
         meta = dict(json.loads(header["nanogpt"]))
         digest = meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _foreign(path, error) from error
     if digest != _digest(json.dumps(meta), tensors):
-        raise CheckpointError(f"{path} is damaged: its contents do not match its digest; {damaged}")
+        raise CheckpointError(
+            f"{path} is damaged: its contents do not match its digest; "
+            f"delete it, or fetch it or train again"
+        )
     return tensors, meta
 
 
@@ -227,7 +231,7 @@ def check_path(name: str, value: str | Path) -> Path:
     check_type(name, value, (str, Path))
     path = stem(files.user_path(value))
     if path.name in ("", "..") or not os.path.basename(value).startswith(path.name):
-        raise ValueError(f"{name}={str(value)!r}: name a file, without its suffix")
+        raise ParameterError(f"{name}={str(value)!r}: name a file, without its suffix", name)
     return path
 
 
@@ -271,8 +275,10 @@ def _checked_config(path: Path, meta: dict[str, Any]) -> GPTConfig | DecoderConf
         raise _foreign(path, error) from error
     others = meta.get("own_classes")
     if others:
-        cure = "build the model with them, and load its tensors"
-        raise CheckpointError(f"{path} holds a model with classes of its own, {others}: {cure}")
+        raise CheckpointError(
+            f"{path} holds a model with classes of its own, {others}: "
+            f"build the model with them, and load its tensors"
+        )
     return config
 
 
@@ -301,9 +307,13 @@ def _config_of_version_0_2(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
         "rope": False,
         "rope_base": 10_000.0,
         "qk_norm": False,
+        "relu2": False,
+        "bias": True,
+        "n_kv_head": None,
+        "window": None,
+        "sinks": 0,
+        "full_every": 0,
     }
-    plain |= {"relu2": False, "bias": True, "n_kv_head": None, "window": None, "sinks": 0}
-    plain |= {"full_every": 0}
     switches = plain | {name: value for name, value in fields.items() if name != "per_head"}
     if switches.keys() != plain.keys():
         unknown = ", ".join(switches.keys() - plain.keys())
@@ -352,5 +362,7 @@ def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
 
 
 def _foreign(path: Path, error: Exception) -> CheckpointError:
-    cure = "use a checkpoint that this project wrote, or model.load_state_dict for the lecture's"
-    return CheckpointError(f"{path} holds tensors but not our metadata ({error!r}): {cure}")
+    return CheckpointError(
+        f"{path} holds tensors but not our metadata ({error!r}): use a checkpoint that this "
+        f"project wrote, or model.load_state_dict for the lecture's"
+    )

@@ -25,13 +25,15 @@ def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int 
     arXiv 2309.17453). Prefill, decode and any chunk between are the same rule: there is no square
     mask to slice and no "decoding needs no mask". Texts of a batch may be at different positions.
     """
-    q_pos = q_pos[..., :, None]
-    k_pos = k_pos[..., None, :]
-    gap = q_pos - k_pos  # how far back each key lies
-    mask = (gap >= 0) & (k_pos >= 0)
+    # Queries become rows and keys columns, so that one comparison fills the whole (T, S) table.
+    q_pos = q_pos[..., :, None]  # (…, T, 1)
+    k_pos = k_pos[..., None, :]  # (…, 1, S)
+    # A query sees itself and what came before it, and no slot that holds no token yet.
+    mask = (k_pos <= q_pos) & (k_pos >= 0)
     if window is None:
         return mask
-    return mask & ((gap < window) | (k_pos < sinks))
+    # With a window, of these only the near ones and the first of the text.
+    return mask & ((k_pos > q_pos - window) | (k_pos < sinks))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
@@ -54,6 +56,8 @@ def rotation_speeds(
 
     In float64, because float32 loses digits of far positions.
     """
+    # The first pair turns by a radian at each position and tells neighbours apart; each next one is
+    # slower, and the last turns by about 1 / base: it tells far places apart.
     half = head_size // 2
     speed = base ** -(torch.arange(half, dtype=torch.float64, device=device) / half)
     if scaling is None:
@@ -74,6 +78,7 @@ def rotate(x: Tensor, pos: Tensor, c: DecoderConfig) -> Tensor:
     turned depends on the distance between them, and no longer on their positions.
     """
     speeds = rotation_speeds(c.head_size, c.rope_base, c.rope_scaling, x.device)
+    # In float64, then rounded: the angles of far positions are large numbers.
     angle = pos.double()[..., None] * speeds  # (…, T, hs / 2)
     cos = angle.cos().to(x.dtype)
     sin = angle.sin().to(x.dtype)
@@ -82,10 +87,10 @@ def rotate(x: Tensor, pos: Tensor, c: DecoderConfig) -> Tensor:
 
 def turn(x: Tensor, factors: Tensor) -> Tensor:
     """`rotate`, with cos, cos, -sin and sin of the angles known.  (…, hs), (…, 2 hs) -> (…, hs)"""
-    cos, sin = factors.chunk(2, dim=-1)
-    other = x.roll(
-        x.shape[-1] // 2, dims=-1
-    )  # a, b becomes b, a; then a cos - b sin, b cos + a sin
+    cos, sin = factors.chunk(2, dim=-1)  # (cos, cos) and (-sin, sin), each (…, hs)
+    # The halves of x are a and b. Rolled by half their length they are b and a, so the result is
+    # a cos - b sin and b cos + a sin: the point (a, b) turned by the angle.
+    other = x.roll(x.shape[-1] // 2, dims=-1)
     return x * cos + other * sin
 
 
@@ -96,13 +101,14 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, c: DecoderConfig
     """The config's norm over the last dimension, with weights or without.  (…, n) -> (…, n)"""
     if c.norm is Norm.RMS:
         return rms_norm(x, weight, c.norm_eps)
-    return F.layer_norm(x, x.shape[-1:], weight, bias, c.norm_eps)
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, c.norm_eps)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x divided by the root of its mean square, times the weight.  (…, n), (n,) -> (…, n)"""
     if not _by_hand(x):
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
+        return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    # PyTorch's own eps, where the config gives none: the smallest step of the dtype.
     y = _RMSNorm.apply(x, torch.finfo(x.dtype).eps if eps is None else eps)
     return y if weight is None else y * weight
 

@@ -46,25 +46,31 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         B, T, _ = x.shape
         c = self.config
-        pos = pos if pos.ndim == 1 else pos[:, None]  # (B, 1, T): the heads of a text share its own
-        # 1. queries, keys and values of all heads
+        # Texts with positions of their own: (B, T) becomes (B, 1, T), which all heads share.
+        if pos.ndim == 2:
+            pos = pos[:, None]
+        # 1. queries, keys and values of all heads, from one matmul: T rows, the new tokens' only
         qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
-        q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=1)
+        q, k, v = qkv.split_with_sizes([c.n_head, c.kv_heads, c.kv_heads], dim=1)
+        # Normalised, so that no query and no key wins by its length alone.
         if self.query_norm is not None and self.key_norm is not None:
             q = self.query_norm(q)
             k = self.key_norm(k)
         if c.rotary:
             # Before keys are cached: their angles never change. All heads at once, which is faster.
             q, k = rotate(torch.cat([q, k], dim=1), pos, c).split([c.n_head, c.kv_heads], dim=1)
-        # 2. the keys and values of all tokens so far
+        # 2. The cache keeps the new keys and values and returns those of all S tokens so far, with
+        #    their positions. Training reads whole texts, and keeps nothing.
         k_pos = pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
-        # 3. attention; without a cache PyTorch's causal kernel needs no mask, and is faster
+        # 3. Attention. If all keys are the new tokens' own, as without a cache or in a prefill,
+        #    PyTorch's causal kernel needs no mask and is faster. Otherwise positions say who sees
+        #    whom.
         causal = k_pos is pos and self.is_causal()
         mask = None if causal else self.visible(pos, k_pos, self.window, c.sinks)  # (T, S)
         y = self.attend(q, k, v, mask, self.attn_dropout if self.training else 0.0)
-        # 4. mix the heads
+        # 4. mix the heads, whose hs numbers stand side by side: (B, H, T, hs) -> (B, T, H hs)
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, -1)))
 
     def is_causal(self) -> bool:
@@ -106,6 +112,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         c = self.config
+        # Each token by itself. With gates, half of the numbers decide how much of the others
+        # passes.
         h = self.up(x)
         if c.gated:
             gate, h = h.chunk(2, dim=-1)
@@ -131,7 +139,10 @@ class Block(nn.Module):
         self.ln2 = build_norm(config, config.n_embd)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        # x is added to, never replaced: what a block does not touch reaches the next one unchanged.
+        # 1. communication: the only place where a token learns of others, and the only one cached
         x = x + self.sa(self.ln1(x), pos)
+        # 2. computation: each token works on what it has gathered
         return x + self.ffwd(self.ln2(x))
 
 
@@ -178,23 +189,27 @@ class Decoder(LanguageModel):
         """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
 
         `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 if None. They must
-        be given while a KV cache is on: (B, T) if each text has its own. With `last`, 1 to T, the
-        logits of the last tokens only, (B, last, V). Raises ValueError for no tokens, for a missing
-        position, for positions out of order and for one past the position table, and IndexError
-        (on a CPU) for a token that the vocabulary does not have.
+        be given while a KV cache is on: (B, T) if each text has its own. With `last`, the logits
+        of the last tokens only, (B, last, V). Raises ValueError for no tokens, for a missing
+        position, for positions out of order, for one past the position table and for a `last` that
+        is not in [1, T], and IndexError (on a CPU) for a token that the vocabulary does not have.
         """
         pos = self.checked_positions(idx, pos)
         if last is not None:
             check_int("last", last, 1, idx.shape[1])
+        # 1. what each token is and, unless positions are rotary, where
         x = self.token_embedding_table(idx)  # (B, T, C)
         if self.position_embedding_table is not None:
             x = x + self.position_embedding_table(pos)
         if self.embed_norm is not None:
             x = self.embed_norm(x)
+        # 2. every block lets tokens look back, then think; each has one cache for all its heads
         for block in self.blocks:
             x = block(x, pos)
+        # 3. A score for each token that may come next. After a prompt only the last row is needed,
+        #    and with a large vocabulary the head is the largest matrix.
         if last is not None:
-            x = x[:, x.shape[1] - last :]
+            x = x[:, -last:]
         logits = self.lm_head(self.ln_f(x))  # (B, T, V)
         cap = self.config.logit_softcap
         if cap is not None:
@@ -221,6 +236,8 @@ class Decoder(LanguageModel):
         heads = qkv.split(c.head_size)
         keys = heads[c.n_head : c.n_head + c.kv_heads]
         values = heads[c.n_head + c.kv_heads :]
+        # The lecture makes a head at a time: key, query, value. Of heads that share a key and a
+        # value, the first one draws them.
         ordered = []
         for h in range(c.n_head):
             shared, first = divmod(h, c.group)

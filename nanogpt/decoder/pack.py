@@ -155,11 +155,13 @@ def _layer(block: torch.nn.Module) -> Layer:
     heads = getattr(attention, "heads", None)
     if heads is None:
         qkv = _affine(attention.qkv)
-        up, down = block.ffwd.up, block.ffwd.down
+        up = block.ffwd.up
+        down = block.ffwd.down
     else:
         parts = ("query", "key", "value")
         qkv = Affine(_joined([getattr(head, part).weight for part in parts for head in heads]))
-        up, down = block.ffwd.net[0], block.ffwd.net[2]
+        up = block.ffwd.net[0]
+        down = block.ffwd.net[2]
     return Layer(
         norm1=_affine(block.ln1),
         qkv=qkv,

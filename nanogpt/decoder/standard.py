@@ -82,9 +82,8 @@ class Expected(NamedTuple):
     kind: type
     names: frozenset[str]  # of all its attributes
     settings: list[tuple[str, object]]  # plain attributes that its arithmetic reads
-    shapes: list[
-        tuple[str, tuple[int, ...] | None]
-    ]  # of its parameters; None: it has none of that name
+    # Of its parameters; None: it has none of that name.
+    shapes: list[tuple[str, tuple[int, ...] | None]]
     children: tuple[str, ...]
 
 

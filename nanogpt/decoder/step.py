@@ -110,23 +110,29 @@ def step(
 
     `places` are the rows of `Weights.positions` at the tokens' positions.
     """
-    # 1. what each token means, and where it is
+    # 1. What each token means, and where it is. Learned positions are added here; rotary ones turn
+    #    queries and keys in every layer.
     x = F.embedding(tokens, w.tokens)  # (…, C)
     if not c.rotary:
         x = x + places
     if c.embed_norm:
         x = norm(x, *w.embed_norm, c)
+    heads = [c.n_head, c.kv_heads, c.kv_heads]  # of queries, keys and values
     for i, layer in enumerate(w.layers):
-        # 2. attention: queries look at the keys of all tokens so far
+        # 2. attention: the queries of the new tokens look at the keys of all tokens so far
         u = norm(x, *layer.norm1, c)
         qkv = linear(u, *layer.qkv).unflatten(-1, (-1, c.head_size))  # (…, H + 2 Hkv, hs)
-        q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=-2)
+        q, k, v = qkv.split_with_sizes(heads, dim=-2)
+        # Normalised, so that no query and no key wins by its length alone.
         if c.qk_norm:
             q = rms_norm(q, layer.query_norm.weight, c.norm_eps)
             k = rms_norm(k, layer.key_norm.weight, c.norm_eps)
+        # Turned before they are kept: a key's angle is that of its own position, for good.
         if c.rotary:
             q = turn(q, places[..., None, :])
             k = turn(k, places[..., None, :])
+        # `attend` keeps the new keys and values, and gathers values from all that are kept. How and
+        # where, the caller knows; the projection mixes the heads.
         x = x + linear(attend(i, q, k, v), *layer.proj)
         # 3. the feed-forward part: each token by itself
         h = linear(norm(x, *layer.norm2, c), *layer.up)
@@ -137,7 +143,7 @@ def step(
             h = activate(h, c.activation)
         x = x + linear(h, *layer.down)
     # 4. a score for each token that may come next
-    logits = linear(norm(x, *w.norm, c), *w.head)
+    logits = linear(norm(x, *w.norm, c), *w.head)  # (…, V)
     if c.logit_softcap is not None:
         logits = c.logit_softcap * (logits / c.logit_softcap).tanh()
     return logits
@@ -172,11 +178,14 @@ def _rotations(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
+    # Kept for callers in any mode. The angles are in float64, since those of far positions are
+    # large numbers, of which float32 would lose the digits that count.
     with torch.inference_mode(False), torch.no_grad():
         speeds = rotation_speeds(head_size, base, scaling, device)
         angle = torch.arange(length, device=device).double()[:, None] * speeds
         cos = angle.cos().to(dtype)
         sin = angle.sin().to(dtype)
+        # As `turn` takes them: cosines for both halves of a head, then sines with their signs.
         return torch.cat([cos, cos, -sin, sin], dim=-1)
 
 
@@ -188,9 +197,12 @@ def buffers(c: DecoderConfig, batch: int, capacity: int, **kind: Any) -> Buffers
 
 def attend_written(caches: Buffers, start: int, end: int, c: DecoderConfig) -> Attend:
     """Attention of the tokens at positions start … end - 1 over static `buffers`."""
+    # Which keys each token sees depends on the layer's window only: one mask for each window.
     masks = {w: chunk_mask(start, end, w, c.sinks, caches[0][0].device) for w in windows(c)}
 
     def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # The buffers are (B, Hkv, capacity, hs), the new rows (B, T, Hkv, hs): write them into the
+        # slots of their own positions, and attend to all slots written so far.
         keys, values = caches[i]
         keys[:, :, start:end] = k.transpose(1, 2)
         values[:, :, start:end] = v.transpose(1, 2)
@@ -212,6 +224,7 @@ def chunk_mask(
     A single token sees all keys, and PyTorch calls a prefill causal. A chunk at a later start is
     neither: PyTorch's causal kernel would align its first query with the first key.
     """
+    # A text that is no longer than the window is seen whole, as if there were no window.
     whole = window is None or end <= window
     if whole and (end - start == 1 or start == 0):
         return end - start > 1
@@ -230,6 +243,8 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | bool) -> T
         rows = q.view(B, Hkv, H // Hkv, hs)
         allowed = None if mask is False else mask
         return F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed).reshape(B, 1, H * hs)
+    # Several queries see different keys each, and the kernel wants as many heads of keys as of
+    # queries: copy the shared ones. In decoding T is 1, and nothing is copied.
     q = q.transpose(1, 2)  # (B, H, T, hs)
     if Hkv != H:
         k = k.repeat_interleave(H // Hkv, dim=1)

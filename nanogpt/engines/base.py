@@ -8,7 +8,6 @@ also while they train.
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import time
@@ -193,18 +192,6 @@ def check_float32(weights: Iterable[Tensor]) -> None:
                 f"a weight is a {type(weight).__name__} of {weight.dtype}, and this engine reads "
                 f"plain float32 from memory: cast the whole model"
             )
-
-
-def check_numbers(weights: Iterable[Tensor]) -> None:
-    """Raises ValueError for a weight that is NaN or +inf: native code computes with numbers only.
-
-    -inf is one: as a bias of the head it is a token that never comes.
-    """
-    sums = torch.stack([weight.sum() for weight in weights])  # one pass over the weights
-    if not (sums < math.inf).all():
-        raise ValueError(
-            "a weight is NaN or infinite, and native code computes with numbers only: use Flat"
-        )
 
 
 def _changed_torch(engine: type[Engine], device: torch.device) -> Refusal | None:

@@ -108,7 +108,7 @@ class Pass {
     if (m.shape.bits == 8) work.units.resize(CHUNK);
     work.attention.queries.resize(QUERIES * head_size);
     work.attention.scores.resize(QUERIES * TILE * LANES);
-    work.attention.out.resize(QUERIES * 2 * value_size);
+    work.attention.out.resize(QUERIES * MOST_SPLIT * value_size);
   }
 
   // Logits of the rows that want them; keys and values of all go to the cache.
@@ -317,6 +317,7 @@ static void read_rows(const Decoder &m, const Cache &cache, Work &work) {
 
 extern "C" int64_t lanes() { return LANES; }
 extern "C" int64_t group_size() { return GROUP; }
+extern "C" int64_t are_numbers(const float *x, int64_t n) { return all_below_infinity(x, n); }
 extern "C" void *new_work() { return new Work; }
 extern "C" void delete_work(void *work) { delete (Work *)work; }
 

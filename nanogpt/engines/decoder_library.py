@@ -113,6 +113,7 @@ def decoder_library() -> ctypes.CDLL:
     signatures = {
         "lanes": (INT, []),
         "group_size": (INT, []),
+        "are_numbers": (INT, [POINTER, INT]),
         "new_work": (POINTER, []),
         "delete_work": (None, [POINTER]),
         "use_huge_pages": (None, [POINTER, INT]),
@@ -291,3 +292,18 @@ def weights_of(w: Weights) -> Iterable[Tensor]:
     for affine in affines:
         tensors += affine
     return [t for t in tensors if t is not None]
+
+
+def check_numbers(weights: Iterable[Tensor]) -> None:
+    """Raises ValueError for a weight that is NaN or +inf: native code computes with numbers only.
+
+    Weights are float32 on the CPU. -inf is a number: as a bias of the head it is a token that never
+    comes.
+    """
+    lib = decoder_library()
+    for weight in weights:
+        weight = weight.contiguous()
+        if not lib.are_numbers(weight.data_ptr(), weight.numel()):
+            raise ValueError(
+                "a weight is NaN or infinite, and native code computes with numbers only: use Flat"
+            )

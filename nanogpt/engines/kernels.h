@@ -330,6 +330,17 @@ ONE_COPY float round_row(const float *x, int64_t n, int16_t *codes, int64_t padd
 
 // ---------------------------------------------------------------- packing
 
+// Whether all n numbers are below +inf, so none is NaN.
+static bool all_below_infinity(const float *x, int64_t n) {
+  ints below = ints{} - 1;
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) below &= load(x + i) < all(INFINITY);
+  bool all_below = true;
+  for (int lane = 0; lane < LANES; lane++) all_below &= below[lane] != 0;
+  for (; i < n; i++) all_below &= x[i] < INFINITY;
+  return all_below;
+}
+
 #if defined(__AVX2__)
 // Eight numbers of eight rows, `stride` apart, become eight columns, LANES apart.
 INLINE void transpose(const float *rows, int64_t stride, float *columns) {
@@ -563,6 +574,7 @@ struct HeadCache {
 
 constexpr int TILE = 128 / LANES;  // panels of keys that are read at a time
 constexpr int QUERIES = 48;        // rows of queries that share a tile
+constexpr int MOST_SPLIT = 4;      // sums of a value that are added at the end
 
 // One panel of a tile: LANES positions from `first` on, of which `count` are in use.
 struct KeyPanel {
@@ -585,12 +597,13 @@ struct Sight {
 
 // Lanes of a panel that a query sees: -1 in each, else 0.
 INLINE ints seen_lanes(const Sight &sight, const KeyPanel &p) {
-  ints lanes;
-  for (int i = 0; i < LANES; i++) {
-    const int64_t pos = p.first + i;
-    lanes[i] = -(i < p.count && pos <= sight.last && (pos >= sight.from || pos < sight.sinks));
-  }
-  return lanes;
+  ints lane;
+  for (int i = 0; i < LANES; i++) lane[i] = i;
+  auto inside = [&](int64_t pos) {  // as a lane of this panel, or one beside it
+    return (int32_t)std::max<int64_t>(-1, std::min<int64_t>(LANES, pos - p.first));
+  };
+  const int32_t end = std::min(p.count, inside(sight.last) + 1);
+  return (lane < end) & ((lane >= inside(sight.from)) | (lane < inside(sight.sinks)));
 }
 
 // scores (R, …) of R queries with P panels.
@@ -609,8 +622,8 @@ INLINE void score(const float *q, int64_t head_size, const KeyPanel *panels, flo
 }
 
 // out = factors · out + shares times values, for R queries, over n panels and P registers of every
-// value. If SPLIT is 2, even and odd positions have sums of their own, (rows, SPLIT, value_size), so
-// that fewer operations wait for one another. COUNT positions of a panel are read; 0: `count`.
+// value. Position i goes to sum i % SPLIT of (rows, SPLIT, value_size), so that fewer operations wait
+// for one another. COUNT positions of a panel are read; 0: `count`.
 template <int R, int P, int SPLIT, int COUNT>
 INLINE void gather(const float *shares, const KeyPanel *panels, int n, int count,
                    int64_t value_size, int64_t column, const float *factors, float *out) {
@@ -636,7 +649,8 @@ INLINE void gather(const float *shares, const KeyPanel *panels, int n, int count
       int i = 0;
       for (; i + SPLIT <= count; i += SPLIT)
         UNROLL for (int s = 0; s < SPLIT; s++) position(i + s, sums[s]);
-      if (i < count) position(i, sums[0]);
+      UNROLL for (int s = 0; s < SPLIT; s++)
+        if (i + s < count) position(i + s, sums[s]);
     }
   }
   for (int s = 0; s < SPLIT; s++)
@@ -649,7 +663,7 @@ INLINE void gather(const float *shares, const KeyPanel *panels, int n, int count
 struct AttentionWork {
   std::vector<float> queries;  // (rows, head_size), divided by √head_size
   std::vector<float> scores;   // (rows, TILE · LANES)
-  std::vector<float> out;      // (rows, 2, value_size)
+  std::vector<float> out;      // (rows, MOST_SPLIT, value_size)
   Sight sights[QUERIES];       // in the order of their positions
   float tops[QUERIES];         // the largest score so far
   float factors[QUERIES];
@@ -688,7 +702,7 @@ ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &
 // no value is read: an earlier sequence may have left anything there.
 template <int SPLIT>
 static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work) {
-  constexpr int ROWS = SPLIT == 2 && REGISTERS == 16 ? 3 : MOST_ROWS;
+  constexpr int ROWS = std::min(MOST_ROWS, REGISTERS == 16 ? 6 / SPLIT : 24 / SPLIT);
   const int64_t size = cache.value_size;
   const int64_t columns = size / LANES;
   const int64_t per_block = cache.panels_per_block();
@@ -790,21 +804,26 @@ static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work)
     float *out = work.out.data() + r * SPLIT * size;
     for (int64_t i = 0; i < size; i += LANES) {
       vec sum = load(out + i);
-      if (SPLIT == 2) sum += load(out + size + i);
+      for (int s = 1; s < SPLIT; s++) sum += load(out + s * size + i);
       store(out + i, sum * inverse);
     }
   }
 }
 
-// Even and odd positions are summed apart if a value has too few registers to keep the processor
-// busy. Returns the numbers from one row of work.out to the next.
+// If a value has too few registers to keep the processor busy, its positions are split over several
+// sums. Returns the numbers from one row of work.out to the next.
 static int64_t attend(const HeadCache &cache, int64_t n, AttentionWork &work) {
-  if (cache.value_size / LANES < 6) {
+  const int64_t columns = cache.value_size / LANES;
+  if (columns >= 6) {
+    attend_tiles<1>(cache, n, work);
+    return cache.value_size;
+  }
+  if (columns > 2 || REGISTERS == 16) {
     attend_tiles<2>(cache, n, work);
     return 2 * cache.value_size;
   }
-  attend_tiles<1>(cache, n, work);
-  return cache.value_size;
+  attend_tiles<4>(cache, n, work);
+  return 4 * cache.value_size;
 }
 
 // ---------------------------------------------------------------- sampling

@@ -20,7 +20,7 @@ from ..decoder.config import DecoderConfig, decoder_config
 from ..decoder.pack import flatten
 from ..model import LanguageModel
 from ..sampling import SamplingParams
-from .base import Engine, check_float32, check_numbers, require_float32_cpu
+from .base import Engine, check_float32, require_float32_cpu
 from .compiled import Compiled
 from .decoder_library import (
     FLOAT,
@@ -29,6 +29,7 @@ from .decoder_library import (
     CTurn,
     Packed,
     Work,
+    check_numbers,
     decoder_library,
     helpers_library,
     up,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -65,14 +66,15 @@ print(tokenizer.decode(tokens[0]))
 - Prompt and answer together must fit into {c.block_size} characters.
 """
 
-Exported = tuple[dict, dict[str, Tensor]]
+State = dict[str, Tensor]
+Exported = tuple[dict[str, Any], State]  # config.json, and the tensors
 
 
 class ExportError(ValueError):
     """A model or a folder that cannot be used; the message names what is in the way."""
 
 
-def form_of(config: GPTConfig | DecoderConfig) -> Callable[[dict, DecoderConfig], Exported]:
+def form_of(config: GPTConfig | DecoderConfig) -> Callable[[State, DecoderConfig], Exported]:
     """`opt` or `nanochat`, whichever holds this shape. Raises ExportError naming what has none."""
     more = beyond_lecture(config)
     free = {name: x for name, x in more.items() if name not in {*MODERN, "rope_base", "n_kv_head"}}
@@ -95,40 +97,50 @@ def exported(model: LanguageModel) -> Exported:
         d = fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
         state["ln_f.bias"] = (state["ln_f.bias"] + d).float()
     c = decoder_config(model.config)
-    config, tensors = form(state, c)
-    config |= {"vocab_size": c.vocab_size, "hidden_size": c.n_embd, "num_hidden_layers": c.n_layer}
-    config |= {"num_attention_heads": c.n_head, "max_position_embeddings": c.block_size}
-    config |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    config |= {"tie_word_embeddings": False, "dtype": "float32"}
+    own, tensors = form(state, c)
+    config = {
+        **own,
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.n_embd,
+        "num_hidden_layers": c.n_layer,
+        "num_attention_heads": c.n_head,
+        "max_position_embeddings": c.block_size,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+    }
     return config, {name: w.contiguous().clone() for name, w in tensors.items()}
 
 
 def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     """The vector d by which a bias of the head moves into the norm before it.  (V, C), (V,) -> (C,)
 
-    OPT has no bias in its head. The head's input is norm(x) · g + b, so W d is
-    added to the logits when d is added to b. Softmax does not see a constant, so W d = bias + λ1 is
-    enough. That has a solution for any bias where V <= C + 1. Raises ExportError where there is
-    none but for rounding. float64.
+    OPT has no bias in its head. The head's input is norm(x) · g + b, so W d is added to the logits
+    when d is added to b. Softmax does not see a constant, so W d = bias + λ1 is enough. That has a
+    solution for any bias where V <= C + 1. Raises ExportError where there is none but for rounding.
+    float64.
     """
     V, C = weight.shape
     target = bias.double()
     system = torch.cat([weight.double(), -torch.ones(V, 1, dtype=torch.float64)], dim=1)
-    solution = torch.linalg.lstsq(system, target[:, None], driver="gelsd").solution[:, 0]
+    found = torch.linalg.lstsq(system, target[:, None], driver="gelsd")
+    solution: Tensor = found.solution[:, 0]
     residual = float((system @ solution - target).abs().max())
     if residual > RESIDUAL * max(1.0, float(solution.abs().max())):
-        reason = (
-            f"logits would be {residual:.2g} off; it does with {C + 1} characters at most, not {V}"
+        raise ExportError(
+            f"the head's bias does not move into the last norm: logits would be {residual:.2g} "
+            f"off; it does with {C + 1} characters at most, not {V}"
         )
-        raise ExportError(f"the head's bias does not move into the last norm: {reason}")
     return solution[:C]
 
 
-def _norm(ours: str, theirs: str, state: dict) -> dict[str, Tensor]:
+def _norm(ours: str, theirs: str, state: State) -> State:
     return {f"{theirs}.{part}": state[f"{ours}.{part}"] for part in ("weight", "bias")}
 
 
-def opt(state: dict, c: DecoderConfig) -> Exported:
+def opt(state: State, c: DecoderConfig) -> Exported:
     """OPTForCausalLM. Its table of positions begins with two rows that no token uses."""
     table = state["position_embedding_table.weight"]
     top = "model.decoder"
@@ -149,11 +161,16 @@ def opt(state: dict, c: DecoderConfig) -> Exported:
         out |= _norm(f"{ours}.ln2", f"{theirs}.final_layer_norm", state)
         out |= _norm(f"{ours}.ffwd.up", f"{theirs}.fc1", state)
         out |= _norm(f"{ours}.ffwd.down", f"{theirs}.fc2", state)
-    form = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "dropout": 0.0}
-    return form | {"ffn_dim": 4 * c.n_embd}, out
+    config = {
+        "architectures": ["OPTForCausalLM"],
+        "model_type": "opt",
+        "dropout": 0.0,
+        "ffn_dim": 4 * c.n_embd,
+    }
+    return config, out
 
 
-def nanochat(state: dict, c: DecoderConfig) -> Exported:
+def nanochat(state: State, c: DecoderConfig) -> Exported:
     """NanoChatForCausalLM, without its soft cap on logits.
 
     It rotates by -θ where we rotate by θ. The second coordinate of each point, negated in queries
@@ -176,7 +193,7 @@ def nanochat(state: dict, c: DecoderConfig) -> Exported:
         out[f"{theirs}.self_attn.o_proj.weight"] = state[f"{ours}.sa.proj.weight"]
         out[f"{theirs}.mlp.fc1.weight"] = state[f"{ours}.ffwd.up.weight"]
         out[f"{theirs}.mlp.fc2.weight"] = state[f"{ours}.ffwd.down.weight"]
-    return {
+    config = {
         "architectures": ["NanoChatForCausalLM"],
         "model_type": "nanochat",
         "intermediate_size": 4 * c.n_embd,
@@ -184,13 +201,14 @@ def nanochat(state: dict, c: DecoderConfig) -> Exported:
         "rms_norm_eps": torch.finfo(torch.float32).eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": c.rope_base},
         "final_logit_softcapping": None,
-    }, out
+    }
+    return config, out
 
 
 # ------------------------------------------------------------------ the folder
 
 
-def write_folder(saved: Checkpoint, folder: Path) -> dict:
+def write_folder(saved: Checkpoint, folder: Path) -> dict[str, Any]:
     """Export a checkpoint into `folder` and return its config.json.
 
     An earlier export there is replaced, file by file, each whole. Raises ExportError for a model
@@ -214,7 +232,7 @@ def write_folder(saved: Checkpoint, folder: Path) -> dict:
     return config
 
 
-def _files(saved: Checkpoint, config: dict) -> dict:
+def _files(saved: Checkpoint, config: dict[str, Any]) -> dict[str, str | dict[str, Any]]:
     """All files but the weights and the list, by name: text, or data for JSON."""
     block = saved.model.config.block_size
     nothing = {key: None for key in config if key.endswith("_token_id")}
@@ -231,7 +249,7 @@ def _files(saved: Checkpoint, config: dict) -> dict:
     }
 
 
-def tokenizer(chars: str) -> dict:
+def tokenizer(chars: str) -> dict[str, Any]:
     """tokenizer.json: each character a word, joined without blanks; an unknown one is an error."""
     pattern = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated"}
     vocabulary = {char: i for i, char in enumerate(chars)}

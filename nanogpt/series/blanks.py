@@ -16,9 +16,11 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
+from dataclasses import dataclass
+from types import CodeType, FrameType, FunctionType
+from typing import Any
 
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
 FIRST_LINE = "# @title The solution, filled in by a run without a reader"
@@ -29,14 +31,24 @@ SHORT = 60  # characters that a message quotes
 SECONDS = 60  # that an answer may be judged: a right one takes less than one
 PATIENCE = 5  # times as long by the clock, on a machine that has more to do
 
+Answer = Callable[..., Any]  # a reader's function or class
+Problem = Callable[[Any], str | None]  # of an answer: what is wrong with it, in a sentence, or None
+
 
 class TooLong(BaseException):
     """A loop that does not end; no `except Exception` of the reader's holds it back."""
 
 
-def judge(
-    problem: Callable[[object], str | None], answer: Callable, *, body: Callable | None = None
-) -> bool:
+@dataclass
+class Call:
+    """A call of the learner's function."""
+
+    arguments: tuple[Any, ...]
+    returned: bool = False  # whether it came to a result
+    result: Any = None
+
+
+def judge(problem: Problem, answer: Answer, *, body: Answer | None = None) -> bool:
     """Whether the learner's answer is right; prints that, or the objection to it.
 
     `problem(answer)` tries it and returns None, or one sentence that names a mistake and its place.
@@ -45,13 +57,15 @@ def judge(
     the result of the learner's code.
     """
     objection = wrong(problem, answer, body=body)
-    right = f"Right: {getattr(answer, '__name__', 'it')} does what it should."
-    print(f"Not yet: {objection}" if objection else right)
+    if objection:
+        print(f"Not yet: {objection}")
+    else:
+        print(f"Right: {getattr(answer, '__name__', 'it')} does what it should.")
     return not objection
 
 
 @contextmanager
-def limit(seconds: float, words: str):
+def limit(seconds: float, words: str) -> Iterator[None]:
     """Around code of a reader's: raise TooLong after so many seconds, where a signal can do that.
 
     They are seconds of computing: by the clock it may take PATIENCE times as long. A signal comes
@@ -62,7 +76,7 @@ def limit(seconds: float, words: str):
         yield
         return
 
-    def stop(number, frame):
+    def stop(number: int, frame: FrameType | None) -> None:
         waited = time.monotonic() - begun
         if time.process_time() - computed < seconds and waited < PATIENCE * seconds:
             signal.setitimer(signal.ITIMER_REAL, max(0.01, seconds / 10))
@@ -83,13 +97,13 @@ def limit(seconds: float, words: str):
 
 
 def wrong(
-    problem: Callable, answer: Callable, *, body: Callable | None = None, name: str = ""
+    problem: Problem, answer: Answer, *, body: Answer | None = None, name: str = ""
 ) -> str | None:
     """The objection to an answer, as `judge` prints it; None where it is right."""
     name = name or getattr(answer, "__name__", "it")
     if _is_empty(body or answer):
         return f"{name} is still empty. Write its body, run its cell, then run this one."
-    calls: list = []  # of the learner's function: (arguments,), and the result if it came to one
+    calls: list[Call] = []
     try:
         with limit(SECONDS, f"judging your {name} has come to no end"):
             noted = _noted(answer, calls) if isinstance(answer, FunctionType) else answer
@@ -100,12 +114,12 @@ def wrong(
         raise
     except BaseException as error:
         objection = _where(error, body or answer, calls)
-    if objection and calls and all(call[1:] and call[1] is None for call in calls):
+    if objection and calls and all(call.returned and call.result is None for call in calls):
         objection = f"{objection.rstrip('.')}. It returned None: does it end with `return`?"
     return objection
 
 
-def _is_empty(function: Callable) -> bool:
+def _is_empty(function: Answer) -> bool:
     """Whether a function has no body but a docstring, `pass` or `...`."""
     if not isinstance(function, FunctionType):
         return False
@@ -114,32 +128,34 @@ def _is_empty(function: Callable) -> bool:
     return {step.opname for step in steps} <= EMPTY and values <= {None}
 
 
-def _noted(function: Callable, calls: list) -> Callable:
-    """The function, which adds the arguments and the result of each call to `calls`."""
+def _noted(function: FunctionType, calls: list[Call]) -> Answer:
+    """The function, which adds each of its calls to `calls`."""
 
     @functools.wraps(function)
-    def noted(*args, **kwargs):
-        calls.append((args,))
-        result = function(*args, **kwargs)
-        calls[-1] = args, result
-        return result
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        call = Call(args)
+        calls.append(call)
+        call.result = function(*args, **kwargs)
+        call.returned = True
+        return call.result
 
     return noted
 
 
-def _where(error: BaseException, function: Callable, calls: list) -> str:
+def _where(error: BaseException, function: Answer, calls: list[Call]) -> str:
     """An exception as one sentence, with the last line of the learner's own code on its way."""
     words = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    code = getattr(inspect.unwrap(function), "__code__", None)  # below decorators
+    code: CodeType | None = getattr(inspect.unwrap(function), "__code__", None)  # below decorators
+    path = code.co_filename if code else None
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if code and frame.filename == code.co_filename]
-    line = linecache.getline(code.co_filename, lines[-1]).strip() if lines else ""
+    own = [frame for frame in frames if frame.filename == path]
+    line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip() if own else ""
     at = f", in the line `{line}`" if line else ""
     if calls:
-        given = ", ".join(map(repr, calls[-1][0]))
+        given = ", ".join(map(repr, calls[-1].arguments))
         if len(given) <= SHORT:
             at += f", for {function.__name__}({given})"
-    if lines or not (calls and calls[-1][1:]):
+    if own or not (calls and calls[-1].returned):
         return f"your code raised {words}{at}."
-    result = f"{calls[-1][1]!r}".partition("\n")[0][:SHORT]
+    result = f"{calls[-1].result!r}".partition("\n")[0][:SHORT]
     return f"the check cannot use what your code returned, {result} ({words}){at}."

@@ -12,13 +12,16 @@ import html
 import io
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ..config import GPTConfig
 from ..decoder.checkpoint import Checkpoint
+from ..decoder.pack import unpack_heads
 from ..files import check_file, sha256, write_whole
 from ..model import GPT
 from ..sampling import draw_noise
@@ -30,6 +33,7 @@ from .plots import style
 from .plots.canvas import note, page, page_width
 from .proof import CACHES
 from .session import Run
+from .solutions import Scope, blanks
 
 SEEDS = 5  # models and texts that the referee tries
 TOKENS = 160  # of the text on the page
@@ -99,7 +103,7 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
         raise mine.LessonError(f"no certificate, the referee finds a {worst.bugs[0]}")
     if worst.verdict not in VERDICT:
         raise mine.LessonError(f"no certificate, the referee cannot decide: {worst}")
-    rest = ", ".join(name for name in mine.blanks() if name not in lesson.yours)
+    rest = ", ".join(name for name in blanks() if name not in lesson.yours)
     ways = sum(len(report.findings) for report in reports)
     return {
         "text": text.strip("\n"),
@@ -116,7 +120,7 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
         "the model": f"{trained.meta['corpus']['name']}, validation loss "
         f"{trained.meta['losses']['val']:.3f}",
         "its weights": trained.sha256,
-        "my code": sha256(lesson.path),
+        "my code": sha256(lesson.path) if lesson.path else "none",
         "to check it": "python -m nanogpt verify certificate",
     }
 
@@ -143,7 +147,7 @@ def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
     verdict = "bug"
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        lesson.say(mine.blanks())
+        lesson.say(blanks())
     lines = [output.getvalue().rstrip()]
     if not lesson.yours:
         if not lesson.broken:
@@ -157,17 +161,18 @@ def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a lesson may call exit(), and TooLong is no Exception
-        cause = f"{type(error).__name__}: {error}"
-        wrong.append(f"BUG: the referee cannot read with your Head: {cause}")
+        wrong.append(
+            f"BUG: the referee cannot read with your Head: {type(error).__name__}: {error}"
+        )
     return lines + wrong, {verdict} | ({"bug"} if lesson.broken or wrong else set())
 
 
-def _words(numbers) -> str:
+def _words(numbers: Iterable[int]) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}"
 
 
-def report_on(scope: dict, seed: int) -> Report:
+def report_on(scope: Scope, seed: int) -> Report:
     """The referee's report on the classes of a lesson, in a small model."""
     shape = GPTConfig(vocab_size=17, block_size=64, n_layer=2, n_head=2, n_embd=16)
     model = GPT(shape, scope["Head"], torch.Generator().manual_seed(seed)).eval()
@@ -184,18 +189,20 @@ def report_on(scope: dict, seed: int) -> Report:
 def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
     """The text of the reader's loop, heads and cache, to the last position of the trained model.
 
-    Raises LessonError where the package's model writes another text without a cache.
+    Raises LessonError where the package's model writes another text without a cache, ValueError
+    for a model that the lecture does not have.
     """
     c = trained.model.config
     device = trained.model.lm_head.weight.device
     n_new = c.block_size
     prompt = torch.zeros(1, 1, dtype=torch.long).to(device)
     noise = draw_noise(n_new, 1, c.vocab_size, torch.Generator().manual_seed(1337)).to(device)
+    lecture = trained.model if isinstance(trained.model, GPT) else unpack_heads(trained.model)
     try:
-        theirs = proof.with_heads(lesson.scope, trained.model)
+        theirs = proof.with_heads(lesson.scope, lecture)
         for name in CACHES:
             tokens = proof.write(lesson.scope, theirs, prompt, noise, lesson.scope[name])
-            if not proof.is_plain(trained.model, prompt, noise, tokens):
+            if not proof.is_plain(lecture, prompt, noise, tokens):
                 raise mine.LessonError(f"no certificate: with {name} the text is another one")
     except (proof.Fault, TooLong) as fault:
         raise mine.LessonError(f"no certificate: {fault}") from None
@@ -212,7 +219,7 @@ def page_of(facts: dict[str, str]) -> str:
 
 
 @style.styled
-def draw(facts: dict[str, str]):
+def draw(facts: dict[str, str]) -> Figure:
     """The page as a picture in a frame, without the end of a long text."""
     small = style.narrow()
     wide = page_width()
@@ -233,9 +240,9 @@ def draw(facts: dict[str, str]):
     for edge, line in ((0.04, 2.4), (0.11, 0.7)):
         size = wide - 2 * edge, height - 2 * edge
         axes.add_patch(Rectangle((edge, edge), *size, fill=False, edgecolor=style.BLUE, lw=line))
-    look = {"family": SERIF, "ha": "center", "linespacing": 1.2}
+    look: style.Look = {"family": SERIF, "ha": "center", "linespacing": 1.2}
     axes.text(wide / 2, 0.35, title, fontsize=19, va="top", **look)
-    panel = {"facecolor": "#f6f6f4", "lw": 0}
+    panel: style.Look = {"facecolor": "#f6f6f4", "lw": 0}
     axes.add_patch(Rectangle((0.3, top + 0.25), wide - 0.6, middle + 0.2, **panel))
     note(axes, 0.45, top + 0.36, text, size=9.5, family=style.MONO)
     y = top + middle + 0.7
@@ -264,12 +271,14 @@ def recomputed(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[st
     """
     facts = facts_at(path)
     if "its weights" not in facts:
-        reason = "is no certificate" if path.is_file() else "is not there"
-        raise mine.LessonError(f"{path} {reason}: the last cell of notebook 06 writes one")
+        raise mine.LessonError(
+            f"{path} {'is no certificate' if path.is_file() else 'is not there'}: "
+            f"the last cell of notebook 06 writes one"
+        )
     weights = facts["its weights"]
     if weights != trained.sha256:
-        need = "".join(c if c.isprintable() else "?" for c in weights[:12])
-        raise mine.LessonError(f"it is of other weights, {need}…: name their checkpoint")
+        digest = "".join(c if c.isprintable() else "?" for c in weights[:12])
+        raise mine.LessonError(f"it is of other weights, {digest}…: name their checkpoint")
     try:
         now = examine(mine.read_lesson(path.with_name("lesson.py")), trained)
     except mine.LessonError as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from IPython.display import display
 
 from ..bench.tables import table
 
 
-def show_source(*objects, fold: str = "") -> None:
+def show_source(*objects: type | Callable[..., Any], fold: str = "") -> None:
     """Show the source of functions and classes as it runs, so that text and code cannot differ."""
     text = "\n\n".join(inspect.getsource(thing).rstrip() for thing in objects)
     show_code(text, "python", fold=fold)
@@ -27,7 +29,7 @@ def show_code(text: str, language: str, *, fold: str = "") -> None:
     _show(block, code)
 
 
-def show_table(rows: list[dict]) -> None:
+def show_table(rows: Sequence[Mapping[str, object]]) -> None:
     """Show rows of equal keys as a table, also where only plain text is read."""
     names = list(rows[0])
     lines = [_markdown_row(names), "|" + "---|" * len(names)]

@@ -14,14 +14,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 import nbformat
 import papermill
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import TraitError
@@ -42,6 +45,8 @@ ENVIRONMENT = {
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a debugger's warning that no reader can use
 }
 
+BeforeCell = Callable[[int, NotebookNode], None]  # the number of a cell from 0, and the cell
+
 _alive: WeakSet[AsyncKernelManager] = WeakSet()
 
 
@@ -52,11 +57,11 @@ class NotebookError(Exception):
 def execute(
     source: Path,
     target: Path,
-    parameters: dict,
+    parameters: dict[str, Any],
     *,
     variables: dict[str, str | None] | None = None,
     timeout: int = 1800,
-    before_cell: Callable = lambda index, cell: None,
+    before_cell: BeforeCell = lambda index, cell: None,
 ) -> None:
     """Run the notebook `source` from the repository's root and write it, normalised, to `target`.
 
@@ -87,7 +92,13 @@ class Strict(NBClientEngine):
     """
 
     @staticmethod
-    def execute_managed_notebook(nb_man, kernel_name, *, options, **_) -> None:
+    def execute_managed_notebook(
+        nb_man: Any,
+        kernel_name: str,
+        *,
+        options: tuple[dict[str, str | None], Path, int, BeforeCell],
+        **_: Any,
+    ) -> None:
         """Run all cells in a new kernel, their outputs into the notebook. Raises NotebookError."""
         variables, target, timeout, before_cell = options
         kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
@@ -118,40 +129,48 @@ papermill_engines.register("nanogpt", Strict)
 class Cells(PapermillNotebookClient):
     """Runs each cell of code after `before_cell(index, cell)`; an error names the cell."""
 
-    before_cell: Callable
+    before_cell: BeforeCell
 
-    def execute_cell(self, cell, index: int, **more):
+    def execute_cell(self, cell: NotebookNode, index: int, **more: Any) -> NotebookNode:
         if cell.cell_type != "code":
             return cell
         try:
             self.before_cell(index, cell)
-            return super().execute_cell(cell, index, **more)
+            done: NotebookNode = super().execute_cell(cell, index, **more)
+            return done
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             if isinstance(error, CellTimeoutError):
-                reason = f" ran longer than {self.timeout} s: give it more with --timeout"
-            elif isinstance(error, DeadKernelError):
-                reason = " killed its kernel: often the memory was too small"
-            else:
-                reason = f": {error.ename}: {str(error.evalue).strip()}".partition("\n")[0]
-            raise NotebookError(f"cell {cell.id!r}{reason}") from error
+                raise NotebookError(
+                    f"cell {cell.id!r} ran longer than {self.timeout} s: "
+                    f"give it more with --timeout"
+                ) from error
+            if isinstance(error, DeadKernelError):
+                raise NotebookError(
+                    f"cell {cell.id!r} killed its kernel: often the memory was too small"
+                ) from error
+            words = f"{error.ename}: {str(error.evalue).strip()}".partition("\n")[0]
+            raise NotebookError(f"cell {cell.id!r}: {words}") from error
 
 
 def kill_all() -> None:
     """End every kernel of this process at once; those that wait for one see that it is dead."""
     for kernel in list(_alive):
-        with suppress(AttributeError, OSError):  # not there yet, or gone by now
-            if kernel.provisioner.pgid and hasattr(os, "killpg"):
-                os.killpg(kernel.provisioner.pgid, signal.SIGKILL)  # with what its cells started
+        started = kernel.provisioner
+        if not isinstance(started, LocalProvisioner) or started.process is None:
+            continue  # it is not there yet, or is gone by now
+        with suppress(OSError):
+            if started.pgid and hasattr(os, "killpg"):
+                os.killpg(started.pgid, signal.SIGKILL)  # with what its cells started
             else:
-                kernel.provisioner.process.kill()
+                started.process.kill()
 
 
-def save(nb, target: Path) -> None:
+def save(nb: NotebookNode, target: Path) -> None:
     """Write an executed notebook, whole and normalised; papermill goes on with `nb` itself."""
     write_whole(target, nbfile.to_text(normalise(deepcopy(nb))).encode())
 
 
-def normalise(nb):
+def normalise(nb: NotebookNode) -> NotebookNode:
     """The executed notebook without the parts that differ between runs: dates, ids, folders."""
     nb.metadata = nbformat.from_dict(METADATA)
     for cell in nb.cells:
@@ -173,12 +192,17 @@ def check_outputs(path: Path) -> None:
         for output in cell.get("outputs", []):
             foreign = sorted(set(output.get("data", {})) - MIMES)
             if foreign:
-                reason = f"{', '.join(foreign)}; every reader sees only {', '.join(sorted(MIMES))}"
-                raise NotebookError(f"cell {cell.id!r} shows {reason}")
+                raise NotebookError(
+                    f"cell {cell.id!r} shows {', '.join(foreign)}; "
+                    f"every reader sees only {', '.join(sorted(MIMES))}"
+                )
             if png_of(output) and not alt_text(output):
-                reason = "shows a picture without alt text: use run.figure(…, alt)"
-                raise NotebookError(f"cell {cell.id!r} {reason}")
+                raise NotebookError(
+                    f"cell {cell.id!r} shows a picture without alt text: use run.figure(…, alt)"
+                )
     size = path.stat().st_size
     if size > MAX_BYTES:
-        reason = f"has {size:,} bytes, over {MAX_BYTES:,}: draw fewer or smaller figures"
-        raise NotebookError(f"the executed notebook {reason}")
+        raise NotebookError(
+            f"the executed notebook has {size:,} bytes, over {MAX_BYTES:,}: "
+            f"draw fewer or smaller figures"
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
 from ..files import PUBLISHED
 
@@ -53,6 +54,6 @@ def published_findings(number: str) -> dict[str, Finding]:
     return {row["name"]: Finding(**row) for row in rows}
 
 
-def as_data(findings: list[Finding]) -> list[dict]:
+def as_data(findings: list[Finding]) -> list[dict[str, Any]]:
     """Findings as plain data, for a notebook's JSON."""
     return [asdict(finding) for finding in findings]

@@ -12,6 +12,7 @@ import json
 import re
 import textwrap
 from pathlib import Path
+from typing import Any, TypedDict
 
 import jinja2
 import mistune
@@ -58,6 +59,43 @@ TEMPLATES = jinja2.Environment(
 )
 
 
+class Heading(TypedDict):
+    """A heading of a page: where a link leads, its HTML, and its level from 1."""
+
+    id: str
+    text: str
+    level: int
+
+
+class Part(TypedDict):
+    """The template's facts on a code cell."""
+
+    source: str
+    note: str | None  # where its code comes from
+    folded: str | None  # the label of its closed fold; None when it is open
+    filled: bool  # whether it is a blank that this run filled in
+    answers: bool  # whether its outputs are folded too, so that a reader guesses first
+    timing: bool
+
+
+class Picture(TypedDict):
+    """A picture of a page. `still` is the first frame of an animation, for want of motion."""
+
+    src: str
+    width: int
+    height: int
+    still: str | None
+
+
+class Cover(TypedDict):
+    """The small picture of a notebook in the index."""
+
+    src: str
+    width: int
+    height: int
+    alt: str
+
+
 class Prose(mistune.HTMLRenderer):
     """Markdown as HTML, for one page. It keeps the headings that it has rendered.
 
@@ -69,20 +107,20 @@ class Prose(mistune.HTMLRenderer):
     def __init__(self, pages: set[str]):
         super().__init__(escape=True)
         self.pages = pages
-        self.headings = []
+        self.headings: list[Heading] = []
         self.markdown = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough"])
 
     def render(self, text: str) -> str:
         """Markdown as HTML, its tables in a box that scrolls."""
         first, *parts = FOLD.split(text)
-        drawn = self.markdown(first)
+        drawn = f"{self.markdown(first)}"
         for summary, inner, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
             drawn += f'<details class="fold">\n<summary>{html.escape(summary)}</summary>\n'
             drawn += f"{self.markdown(inner)}</details>\n{self.markdown(after)}"
         drawn = drawn.replace("<table>", '<div class="table"><table>')
         return drawn.replace("</table>", "</table></div>")
 
-    def heading(self, text: str, level: int, **attrs) -> str:
+    def heading(self, text: str, level: int, **attrs: Any) -> str:
         text = re.sub(r"</?a\b[^>]*>", "", text)  # the heading is a link itself
         words = re.sub(r"<[^>]+>|&\w+;", "", text).lower()
         base = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "part"
@@ -122,7 +160,7 @@ def coloured(code: str, language: str = "python") -> str:
     return f'<div class="listing">{code}</div>\n'
 
 
-def article(nb, prose: Prose, name: str = "", colab: str | None = None) -> str:
+def article(nb: NotebookNode, prose: Prose, name: str = "", colab: str | None = None) -> str:
     """The cells of a notebook as nbconvert draws them, with the template in page/.
 
     `name` and `colab`, the notebook's own, are where a reader fills in a blank.
@@ -145,19 +183,20 @@ def article(nb, prose: Prose, name: str = "", colab: str | None = None) -> str:
             "script_json": script_json,
         },
     )
+    body: str
     body, _ = exporter.from_notebook_node(
-        NotebookNode(nb | {"cells": shown}),
+        NotebookNode({**nb, "cells": shown}),
         {"setup": setup(shown), "judges": judges(shown), "notebook": name, "colab": colab},
     )
     return body
 
 
-def script_json(data) -> str:
+def script_json(data: object) -> str:
     """Data as JSON that stands in a <script>, which no text in it can end."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def moving_kinds(nb) -> list[str]:
+def moving_kinds(nb: NotebookNode) -> list[str]:
     """The kinds of figures on a page that move, each once. Raises ValueError for an unknown one."""
     kinds = set()
     for cell in nb.cells:
@@ -171,18 +210,18 @@ def moving_kinds(nb) -> list[str]:
     return sorted(kinds)
 
 
-def setup(cells: list) -> tuple[str, str] | None:
+def setup(cells: list[NotebookNode]) -> tuple[str, str] | None:
     """The first and last id of the set-up: folded code before the first idea, without a picture."""
-    opening = []
+    opening: list[str] = []
     for cell in cells[1:]:
         folded = cell.cell_type == "code" and part(cell)["folded"]
         if not folded or any(png_of(output) for output in cell.outputs):
             break
-        opening.append(cell.get("id"))
+        opening.append(cell.get("id", ""))
     return (opening[0], opening[-1]) if len(opening) > 1 and opening[0] else None
 
 
-def judges(cells: list) -> list[str]:
+def judges(cells: list[NotebookNode]) -> list[str]:
     """The ids of the cells that judge a blank which this run filled in with the solution."""
     pairs = zip(cells, cells[1:], strict=False)
     return [judge.id for blank, judge in pairs if blank.source.startswith(FILLED)]
@@ -193,13 +232,8 @@ def verdict(text: str) -> str:
     return RIGHT.sub(r"The solution passes its judge: \1 does what it should.", text)
 
 
-def part(cell) -> dict:
-    """The template's facts on a code cell: {source, note, folded, filled, answers, timing}.
-
-    `folded` is the label of its closed fold, None when it is open; `answers` is whether its outputs
-    are folded too, so that a reader guesses first; `filled` is whether it is a blank that this run
-    filled in.
-    """
+def part(cell: NotebookNode) -> Part:
+    """The template's facts on a code cell."""
     note = None
     folded = None
     source = cell.source
@@ -223,32 +257,32 @@ def part(cell) -> dict:
     }
 
 
-def picture(png: str) -> dict:
-    """{src, width, height, still}: of an animation, the first frame, for want of motion."""
+def picture(png: str) -> Picture:
+    """A picture from its PNG in base64."""
     with Image.open(io.BytesIO(base64.b64decode(png))) as image:
         image.load()  # a damaged one is an error here
-        size = {"width": image.width, "height": image.height}
         still = None
         if getattr(image, "n_frames", 1) > 1:
             first = io.BytesIO()
             image.convert("RGB").quantize(64).save(first, "PNG", optimize=True)
             still = URL + base64.b64encode(first.getvalue()).decode()
-    return {"src": URL + png, **size, "still": still}
+        return {"src": URL + png, "width": image.width, "height": image.height, "still": still}
 
 
-def cover(nb, number: str) -> dict | None:
-    """{src, width, height, alt}: the upper part of the figure of COVERS, else of the first; small.
+def cover(nb: NotebookNode, number: str) -> Cover | None:
+    """The upper part of the figure of COVERS, else of the first; small.
 
     As a phone shows it, where there is such a one: its words are large. None without figures.
     """
-    figures = []
+    figures: list[NotebookNode] = []
     for cell in nb.cells:
         figures += filter(png_of, cell.get("outputs", []))
     if not figures:
         return None
     named = [figure for figure in figures if figure_name(figure) == COVERS.get(number)]
     output = [*named, *figures][0]
-    with Image.open(io.BytesIO(base64.b64decode(phone_png(output) or png_of(output)))) as image:
+    png = phone_png(output) or png_of(output) or ""
+    with Image.open(io.BytesIO(base64.b64decode(png))) as image:
         wide, high = image.size
         part = image.convert("RGB").crop((0, 0, wide, min(high, wide * 7 // 8)))
     small = io.BytesIO()
@@ -272,13 +306,13 @@ def promise(text: str) -> str:
     return plain(first[1]) if first else ""
 
 
-def minutes(nb) -> tuple[int, int]:
+def minutes(nb: NotebookNode) -> tuple[int, int]:
     """The minutes that the box of a notebook states: to read, and with the blanks; else 0, 0."""
     numbers = MINUTES.search(nb.cells[0].source)
     return (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
 
 
-def sections(nb, prose: Prose) -> list[list[str]]:
+def sections(nb: NotebookNode, prose: Prose) -> list[list[str]]:
     """A page by heading, as rows of id, heading, text, and the names in its code.
 
     `prose` is one that has rendered nothing yet, so that the ids are those of the page.

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import linear_regression, median
+from typing import Any
 
 from ..config import GPTConfig
-from ..timing import summary
+from ..timing import Summary, summary
+
+Json = dict[str, Any]  # plain data, as it goes to a script
 
 GROUPS = 16  # of neighbouring tokens, at most: one point each
 FAR = 0.25  # from the line, as a share: where half of the times are farther, it says nothing
@@ -30,13 +33,13 @@ DOES = {  # the work of a rung, by the labels of bench.ladder
 }
 
 
-def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, dict]:
+def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> tuple[str, Json]:
     """The cost of a token against its place: the shape that is counted, the times measured.
 
-    `timing` is a duel after a prompt of one token, and `count` is notebook 05's `multiplications`.
-    `line` is the straight line through the points' medians, in seconds: `step` for every step and
-    `each` for every multiplication; half of them are no farther from it than the share `off`. It is
-    None where they lie on no such line, as in a very short text.
+    `timing` is the result of `time_pair` after a prompt of one token, and `count` is notebook 05's
+    `multiplications`. `line` is the straight line through the points' medians, in seconds: `step`
+    for every step and `each` for every multiplication; half of them are no farther from it than the
+    share `off`. It is None where they lie on no such line, as in a very short text.
     """
     W = config.matrix_weights
     L = config.n_layer
@@ -54,19 +57,24 @@ def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, 
     }
 
 
-def _points(without: list[float], cached: list[float]) -> list[dict]:
+def _points(without: list[float], cached: list[float]) -> list[Json]:
     """The gaps of neighbouring places as summaries; the first token has no gap before it."""
     groups = max(1, min(GROUPS, len(cached) // 3))
     cuts = [len(cached) * i // groups for i in range(groups + 1)]
     points = []
     for start, stop in pairwise(cuts):
-        both = {"without": without[start:stop], "with": cached[start:stop]}
-        near = {way: _rounded(summary(gaps)) for way, gaps in both.items()}
-        points.append({"from": start + 2, "to": stop + 1} | near)
+        points.append(
+            {
+                "from": start + 2,
+                "to": stop + 1,
+                "without": _rounded(summary(without[start:stop])),
+                "with": _rounded(summary(cached[start:stop])),
+            }
+        )
     return points
 
 
-def _line(points: list[dict], count: Callable) -> dict | None:
+def _line(points: list[Json], count: Callable[[int, bool], int]) -> Json | None:
     """{step, each, off, n} of the least-squares line; None where it says nothing."""
     counts = []
     seconds = []
@@ -81,7 +89,7 @@ def _line(points: list[dict], count: Callable) -> dict | None:
     return {"step": step, "each": each, "off": off, "n": len(seconds)}
 
 
-def moving_ladder(ladders: list[tuple[str, dict, str]]) -> tuple[str, dict]:
+def moving_ladder(ladders: list[tuple[str, Json, str]]) -> tuple[str, Json]:
     """The rungs of some ladders, each with the parts of a token's time.
 
     A ladder is its name, its result as bench.ladder gives it, and the conditions that it was
@@ -90,7 +98,7 @@ def moving_ladder(ladders: list[tuple[str, dict, str]]) -> tuple[str, dict]:
     return "ladder", {"ladders": [_ladder(*one) for one in ladders]}
 
 
-def _ladder(name: str, result: dict, published: str) -> dict:
+def _ladder(name: str, result: Json, published: str) -> Json:
     limits = result["limits"]
     base = result["rungs"][0]["tokens_per_second"]["median"]
     ends = ("low", "median", "high")
@@ -106,7 +114,7 @@ def _ladder(name: str, result: dict, published: str) -> dict:
     }
 
 
-def _rung(row: dict) -> dict:
+def _rung(row: Json) -> Json:
     about = {"rung": row["rung"], "label": row["label"], "does": DOES.get(row["label"], "")}
     if "speedup" not in row:
         return about | {"unavailable": row.get("unavailable", "not measured")}
@@ -114,6 +122,11 @@ def _rung(row: dict) -> dict:
     return about | {"speedup": row["speedup"], "equal": row["equal"], "split": split}
 
 
-def _rounded(times: dict) -> dict:
+def _rounded(times: Summary) -> Summary:
     """A summary in seconds, to a tenth of a microsecond."""
-    return times | {end: round(times[end], 7) for end in ("low", "median", "high")}
+    return {
+        "median": round(times["median"], 7),
+        "low": round(times["low"], 7),
+        "high": round(times["high"], 7),
+        "n": times["n"],
+    }

@@ -13,16 +13,18 @@ import linecache
 import os
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
+from typing import Any
 
 from ..cluster.folders import held
 from ..files import ROOT, path_in, write_whole
 from . import program, solutions
-from .blanks import FIRST_LINE, judge, limit, wrong
-from .solutions import blanks, execute
+from .blanks import FIRST_LINE, Answer, Problem, judge, limit, wrong
+from .solutions import Scope, blanks, execute
 
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
 SECONDS = 60  # at most, for a lesson's own statements
@@ -51,7 +53,7 @@ def lesson_path() -> Path:
     return (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
 
 
-def kept(problem, answer, *, body=None):
+def kept(problem: Problem, answer: Answer, *, body: Answer | None = None) -> Any:
     """Judge the answer to a blank, and return the code that carries on; says whose it is.
 
     In this order: the answer, where it is right, which is then kept in the lesson; the lesson's own
@@ -69,7 +71,7 @@ def kept(problem, answer, *, body=None):
     return answer
 
 
-def mine(*names: str):
+def mine(*names: str) -> Any:
     """The reader's code from the blanks of earlier notebooks, or the solution; prints which.
 
         Head, KVCache = run.mine("Head", "KVCache")
@@ -85,7 +87,7 @@ def mine(*names: str):
     return objects if len(objects) > 1 else objects[0]
 
 
-def back(number: str, *more: str) -> dict:
+def back(number: str, *more: str) -> Scope:
     """The kept blanks of a notebook, and `more`: after a restart, its first cell brings them back.
 
     The reader's, and prints which; where there are none the solutions, until a blank is filled in.
@@ -100,20 +102,23 @@ def back(number: str, *more: str) -> dict:
 class Lesson:
     """Every name that the notebooks ask for: the reader's where it is right, else the solution."""
 
-    scope: dict
-    written: dict  # the reader's own names as they stand, wrong or not
+    scope: Scope
+    written: Scope  # the reader's own names as they stand, wrong or not
     path: Path | None = None
     yours: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # a line on each that is wrong by now
 
-    def say(self, names, words: str = "{}") -> None:
+    def say(self, names: Collection[str], words: str = "{}") -> None:
         """Print which of these names are wrong by now, and in `words` whose code runs."""
         if not names:
             return
         yours = ", ".join(name for name in names if name in self.yours)
         rest = ", ".join(name for name in names if name not in self.yours)
-        parts = [f"your {yours} from {self.path}"] if yours else []
-        parts += [f"the solution's {rest}"] if rest else []
+        parts = []
+        if yours:
+            parts.append(f"your {yours} from {self.path}")
+        if rest:
+            parts.append(f"the solution's {rest}")
         lines = dict.fromkeys(self.broken[name] for name in names if name in self.broken)
         print(*lines, words.format("; ".join(parts)), sep="\n")
 
@@ -140,7 +145,8 @@ def judged_lesson(text: str = "", path: Path | None = None) -> Lesson:
     module = ModuleType("nanogpt_lesson")
     sys.modules["nanogpt_lesson"] = module
     names = vars(module)
-    names |= solutions.header() | {"__name__": "nanogpt_lesson", "__file__": str(path)}
+    names.update(solutions.header())
+    names.update({"__name__": "nanogpt_lesson", "__file__": str(path)})
     lesson = Lesson(solutions.header(), names, path)
     _judge_all(lesson, text, _run(text, path, names))
     return lesson
@@ -152,24 +158,23 @@ def _judge_all(lesson: Lesson, text: str, stops: str | None) -> None:
     path = lesson.path
     for name, blank in blanks().items():
         answer = written.get(name)
-        missing = answer is None or answer is solutions.scope()[name]
-        objection = None if stops or missing else wrong(blank.problem, answer, name=name)
         if stops:
             lesson.broken[name] = stops
-        elif missing:
+        elif answer is None or answer is solutions.scope()[name]:  # it is missing
             if name in program.written(text) or _defines(text, name):
                 lesson.broken[name] = f"Your {name} is gone from {path}: fill in its blank again."
-        elif objection:
-            lesson.broken[name] = f"Your {name} in {path} is wrong: {objection}"
         else:
-            lesson.yours.append(name)
-            lesson.scope[name] = answer
-            continue
+            objection = wrong(blank.problem, answer, name=name)
+            if objection is None:
+                lesson.yours.append(name)
+                lesson.scope[name] = answer
+                continue
+            lesson.broken[name] = f"Your {name} in {path} is wrong: {objection}"
         execute(blank.solution, f"<the solution of {name}>", lesson.scope)
         written[name] = lesson.scope[name]
 
 
-def _run(text: str, path: Path | None, scope: dict) -> str | None:
+def _run(text: str, path: Path | None, scope: Scope) -> str | None:
     """Execute a lesson; in a line, where and why it stops, if it does."""
     try:
         with limit(SECONDS, "the lesson is not at its end"):
@@ -194,7 +199,7 @@ def _keep(name: str, cell: str) -> str:
     path = lesson_path().resolve()
     earlier = path.with_name("earlier.py")
 
-    def merged():
+    def merged() -> tuple[str, str]:
         old = path.read_text(encoding="utf-8-sig").rstrip() if path.is_file() else ""
         return program.merge((old or program.begin().rstrip()) + "\n", cell, name, [*blanks()])
 
@@ -216,7 +221,7 @@ def _keep(name: str, cell: str) -> str:
     return f"; it is kept in {path}."
 
 
-def _cell(answer, name: str) -> str:
+def _cell(answer: Answer, name: str) -> str:
     """The text of the cell that defined a function or a class; empty where it cannot be found.
 
     A cell with a magic as %%time is not among the files that inspect knows, but in the history.

@@ -18,11 +18,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import nbformat
+from nbformat import NotebookNode
 
 from ..files import ROOT, atomic_path
-from . import (
-    address,
-)
+from . import address
 from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, place, read, title, to_text
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
@@ -98,7 +97,7 @@ def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
     return " · ".join(parts)
 
 
-def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> None:
+def write_cells(nb: NotebookNode, name: str, titles: dict[str, str], repo: str, ref: str) -> None:
     """Make a source notebook as it should be, in place: generated, mirrored, without outputs."""
     for cell in nb.cells:
         keep_metadata(cell)
@@ -147,7 +146,7 @@ def sync(
     readme = root / "README.md"
     if readme.is_file():
         wanted[readme] = with_address(readme.read_text(encoding="utf-8"), repo, ref)
-    wanted |= more or {}
+    wanted.update(more or {})
     differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
     with ExitStack() as files:  # all are written beside the old ones before the first is renamed
         for path in [] if check else differ:
@@ -158,9 +157,9 @@ def sync(
 def with_address(readme: str, repo: str, ref: str) -> str:
     """The text of the README, with the address in its badges and its link to the pages."""
 
-    def with_badge(link: re.Match) -> str:
+    def with_badge(link: re.Match[str]) -> str:
         badge = f"{BADGE}({colab(link[2], repo, ref)}) " if repo else ""
-        return badge + link[1]
+        return f"{badge}{link[1]}"
 
     owner, _, name = repo.partition("/")
     pages = f"https://{owner.lower()}.github.io/{name}/" if repo else PAGES

@@ -5,8 +5,9 @@ The name of the script and its data go to `run.figure(…, moving=(name, data))`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -17,6 +18,10 @@ from ..config import GPTConfig
 from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import as_decoder
 from ..model import GPT, LanguageModel, replica
+
+Json = dict[str, Any]  # plain data, as it goes to a script
+Query = tuple[str, int, int]  # a character, the position it was given, its place in the text
+Key = tuple[str, int, int | None]  # the same; the place of one of an earlier text is None
 
 SHOWN = 8  # numbers of a query, a key or a value that a figure draws
 # A letter for each cell of a mask: right ones, then mistakes.
@@ -33,31 +38,41 @@ UNSEEN = "u"  # it hides a token that must be seen
 
 
 @torch.no_grad()
-def decode(model: GPT | Decoder, tokens: Tensor, chars: str) -> dict:
+def decode(model: GPT | Decoder, tokens: Tensor, chars: str) -> Json:
     """Weights, queries, keys and values of every head, over a text.  (1, T) and its characters
 
     `weights[layer][head][t]` are the t + 1 weights of query t. Of each query, key and value the
     first SHOWN numbers are kept.
     """
-    watched = replica(as_decoder(model))
-    for block in watched.blocks:
-        block.sa.__class__ = Recording  # the same weights
-    watched(tokens)
-    layers = [_heads(*block.sa.seen) for block in watched.blocks]
-    names = ("weights", "queries", "keys", "values")
-    parts = {name: [[head[name] for head in heads] for heads in layers] for name in names}
-    return {"chars": chars, "size": model.config.head_size, **parts}
+    copied = replica(as_decoder(model))
+    attentions = [module for module in copied.modules() if isinstance(module, CausalSelfAttention)]
+    for module in attentions:
+        module.__class__ = Recording  # the same weights
+    copied(tokens)
+    layers = [_heads(*module.seen) for module in attentions if isinstance(module, Recording)]
+    return {
+        "chars": chars,
+        "size": model.config.head_size,
+        "weights": [[head["weights"] for head in heads] for heads in layers],
+        "queries": [[head["queries"] for head in heads] for heads in layers],
+        "keys": [[head["keys"] for head in heads] for heads in layers],
+        "values": [[head["values"] for head in heads] for heads in layers],
+    }
 
 
 class Recording(CausalSelfAttention):
     """Attention that keeps the queries, keys and values of its last pass in `seen`."""
 
-    def attend(self, q, k, v, mask, dropout=0.0):
+    seen: tuple[Tensor, Tensor, Tensor]
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0
+    ) -> Tensor:
         self.seen = (q, k, v)
         return super().attend(q, k, v, mask, dropout)
 
 
-def _heads(q: Tensor, k: Tensor, v: Tensor) -> list[dict]:
+def _heads(q: Tensor, k: Tensor, v: Tensor) -> list[Json]:
     """Weights, queries, keys and values of each head.  3 × (1, H, T, hs)"""
     pos = torch.arange(q.shape[2], device=q.device)
     weights = attention.attention_weights(q, k, attention.visible(pos, pos))[0].tolist()
@@ -70,7 +85,7 @@ def _heads(q: Tensor, k: Tensor, v: Tensor) -> list[dict]:
     return heads
 
 
-def rounded(numbers, digits: int):
+def rounded(numbers: Any, digits: int) -> Any:
     """Nested lists of numbers, each rounded to that many digits."""
     if isinstance(numbers, list):
         return [rounded(one, digits) for one in numbers]
@@ -80,7 +95,9 @@ def rounded(numbers, digits: int):
 # ------------------------------------------------------------------ triangle: passes
 
 
-def triangle(chars: str, weights: Sequence, prompt: int, config: GPTConfig) -> dict:
+def triangle(
+    chars: str, weights: Sequence[Sequence[float]], prompt: int, config: GPTConfig
+) -> Json:
     """The weights of one head over a text, (T, T), and the shape by which `work` counts.
 
     `prompt` characters are the prefill at first; a reader moves its end.
@@ -99,7 +116,7 @@ def passes(length: int, prompt: int, chunk: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], length], strict=True))
 
 
-def work(data: dict, prompt: int, chunk: int) -> list[dict]:
+def work(data: Json, prompt: int, chunk: int) -> list[Json]:
     """The cost of each pass, with a cache and without: rows and multiplications, as pairs.
 
     Counted as notebook 05 does. Without a cache the prompt is read at once, with its last chunk.
@@ -120,21 +137,21 @@ def work(data: dict, prompt: int, chunk: int) -> list[dict]:
 
 
 @contextmanager
-def watched():
+def watched() -> Iterator[list[Json]]:
     """A list of the passes through any GPT while the block runs: tokens, positions, mask.
 
     The mask is the one of the pass's first head, (T, S), if it attends by nanogpt.attention.
     """
-    seen: list[dict] = []
+    seen: list[Json] = []
     check = LanguageModel.checked_positions
     weigh = attention.attention_weights
 
-    def checking(model, idx, pos):
-        pos = check(model, idx, pos)
-        seen.append({"tokens": idx[0].tolist(), "pos": pos.tolist(), "mask": None})
-        return pos
+    def checking(model: LanguageModel, idx: Tensor, pos: Tensor | None) -> Tensor:
+        checked = check(model, idx, pos)
+        seen.append({"tokens": idx[0].tolist(), "pos": checked.tolist(), "mask": None})
+        return checked
 
-    def weighing(q, k, mask):
+    def weighing(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
         if seen and seen[-1]["mask"] is None:
             seen[-1]["mask"] = mask.broadcast_to(q.shape[-2], k.shape[-2])
         return weigh(q, k, mask)
@@ -149,7 +166,7 @@ def watched():
             step["mask"] = step["mask"].tolist()  # not before: a GPU would have to wait
 
 
-def grid(seen: list[dict], n_new: int, character: Callable[[int], str]) -> dict | None:
+def grid(seen: list[Json], n_new: int, character: Callable[[int], str]) -> Json | None:
     """Queries and keys of the last text that was read in those passes, and which cells are wrong.
 
     A query or key is (character, position that the code gave it, place in the text); the place of
@@ -158,14 +175,18 @@ def grid(seen: list[dict], n_new: int, character: Callable[[int], str]) -> dict 
     """
     first = max(i for i, step in enumerate(seen) if len(step["tokens"]) > 1)  # the last prefill
     before = sum(len(step["tokens"]) for step in seen[:first])
-    read = []  # pairs of a token and its position
+    read: list[tuple[int, int]] = []  # a token, and its position
     for step in seen:
         read += zip(step["tokens"], step["pos"], strict=True)
     prompt = len(seen[first]["tokens"])
     later = len(read) - before - prompt
     end = prompt + n_new - 1  # the last new token is drawn, and never read
-    places = [None] * before + [*range(prompt), *range(end - later, end)]
-    keys = [(character(t), p, place) for (t, p), place in zip(read, places, strict=True)]
+    places = [*range(prompt), *range(end - later, end)]
+    queries: list[Query] = []
+    for (token, position), place in zip(read[before:], places, strict=True):
+        queries.append((character(token), position, place))
+    keys: list[Key] = [(character(token), position, None) for token, position in read[:before]]
+    keys += queries
     masks = [step["mask"] for step in seen]
     held = 0
     for step, mask in zip(seen, masks, strict=True):
@@ -175,18 +196,18 @@ def grid(seen: list[dict], n_new: int, character: Callable[[int], str]) -> dict 
     rows = []
     for mask in masks[first:]:
         rows += mask
-    cells = [_cells(keys, before + i, row) for i, row in enumerate(rows)]
-    return {"queries": keys[before:], "keys": keys, "cells": cells}
+    cells = [_cells(keys, query, row) for query, row in zip(queries, rows, strict=False)]
+    return {"queries": queries, "keys": keys, "cells": cells}
 
 
-def _cells(keys: list[tuple], query: int, row: list[bool]) -> str:
-    """A row of the mask as letters; its query is number `query` of all tokens read."""
+def _cells(keys: list[Key], query: Query, row: list[bool]) -> str:
+    """A query's row of the mask as letters."""
     row = row + [False] * (len(keys) - len(row))
     return "".join(_cell(keys, query, j, sees) for j, sees in enumerate(row))
 
 
-def _cell(keys: list[tuple], query: int, key: int, sees: bool) -> str:
-    _, q_pos, q_place = keys[query]
+def _cell(keys: list[Key], query: Query, key: int, sees: bool) -> str:
+    _, q_pos, q_place = query
     _, k_pos, k_place = keys[key]
     twice = any(place == k_place for _, _, place in keys[:key])
     if not sees:
@@ -201,7 +222,7 @@ def _cell(keys: list[tuple], query: int, key: int, sees: bool) -> str:
     return SEEN if (q_pos, k_pos) == (q_place, k_place) else PLACE
 
 
-def panel(trap: dict) -> dict:
+def panel(trap: Json) -> Json:
     """A trap with a `name` and a `grid` as plots.masks draws it."""
     q = [position for _, position, _ in trap["grid"]["queries"]]
     k = [position for _, position, _ in trap["grid"]["keys"]]

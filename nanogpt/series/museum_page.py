@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection
+from typing import Any
 
 from ..files import read_json
 from ..verify import museum
@@ -20,7 +21,9 @@ def museum_page(names: Collection[str]) -> str | None:
     `names` are the pages beside it. The one of notebook 04 is linked if it is among them.
     """
     data = rooms()
-    return data and TEMPLATES.get_template("museum.html.j2").render(
+    if data is None:
+        return None
+    return TEMPLATES.get_template("museum.html.j2").render(
         data,
         notebook=next((name for name in sorted(names) if name.startswith("04_")), None),
         coloured=coloured,
@@ -28,29 +31,31 @@ def museum_page(names: Collection[str]) -> str | None:
     )
 
 
-def rooms() -> dict | None:
+def rooms() -> dict[str, Any] | None:
     """The data of the site's page, from the verdicts that were written; None where they are not."""
     data = read_json(museum.VERDICTS)
     if not isinstance(data, dict):
         return None
     rows = [_room(row) for row in data["exhibits"]]
     seeds = data["seeds"]
-    names = set()
-    convictions = Counter()  # bugs that a way convicts with every seed
-    alone = Counter()  # bugs that no other way convicts
+    names: set[str] = set()
+    convictions: Counter[str] = Counter()  # bugs that a way convicts with every seed
+    alone: Counter[str] = Counter()  # bugs that no other way convicts
     for row in rows:
-        names |= {*row["found"], *row["missed"]}
+        names.update(row["found"])
+        names.update(row["missed"])
         convictions.update(way for way, n in row["found"].items() if n == seeds)
         if len(row["found"]) == 1:
             alone.update(row["found"].keys())
-    ways = [{"way": way, "found": convictions[way], "alone": alone[way]} for way in sorted(names)]
-    ways.sort(key=lambda way: -way["found"])
+    ways = []
+    for way in sorted(names, key=lambda way: (-convictions[way], way)):
+        ways.append({"way": way, "found": convictions[way], "alone": alone[way]})
     return {"bugs": rows, "seeds": seeds, "powers": museum.POWERS, "ways": ways}
 
 
-def _room(row: dict) -> dict:
+def _room(row: dict[str, Any]) -> dict[str, Any]:
     """An exhibit's row with the facts that the page shows beside its verdicts."""
-    owner, kind, number = re.fullmatch(r".*\.com/(.+)/(\w+)/(\w+)", row["thread"]).groups()
+    owner, kind, number = row["thread"].partition(".com/")[2].rsplit("/", 2)
     trap = re.search(r"otebook 04's (\w+) trap", row["about"])
     turn = row.get("turn", {})
     texts = [turn.get(name, "").split() for name in ("expected", "got")]

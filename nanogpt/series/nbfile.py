@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any, TypedDict
 
 import nbformat
-from nbformat import ValidationError
+from nbformat import NotebookNode, ValidationError
 
 from ..files import read_json
 from .blanks import FIRST_LINE, SOLUTION
@@ -30,25 +31,33 @@ BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "0
 FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
 
 
+class Place(TypedDict):
+    """Where a notebook stands in the series: names of the notebooks around it."""
+
+    origin: str | None  # the one that a branch leaves; None on the spine
+    before: str | None
+    after: str | None
+    branches: list[str]  # that leave it
+
+
 class SyncError(ValueError):
     """A notebook, a page, a name or an address that cannot be used; the message names the cure."""
 
 
-def title(nb) -> str:
+def title(nb: NotebookNode) -> str:
     """The first heading of a notebook, without its hash. Raises SyncError when there is none."""
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             heading = re.search(r"^# +(.+)$", cell.source, re.M)
             if heading:
-                return heading[1].strip()
+                return str(heading[1]).strip()
     raise SyncError("a notebook has no heading: begin its first cell with '# Title'")
 
 
-def place(name: str, names: Iterable[str]) -> dict:
-    """{origin, before, after, branches}: where a notebook stands among `names`, in their order.
+def place(name: str, names: Iterable[str]) -> Place:
+    """Where a notebook stands among `names`, in their order.
 
-    `origin` is the one that a branch leaves, None on the spine. `before` and `after` lead along the
-    spine, from a branch back to its origin and on from there. `branches` leave this notebook.
+    `before` and `after` lead along the spine, from a branch back to its origin and on from there.
     """
     names_by_number = {other[:2]: other for other in names}
     leaves = {
@@ -65,70 +74,82 @@ def place(name: str, names: Iterable[str]) -> dict:
     return {"origin": origin, "before": before, "after": after, "branches": branches}
 
 
-def read(path: Path):
+def read(path: Path) -> NotebookNode:
     """A notebook as nbformat 4. Raises SyncError when the file is not a notebook."""
     try:
-        return nbformat.read(path, as_version=4)
+        nb: NotebookNode = nbformat.read(path, as_version=4)
     except (ValueError, AttributeError, KeyError, RecursionError, ValidationError) as error:
-        reason = f"{path} cannot be read as a notebook ({error}): restore it from git"
-        raise SyncError(reason) from error
+        raise SyncError(
+            f"{path} cannot be read as a notebook ({error}): restore it from git"
+        ) from error
+    return nb
 
 
-def to_text(nb) -> str:
+def to_text(nb: NotebookNode) -> str:
     """The notebook in the form that JupyterLab writes."""
-    return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
+    text: str = nbformat.writes(nb, version=4)
+    return text.rstrip("\n") + "\n"
 
 
-def tagged(cell, tag: str) -> bool:
+def tagged(cell: NotebookNode, tag: str) -> bool:
     """Whether the cell has this tag, as timing: its outputs differ from run to run."""
     return tag in cell.metadata.get("tags", [])
 
 
-def ours(cell) -> dict:
+def ours(cell: NotebookNode) -> dict[str, Any]:
     """This project's own notes in a cell's metadata."""
-    return cell.metadata.get("nanogpt", {})
+    notes: dict[str, Any] = cell.metadata.get("nanogpt", {})
+    return notes
 
 
-def keep_metadata(cell) -> None:
+def keep_metadata(cell: NotebookNode) -> None:
     """Drop the notes of editors and papermill in a cell's metadata; keep ours."""
     fields = ("tags", "nanogpt", "jupyter", "cellView")
     cell.metadata = {key: value for key, value in cell.metadata.items() if key in fields and value}
 
 
-def fold(cell) -> None:
+def fold(cell: NotebookNode) -> None:
     """Fold a code cell tagged "hide-input" in JupyterLab and in Colab too; open any other one."""
     for key in ("jupyter", "cellView"):
         cell.metadata.pop(key, None)
     if tagged(cell, "hide-input"):
-        cell.metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
+        cell.metadata["jupyter"] = {"source_hidden": True}
+        cell.metadata["cellView"] = "form"
 
 
-def png_of(output) -> str | None:
+def png_of(output: NotebookNode) -> str | None:
     """The picture of one output in base64, or None."""
-    return output.get("data", {}).get("image/png")
+    png: str | None = output.get("data", {}).get("image/png")
+    return png
 
 
-def alt_text(output) -> str:
+def _about_png(output: NotebookNode) -> dict[str, Any]:
+    """What `run.figure` says of a picture; empty where there is none."""
+    about: dict[str, Any] = output.get("metadata", {}).get("image/png", {})
+    return about
+
+
+def alt_text(output: NotebookNode) -> str:
     """The alt text of a picture; empty where there is none."""
-    return output.get("metadata", {}).get("image/png", {}).get("alt", "")
+    return str(_about_png(output).get("alt", ""))
 
 
-def figure_name(output) -> str:
+def figure_name(output: NotebookNode) -> str:
     """The name that a notebook gave to its figure, else nothing."""
-    return output.get("metadata", {}).get("image/png", {}).get("name", "")
+    return str(_about_png(output).get("name", ""))
 
 
-def phone_png(output) -> str | None:
+def phone_png(output: NotebookNode) -> str | None:
     """The picture as a phone shows it, in base64, or None."""
-    return output.get("metadata", {}).get("image/png", {}).get("phone")
+    return _about_png(output).get("phone")
 
 
-def moving(output) -> dict | None:
+def moving(output: NotebookNode) -> dict[str, Any] | None:
     """{kind, data} of a picture that moves on a page; None for all others."""
-    return output.get("metadata", {}).get("image/png", {}).get("moving")
+    return _about_png(output).get("moving")
 
 
-def solution(nb, index: int) -> str:
+def solution(nb: NotebookNode, index: int) -> str:
     """The code in the first folded solution after the blank at `index`. Raises SyncError."""
     for cell in nb.cells[index + 1 :]:
         if tagged(cell, "blank"):
@@ -143,7 +164,7 @@ def solution(nb, index: int) -> str:
     )
 
 
-def filled(nb):
+def filled(nb: NotebookNode) -> NotebookNode:
     """A copy of a notebook as it is executed, beside its pages. Raises SyncError.
 
     Every blank is filled in; its metadata keep it as the learner gets it, which `execute` shows
@@ -159,7 +180,7 @@ def filled(nb):
     return nb
 
 
-def read_manifest(folder: Path) -> dict:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """manifest.json of an output folder; {"notebooks": []} where there is none that can be read."""
     manifest = read_json(folder / "manifest.json")
-    return {"notebooks": []} | (manifest if isinstance(manifest, dict) else {})
+    return {"notebooks": [], **(manifest if isinstance(manifest, dict) else {})}

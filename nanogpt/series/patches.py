@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module, util
-from types import SimpleNamespace
+from types import ModuleType
 
 _GRAMMAR = "rfc3987_syntax"
+
+
+def _is_valid_syntax(*words: str) -> bool:
+    """The grammar's own function, compiled now."""
+    return bool(import_module(_GRAMMAR).is_valid_syntax(*words))
+
+
 if _GRAMMAR not in sys.modules and util.find_spec(_GRAMMAR):
-    later = SimpleNamespace(is_valid_syntax=lambda *x: import_module(_GRAMMAR).is_valid_syntax(*x))
+    later = ModuleType(_GRAMMAR)
+    vars(later)["is_valid_syntax"] = _is_valid_syntax
     sys.modules[_GRAMMAR] = later
     try:
         import_module("jsonschema")

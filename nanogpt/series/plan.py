@@ -7,11 +7,11 @@ each notebook took elsewhere. It says how long a run takes, and never changes it
 from __future__ import annotations
 
 import ast
-from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..bench.pace import seconds_of_work
 from ..bench.tables import clock_text, table
@@ -49,10 +49,23 @@ class RunError(ValueError):
     """A run that cannot begin; the message names the mistake and its cure."""
 
 
-# Of a line `name: kind = default` of a parameters cell; kind is the annotation as written.
-Parameter = namedtuple("Parameter", "kind default")
-TRUTHS = {"true": True, "false": False}
-READ = {"int": int, "float": float, "str": str, "bool": lambda text: TRUTHS[text.lower()]}
+class Parameter(NamedTuple):
+    """A line `name: kind = default` of a parameters cell; kind is the annotation as written."""
+
+    kind: str
+    default: Any
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+READ: dict[str, Callable[[str], int | float | str | bool]] = {  # text of a kind
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": _truth,
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,8 @@ def estimate(
     reference = WORK
     if profile == "full":
         manifest = read_manifest(PUBLISHED)
-        took |= {entry["notebook"]: entry["seconds"] for entry in manifest["notebooks"]}
+        for entry in manifest["notebooks"]:
+            took[entry["notebook"]] = entry["seconds"]
         reference = manifest.get("work_seconds", WORK)
     work = round(seconds_of_work(), 4)
     longer = _longer_pass(profile, characters, vocab_size) * reference / WORK
@@ -124,20 +138,22 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     """
     cells = [cell for cell in read(path).cells if tagged(cell, "parameters")]
     if len(cells) != 1 or cells[0].cell_type != "code":
-        reason = f"has {len(cells)} cells tagged 'parameters': it needs one code cell"
-        raise RunError(f"{path.name} {reason}")
+        raise RunError(
+            f"{path.name} has {len(cells)} cells tagged 'parameters': it needs one code cell"
+        )
     parameters = {}
     try:
         for line in ast.parse(cells[0].source).body:
             default = ast.literal_eval(line.value)
             parameters[line.target.id] = Parameter(ast.unparse(line.annotation), default)
     except (SyntaxError, AttributeError, ValueError) as error:
-        reason = f"each line must be `name: type = literal` ({error})"
-        raise RunError(f"{path.name}, cell {cells[0].id!r}: {reason}") from error
+        raise RunError(
+            f"{path.name}, cell {cells[0].id!r}: each line must be `name: type = literal` ({error})"
+        ) from error
     return parameters
 
 
-def convert(name: str, parameter: Parameter, text: str):
+def convert(name: str, parameter: Parameter, text: str) -> int | float | str | bool | None:
     """The text of a command line as a value of the parameter's type. Raises RunError."""
     kind, default = parameter
     if kind.endswith(" | None") and text.lower() == "none":
@@ -145,11 +161,12 @@ def convert(name: str, parameter: Parameter, text: str):
     try:
         return READ[kind.removesuffix(" | None")](text)
     except (KeyError, ValueError):
-        reason = f"a value of type {kind} is needed, as in -p {name}={default}"
-        raise RunError(f"-p {name}={text}: {reason}") from None
+        raise RunError(
+            f"-p {name}={text}: a value of type {kind} is needed, as in -p {name}={default}"
+        ) from None
 
 
-def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict]:
+def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict[str, Any]]:
     """The values for each notebook, by its name: the profile, and the settings that it knows.
 
     Raises RunError for a setting that none of them knows.
@@ -164,10 +181,13 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
             raise RunError(f"-p {setting!r}: not UTF-8 text")
         if not equals or name not in names:
             near = ", ".join(get_close_matches(name, names) or names) or "none"
-            reason = f"write name=value, with a parameter of a chosen notebook: {near}"
-            raise RunError(f"-p {setting}: {reason}")
-    values = {name: {"profile": profile} for name in known}
+            raise RunError(
+                f"-p {setting}: write name=value, with a parameter of a chosen notebook: {near}"
+            )
+    values: dict[str, dict[str, Any]] = {}
     for name, parameters in known.items():
-        chosen = {key: text for key, text in wanted.items() if key in parameters}
-        values[name] |= {key: convert(key, parameters[key], text) for key, text in chosen.items()}
+        values[name] = {"profile": profile}
+        for key, text in wanted.items():
+            if key in parameters:
+                values[name][key] = convert(key, parameters[key], text)
     return values

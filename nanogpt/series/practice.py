@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn as nn
@@ -17,15 +18,21 @@ from ..attention import visible
 from ..comparison import rounding
 from ..decoder.checkpoint import load_checkpoint
 from ..decoder.config import beyond_lecture
-from ..decoder.model import CausalSelfAttention, Decoder
+from ..decoder.model import CausalSelfAttention
 from ..decoder.pack import unpack_heads
 from ..model import GPT, LanguageModel
 from ..sampling import draw_noise
 from ..training.trainer import Trainer
 from . import mine, proof
 
+if TYPE_CHECKING:
+    from ..cluster.job import Job  # with it come the servers, which a notebook does not need
 
-def trainer_with(attention_weights: Callable, one_step: Callable) -> type[Trainer]:
+
+def trainer_with(
+    attention_weights: Callable[[Tensor, Tensor, Tensor], Tensor],
+    one_step: Callable[..., float],
+) -> type[Trainer]:
     """A Trainer whose model attends by these weights, and whose steps are made by one_step."""
 
     class Mine(CausalSelfAttention):
@@ -33,7 +40,7 @@ def trainer_with(attention_weights: Callable, one_step: Callable) -> type[Traine
 
         def attend(
             self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0
-        ):
+        ) -> Tensor:
             """(B, H, T, hs), (B, H, S, hs) twice, (T, S) -> (B, H, T, hs)"""
             if mask is None:
                 pos = torch.arange(q.shape[-2], device=q.device)
@@ -44,21 +51,22 @@ def trainer_with(attention_weights: Callable, one_step: Callable) -> type[Traine
     class Practice(Trainer):
         """The recipe's batches and rates, and the reader's step."""
 
-        def __post_init__(self):
+        def __post_init__(self) -> None:
             super().__post_init__()
-            for block in self.model.blocks:
-                block.sa.__class__ = Mine  # the same weights
-            self.windows = Windows(self)
+            for module in self.model.blocks.modules():
+                if isinstance(module, CausalSelfAttention):
+                    module.__class__ = Mine  # the same weights
+            self.windows = WindowedModel(self)
             self.together = Together(self)
 
-        def move(self, x, y, step):
+        def move(self, x: Tensor, y: Tensor, step: int) -> Tensor:
             self.windows.step = step
             return torch.tensor(one_step(self.windows, self.together, x, y))
 
     return Practice
 
 
-class Windows(nn.Module):
+class WindowedModel(nn.Module):
     """The model as one_step calls it, model(x, y), for windows that stand anywhere in the block."""
 
     def __init__(self, trainer: Trainer):
@@ -70,7 +78,8 @@ class Windows(nn.Module):
     def forward(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and loss.  2 × (B, T) -> (B, T, V), ()"""
         with self.trainer._precision():
-            return self.net(idx, targets, self.trainer.positions(idx.shape[1], self.step))
+            logits, loss = self.net(idx, targets, self.trainer.positions(idx.shape[1], self.step))
+            return logits, loss
 
 
 class Together:
@@ -80,7 +89,7 @@ class Together:
         self.trainer = trainer
 
     @property
-    def param_groups(self) -> list[dict]:
+    def param_groups(self) -> list[dict[str, Any]]:
         """The groups of parameters of all of them."""
         groups = []
         for opt in self.trainer.optimizers:
@@ -92,7 +101,7 @@ class Together:
         for opt in self.trainer.optimizers:
             opt.zero_grad(set_to_none=set_to_none)
 
-    def step(self, closure: Callable | None = None) -> Tensor | None:
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Move the weights once, by the gradients that are there or that closure() computes."""
         loss = closure() if closure else None
         self.trainer.update()
@@ -116,12 +125,13 @@ def model_with(lesson: mine.Lesson, model: LanguageModel) -> GPT:
     """The model with the lesson's heads. Raises LessonError for one that they do not know."""
     c = model.config
     if beyond_lecture(c):
-        cure = "pass a checkpoint of the lecture's form, as outputs/mine/model.safetensors"
-        raise mine.LessonError(f"your Head is the lecture's, and this model has newer ones: {cure}")
-    if isinstance(model, Decoder):
-        model = unpack_heads(model)
+        raise mine.LessonError(
+            "your Head is the lecture's, and this model has newer ones: "
+            "pass a checkpoint of the lecture's form, as outputs/mine/model.safetensors"
+        )
+    lecture = model if isinstance(model, GPT) else unpack_heads(model)
     try:
-        return proof.with_heads(lesson.scope, model)
+        return proof.with_heads(lesson.scope, lecture)
     except proof.Fault as fault:
         raise mine.LessonError(f"your {fault}") from None
 
@@ -149,7 +159,7 @@ class LessonWriter:
         self.model = model_with(self.lesson, self.saved.model).eval()
         self.temperature = temperature
 
-    def shards(self, job) -> Iterator[tuple[int, list[str]]]:
+    def shards(self, job: Job) -> Iterator[tuple[int, list[str]]]:
         """(number, texts) of every shard of a job that is not done."""
         for number in sorted(job.todo):
             n = job.task.max_new_tokens

@@ -7,6 +7,7 @@ however busy it is; a slow machine takes longer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import SIZES
 from ..training.recipes import TrainConfig, recipe_for
@@ -31,7 +32,7 @@ class Profile:
     train_threads: int | None = None  # None: as many as `threads`
 
 
-def _fast(size: str, **changes) -> TrainConfig:
+def _fast(size: str, **changes: Any) -> TrainConfig:
     """The recipe `fast` for the model of that size, with some changes."""
     return replace(recipe_for("fast", SIZES[size])[0], **changes)
 
@@ -107,5 +108,5 @@ def beside_published(profile: Profile) -> str:
     return f"beside the published run: {', '.join(differences) or 'the same counts'}"
 
 
-def _short(value) -> str:
+def _short(value: object) -> str:
     return "/".join(map(str, value)) if isinstance(value, tuple) else f"{value}"

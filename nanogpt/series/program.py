@@ -33,11 +33,12 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     section = f"# %% {name}\n{kept_parts(cell, name)}\n\n"
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
     later = "|".join([*order[order.index(name) + 1 :], FOOTER.removeprefix("# %% ")])
-    at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M) or re.search(r"\Z", lesson)
-    text = lesson[: at.start()] + section + lesson[at.end() :]
+    at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M)
+    start, end = at.span() if at else (len(lesson), len(lesson))
+    text = lesson[:start] + section + lesson[end:]
     text = re.sub(rf"^{re.escape(IMPORT)}{name}\b.*\n", "", text, flags=re.M)
-    names = {*written(text), name}
-    names = [one for one in order if one in names]
+    yours = {*written(text), name}
+    names = [one for one in order if one in yours]
     text = YOURS.sub(f"Yours so far: {', '.join(names)}.", text, count=1)
     return text, old[0] if old else ""
 
@@ -52,10 +53,10 @@ def kept_parts(cell: str, name: str) -> str:
     parts = [x for x in tree.body if isinstance(x, PARTS)]
     if name not in [getattr(x, "name", None) for x in parts]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
-    used = set().union(*map(_names, parts))
+    used: set[str] = set().union(*map(_names, parts))
     constants = [x for x in tree.body if isinstance(x, CONSTANTS) and _targets(x) & used]
     lines = cell.splitlines()
-    section = []
+    section: list[str] = []
     for x in tree.body:
         if x not in parts and x not in constants:
             continue
@@ -67,10 +68,11 @@ def kept_parts(cell: str, name: str) -> str:
     return "\n".join(section)
 
 
-def _targets(assignment) -> set[str]:
+def _targets(assignment: ast.Assign | ast.AnnAssign) -> set[str]:
     """The names that an assignment defines."""
-    targets = getattr(assignment, "targets", None) or [assignment.target]
-    return set().union(*map(_names, targets))
+    if isinstance(assignment, ast.AnnAssign):
+        return _names(assignment.target)
+    return set().union(*map(_names, assignment.targets))
 
 
 def _names(tree: ast.AST) -> set[str]:

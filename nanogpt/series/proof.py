@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from ..model import GPT
 from ..sampling import draw_noise, sample
 from .blanks import TooLong, limit
 from .judges.common import near
+from .solutions import Scope
 
 CACHES = ("KVCache", "StaticKVCache")
 TEXTS = ((17, 2, 7), (64, 2, 7), (150, 1, 1))  # of so many positions: texts, tokens of a prompt
@@ -28,7 +30,7 @@ class Fault(ValueError):
     """A mistake of a lesson as a whole, in words that begin with the name it is about."""
 
 
-def faults(scope: dict, seed: int = 0) -> list[str]:
+def faults(scope: Scope, seed: int = 0) -> list[str]:
     """All that is wrong with the lesson of these names, in words; [] where nothing is."""
     words = []
     for check in (_texts, _full, _training):
@@ -45,7 +47,7 @@ def faults(scope: dict, seed: int = 0) -> list[str]:
     return words
 
 
-def write(scope: dict, model: GPT, prompt: Tensor, noise: Tensor, cache) -> Tensor:
+def write(scope: Scope, model: GPT, prompt: Tensor, noise: Tensor, cache: Any) -> Tensor:
     """The text of the lesson's loop.  (B, T), (n, B, V) -> (B, n). Raises Fault where it stops."""
     name = getattr(cache, "__name__", "its cache")
     try:
@@ -54,8 +56,9 @@ def write(scope: dict, model: GPT, prompt: Tensor, noise: Tensor, cache) -> Tens
     except (KeyboardInterrupt, TooLong):
         raise
     except BaseException as error:
-        cause = f"{type(error).__name__}: {error}"
-        raise Fault(f"generate_with_cache with {name} stops: {cause}") from None
+        raise Fault(
+            f"generate_with_cache with {name} stops: {type(error).__name__}: {error}"
+        ) from None
 
 
 @torch.no_grad()
@@ -73,7 +76,7 @@ def is_plain(model: GPT, prompt: Tensor, noise: Tensor, text: Tensor) -> bool:
     return torch.equal(text, torch.cat([sample(logits[:, t], noise[t]) for t in range(n)], dim=1))
 
 
-def pair(scope: dict, config: GPTConfig, seed: int) -> tuple[GPT, GPT]:
+def pair(scope: Scope, config: GPTConfig, seed: int) -> tuple[GPT, GPT]:
     """A model of the lesson's heads, and the package's of the same weights, in eval mode."""
     model = GPT(config, generator=torch.Generator().manual_seed(seed)).double().eval()
     for weight in model.parameters():
@@ -81,7 +84,7 @@ def pair(scope: dict, config: GPTConfig, seed: int) -> tuple[GPT, GPT]:
     return with_heads(scope, model), model
 
 
-def with_heads(scope: dict, model: GPT) -> GPT:
+def with_heads(scope: Scope, model: GPT) -> GPT:
     """A model with the lesson's heads and these weights. Raises Fault where its Head cannot."""
     weight = model.lm_head.weight
     try:
@@ -98,13 +101,13 @@ def _shape(block_size: int) -> GPTConfig:
     return GPTConfig(vocab_size=19, block_size=block_size, n_layer=2, n_head=3, n_embd=15)
 
 
-def _texts(scope: dict, seed: int) -> Iterator:
+def _texts(scope: Scope, seed: int) -> Iterator[None]:
     """Texts to the last position, with each cache: tokens and logits of the plain pass."""
     for block_size, B, T in TEXTS:
         theirs, plain = pair(scope, _shape(block_size), seed)
-        drawn = torch.Generator().manual_seed(seed + block_size)
-        prompt = torch.randint(19, (B, T), generator=drawn)
-        noise = draw_noise(block_size + 1 - T, B, 19, drawn)
+        rng = torch.Generator().manual_seed(seed + block_size)
+        prompt = torch.randint(19, (B, T), generator=rng)
+        noise = draw_noise(block_size + 1 - T, B, 19, rng)
         for name in CACHES:
             read: list[Tensor] = []
             with theirs.register_forward_hook(lambda m, args, out, read=read: read.append(out[0])):
@@ -119,13 +122,13 @@ def _texts(scope: dict, seed: int) -> Iterator:
             yield
 
 
-def _full(scope: dict, seed: int) -> Iterator:
+def _full(scope: Scope, seed: int) -> Iterator[None]:
     """A text past the capacity of a cache: an error, or the right tokens."""
     theirs, plain = pair(scope, _shape(40), seed)
     prompt = torch.zeros(1, 3, dtype=torch.long)
     noise = draw_noise(30, 1, 19)
     for name in CACHES:
-        small = partial(lambda kind, capacity: kind(20), scope[name])
+        small = partial(_of_20_slots, scope[name])
         try:
             text = write(scope, theirs, prompt, noise, small)
         except Fault:
@@ -135,13 +138,18 @@ def _full(scope: dict, seed: int) -> Iterator:
         yield
 
 
-def _training(scope: dict, seed: int) -> Iterator:
+def _of_20_slots(kind: type, capacity: int) -> Any:
+    """A cache that is too small, whatever capacity the lesson asks for."""
+    return kind(20)
+
+
+def _training(scope: Scope, seed: int) -> Iterator[None]:
     """A few steps by the lesson's one_step, with its heads: the package's weights after each."""
     models = pair(scope, _shape(24), seed)
     optimizers = [torch.optim.SGD(model.train().parameters(), lr=0.1) for model in models]
     for step in range(STEPS):
-        drawn = torch.Generator().manual_seed(seed + step)
-        x, y = torch.randint(19, (2, 5, 24), generator=drawn)
+        rng = torch.Generator().manual_seed(seed + step)
+        x, y = torch.randint(19, (2, 5, 24), generator=rng)
         with limit(SECONDS, "your one_step has come to no end"):
             loss = scope["one_step"](models[0], optimizers[0], x, y)
         right = models[1](x, y)[1]
@@ -153,6 +161,8 @@ def _training(scope: dict, seed: int) -> Iterator:
         theirs = dict(models[0].named_parameters())
         for name, weight in models[1].named_parameters():
             if not near(theirs[name].detach(), weight.detach(), 1e-7):
-                reason = "attention_weights, Head or one_step computes another gradient"
-                raise Fault(f"after {step + 1} steps {name} is another matrix: {reason}")
+                raise Fault(
+                    f"after {step + 1} steps {name} is another matrix: "
+                    f"attention_weights, Head or one_step computes another gradient"
+                )
         yield

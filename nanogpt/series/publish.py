@@ -9,12 +9,17 @@ from __future__ import annotations
 from fnmatch import fnmatch
 from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from ..data import SHA256, Corpus
 from ..files import ROOT, sha256, write_whole
 from .nbfile import read, read_manifest, tagged
 from .plan import RunError
 from .profiles import PROFILES
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode  # at run time only after `patches`
 
 # The model that notebook 01 trains, and the others load.
 WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
@@ -24,17 +29,19 @@ BUILD = ROOT / "outputs" / "run"
 MACHINE = "python torch platform device device_name dtype threads cpu_capability".split()
 
 
-def check(plan, profile: str, corpus: Corpus) -> None:
+def check(plan: SimpleNamespace, profile: str, corpus: Corpus) -> None:
     """Raise RunError unless the plan is the published one: all as it is, full, Shakespeare."""
     changed = plan.notebooks or plan.settings or plan.out or plan.source
     if changed or profile != "full" or corpus.sha256 != SHA256:
         option = "--publish" if plan.publish else "--reproduce"
-        reason = f"{option} runs all notebooks as they are, in"
-        reason += " profile full, on Tiny Shakespeare (data/README.md): leave out names, -p, --out."
-        raise RunError(f"{reason} This is profile {profile}, on {corpus.name}")
+        raise RunError(
+            f"{option} runs all notebooks as they are, in profile full, on Tiny Shakespeare "
+            f"(data/README.md): leave out names, -p, --out. "
+            f"This is profile {profile}, on {corpus.name}"
+        )
 
 
-def entries(folder: Path) -> dict[str, dict]:
+def entries(folder: Path) -> dict[str, dict[str, Any]]:
     """The entries of a run's manifest, by notebook."""
     return {entry["notebook"]: entry for entry in read_manifest(folder)["notebooks"]}
 
@@ -79,7 +86,7 @@ def compare_runs(old: Path, new: Path) -> tuple[int, list[str]]:
     return compared, differences
 
 
-def difference(cell, other) -> str:
+def difference(cell: NotebookNode | None, other: NotebookNode | None) -> str:
     """The difference of two cells, in words; empty where there is none."""
     if cell is None or other is None:
         return "it is not there any more" if cell else "a new cell"
@@ -94,7 +101,7 @@ def difference(cell, other) -> str:
     return f"{one.strip()[:100]!r} was {two.strip()[:100]!r} here"
 
 
-def shown(cell) -> str:
+def shown(cell: NotebookNode) -> str:
     """A cell's outputs as a reader sees them, in lines; of a picture its checksum."""
     text = ""
     for output in cell.get("outputs", []):

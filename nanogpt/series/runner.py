@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from ..bench.environment import environment
 from ..bench.tables import clock_text, table
@@ -36,6 +37,9 @@ from . import execute, publish, site
 from .nbfile import SyncError, read
 from .plan import DEFAULT, RunError, assign, estimate
 from .profiles import Profile, get_profile
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode  # at run time only after `patches`
 
 INTERRUPTED = "interrupted"
 LONGEST = 512  # characters of the longest window of a validation text, which notebook 08 reads
@@ -99,7 +103,7 @@ class Series:
         names = [path.stem for path in self.sources]
         text = self.corpus.text
         self.pace = estimate(profile.name, names, len(text), len(set(text)))
-        self.entries: list[dict] = []  # of the manifest
+        self.entries: list[dict[str, Any]] = []  # of the manifest
         self.interrupted = False
         self.cell: tuple[str, float] | None = None  # the one that runs, and since when
         self.erase = "\x1b[K" if sys.stdout.isatty() else ""  # the rest of a terminal's line
@@ -163,7 +167,7 @@ class Series:
         """Run a notebook; its error in one line, or None."""
         n_cells = len(read(source).cells) + 1  # with the cell of the parameters that are given
 
-        def before_cell(index: int, cell) -> None:
+        def before_cell(index: int, cell: NotebookNode) -> None:
             if self.interrupted:
                 raise execute.NotebookError(INTERRUPTED)
             place = f"{source.stem}: cell {index + 1} of {n_cells}, {cell.get('id', '')}"
@@ -199,10 +203,14 @@ class Series:
 
     def _environment(self, staged: Path) -> dict[str, str | None]:
         """The kernel's variables: its folders, the run's, and whether to fetch the corpus."""
-        variables = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
+        variables: dict[str, str | None] = {
+            "NANOGPT_OUT": str(staged),
+            "NANOGPT_RUN": str(self.out),
+        }
         if not self.corpus.real:
             # The download has failed once: do not wait for it in each kernel.
-            variables |= {"NANOGPT_OFFLINE": "1", "NANOGPT_OFFLINE_REASON": self.corpus.note}
+            variables["NANOGPT_OFFLINE"] = "1"
+            variables["NANOGPT_OFFLINE_REASON"] = self.corpus.note
         if self.whole:
             variables["NANOGPT_CHECKPOINT"] = None  # the reader's: the run uses its own model
         return variables
@@ -245,17 +253,29 @@ class Series:
         notebooks = [self.manifest[name] for name in sorted(self.manifest)]
         write_json(self.out / "manifest.json", {**self.card, "notebooks": notebooks})
 
-    def _card(self) -> dict:
+    def _card(self) -> dict[str, Any]:
         """The settings of the whole run, for the manifest."""
         corpus = self.corpus
-        about = {"name": corpus.name, "real": corpus.real, "note": corpus.note}
-        about |= {"characters": len(corpus.text), "sha256": corpus.sha256}
-        card = {"format": f"{OURS} run", "profile": self.pace.profile}
-        card |= {"settings": list(self.plan.settings), "corpus": about}
-        card |= {"work_seconds": self.pace.work} if self.pace.work else {}
+        card: dict[str, Any] = {
+            "format": f"{OURS} run",
+            "profile": self.pace.profile,
+            "settings": list(self.plan.settings),
+            "corpus": {
+                "name": corpus.name,
+                "real": corpus.real,
+                "note": corpus.note,
+                "characters": len(corpus.text),
+                "sha256": corpus.sha256,
+            },
+        }
+        if self.pace.work:
+            card["work_seconds"] = self.pace.work
+        card["environment"] = environment()
         # Of the kernels: this process, which computes nothing, may have more.
         threads = get_profile(self.pace.profile).threads
-        return card | {"environment": environment() | ({"threads": threads} if threads else {})}
+        if threads:
+            card["environment"]["threads"] = threads
+        return card
 
     def report(self, out: Path) -> None:
         """Print a table of the notebooks that ran, how many passed, and where to look."""
@@ -312,11 +332,12 @@ def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> l
         raise RunError(f"no notebooks in {folder}: they are named NN_title.ipynb")
     if not names:
         return [path for path in sources if path.stem[:2] in default] or sources
-    paths_by_name = {}
+    paths_by_name: dict[str | Path, Path] = {}
     chosen = set()
     for path in sources:
-        words = (path.stem, path.stem[:2], str(int(path.stem[:2])), path.stem[3:], real_path(path))
-        paths_by_name |= dict.fromkeys(words, path)
+        number = path.stem[:2]
+        for word in (path.stem, number, str(int(number)), path.stem[3:], real_path(path)):
+            paths_by_name[word] = path
     for name in map(Path, names):
         key = real_path(name) if len(name.parts) > 1 else name.name.removesuffix(".ipynb")
         if key not in paths_by_name:

@@ -6,12 +6,15 @@ import base64
 import gc
 import os
 import platform
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from IPython.display import Image, display
+from matplotlib.figure import Figure
 
 from ..bench.environment import conditions, environment
 from ..config import check_int
@@ -52,14 +55,14 @@ class Run:
     profile: Profile
     device: Device
     corpus: Corpus
-    parameters: dict
+    parameters: dict[str, Any]
     out: Path
-    card: dict = field(repr=False)  # the environment card
+    card: dict[str, Any] = field(repr=False)  # the environment card
     findings: list[Finding] = field(default_factory=list, repr=False)
 
     mine = staticmethod(lessons.mine)
 
-    def back(self, *names: str) -> dict:
+    def back(self, *names: str) -> dict[str, Any]:
         """This notebook's kept blanks, and those named, for the page: the reader's, or solutions.
 
             globals().update(run.back())
@@ -70,13 +73,13 @@ class Run:
 
     def figure(
         self,
-        figure,
+        figure: Figure,
         name: str,
         alt: str,
         *,
         note: str = "",
         published: str = "",
-        moving: tuple[str, dict] | None = None,
+        moving: tuple[str, dict[str, Any]] | None = None,
     ) -> None:
         """Save a matplotlib figure as figures/NN_name.png, and show it with its alt text.
 
@@ -91,7 +94,14 @@ class Run:
         self._picture(style.to_png(figure, footer), name, alt, moving, phone)
 
     def finding(
-        self, name: str, claim: str, holds: bool, numbers: str, *, enough=True, needs=""
+        self,
+        name: str,
+        claim: str,
+        holds: bool,
+        numbers: str,
+        *,
+        enough: bool = True,
+        needs: str = "",
     ) -> bool:
         """Print a claim where this run supports it, else that it does not; True where it does.
 
@@ -117,7 +127,7 @@ class Run:
         return bool(holds)
 
     def animation(
-        self, figures: list, name: str, alt: str, *, note: str, milliseconds: int
+        self, figures: list[Figure], name: str, alt: str, *, note: str, milliseconds: int
     ) -> None:
         """The same for an animated PNG; without animation, viewers show the first frame.
 
@@ -125,12 +135,13 @@ class Run:
         """
         footer = self._footer(note)
         phone = None
-        narrow = [style.for_phone(one) for one in (figures[0], *figures[1:-1:6], figures[-1])]
-        if all(narrow):
+        shown = (figures[0], *figures[1:-1:6], figures[-1])
+        narrow = [one for one in map(style.for_phone, shown) if one]
+        if len(narrow) == len(shown):
             phone = style.to_apng(narrow, footer, 6 * milliseconds)
         self._picture(style.to_apng(figures, footer, milliseconds), name, alt, phone=phone)
 
-    def save(self, **results) -> None:
+    def save(self, **results: Any) -> None:
         """Write the results, plain data, as json/NN.json with all that they depend on."""
         path = self.out / "json" / f"{self.number}.json"
         data = {
@@ -151,10 +162,15 @@ class Run:
         Raises CheckpointError for a file that is named and does not fit.
         """
         size = self.profile.size
-        keep = [folder / "checkpoints" / size for folder in self._folders()]
-        options = {"size": size, "checkpoint": checkpoint, "keep": keep, "device": self.device}
         with self.training():
-            trained = load_or_train(self.corpus, self.profile.train, **options)
+            trained = load_or_train(
+                self.corpus,
+                self.profile.train,
+                size=size,
+                checkpoint=checkpoint,
+                keep=[folder / "checkpoints" / size for folder in self._folders()],
+                device=self.device,
+            )
         if _is_yours(trained):
             trained.origin = "the model that you trained in notebook 01"
         print(trained)
@@ -170,7 +186,8 @@ class Run:
             ratio = results.get("gain_255")
             published = folder == PUBLISHED
             if ratio and (published or results["checkpoint"] == checkpoint):
-                return style.format_ratio(ratio, 2) + ", published, not of this run," * published
+                gain = style.format_ratio(ratio, 2)
+                return f"{gain}, published, not of this run," if published else gain
         return "what it prints"
 
     def trainer(self, *names: str) -> type[Trainer]:
@@ -205,7 +222,7 @@ class Run:
             print(f"copied to {to}: `python {to.with_name('lesson.py')}` writes with them")
 
     @contextmanager
-    def training(self):
+    def training(self) -> Iterator[None]:
         """A with-block in which torch has the CPU threads that the profile gives to training."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.profile.train_threads or threads)
@@ -227,9 +244,16 @@ class Run:
         parts = [note, conditions(self.card), self.corpus.name, f"profile {self.profile.name}"]
         return "  ·  ".join(part for part in parts if part)
 
-    def _picture(self, png: bytes, name: str, alt: str, moving=None, phone=None) -> None:
+    def _picture(
+        self,
+        png: bytes,
+        name: str,
+        alt: str,
+        moving: tuple[str, dict[str, Any]] | None = None,
+        phone: bytes | None = None,
+    ) -> None:
         write_whole(self.out / "figures" / f"{self.number}_{name}.png", png)
-        about = {"alt": alt, "name": name}
+        about: dict[str, Any] = {"alt": alt, "name": name}
         if phone:
             about["phone"] = base64.b64encode(phone).decode("ascii")
         if moving:
@@ -244,7 +268,9 @@ def _is_yours(trained: Checkpoint) -> bool:
     return path.is_file() and sha256(path) == trained.sha256
 
 
-def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", **parameters) -> Run:
+def open_run(
+    number: str, *, profile: str = "auto", mine: str | bool = "auto", **parameters: Any
+) -> Run:
     """Check a notebook's parameters, load the corpus, and print the settings.
 
     `mine` says whose code runs where the reader wrote some, as notebook.mine.choose takes it.

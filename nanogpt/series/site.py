@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..bench.environment import conditions
 from ..data import PRACTICE
@@ -45,7 +46,7 @@ LARGEST = 1_000_000  # bytes of weights: a third more in base64
 # 700 of a text, and 1.43 at 128 to 256. Where it sees all of the text, the loss rises to 1.91.
 LONGEST = 600  # new characters
 # Prompts, and seeds whose text reads well at the temperature of the form.
-PRESETS = [
+PRESETS: list[dict[str, Any]] = [
     {"name": "a speaking name", "prompt": "JULIET:\n", "seed": 283, "length": 187},
     {"name": "a stage direction", "prompt": "Enter a Messenger.\n\n", "seed": 2, "length": 210},
     {
@@ -71,9 +72,14 @@ def render(folder: Path, home: Path | None = None) -> Path:
     where = card.get("environment")
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = [path.stem for path in paths]
-    more = {"live.html": live_page(), "museum.html": museum_page(names)}
-    more["your_cache.html"] = your_cache_page(bool(more["museum.html"]))
-    more = {name: text for name, text in more.items() if text}
+    museum = museum_page(names)
+    live = live_page()
+    more = {}
+    if live:
+        more["live.html"] = live
+    if museum:
+        more["museum.html"] = museum
+    more["your_cache.html"] = your_cache_page(museum is not None)
     pages = [_about(path, entries, names, more) for path in paths]
     repo = address.REPO if PUBLISHED in (real_path(folder), home) else ""  # its files are online
     above = f"https://github.com/{repo}/blob/{address.REF}/outputs/published/" if repo else "../"
@@ -90,13 +96,16 @@ def render(folder: Path, home: Path | None = None) -> Path:
     for page in pages:
         rows += [[page["name"], page["heading"], *row] for row in page["sections"]]
     texts = {"index.html": frame(search_index=script_json(rows)), **more}
-    texts |= {f"{page['name']}.html": frame(page=page) for page in pages}
+    for page in pages:
+        texts[f"{page['name']}.html"] = frame(page=page)
     for name, text in texts.items():
         write_whole(html / name, text.encode())
     return html / "index.html"
 
 
-def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -> dict:
+def _about(
+    path: Path, entries: dict[str, dict[str, Any]], names: list[str], more: Collection[str]
+) -> dict[str, Any]:
     """A page: its cells, and its entries in the index and in its neighbours."""
     name = path.stem
     nb = read(path)

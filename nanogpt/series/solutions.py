@@ -11,12 +11,13 @@ import functools
 import json
 import linecache
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..files import ROOT
 from . import judges
-from .blanks import SOLUTION
+from .blanks import SOLUTION, Problem
+
+Scope = dict[str, Any]  # names of a lesson, and what they stand for
 
 KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank
 HEADER = """\
@@ -32,7 +33,7 @@ from nanogpt import kv_cache
 class Blank(NamedTuple):
     """A kept blank: its judge, the number of its notebook, and its solution, as text."""
 
-    problem: Callable[[object], str | None]
+    problem: Problem
     number: str
     solution: str
 
@@ -46,27 +47,30 @@ def blanks() -> dict[str, Blank]:
         texts = ["".join(cell["source"]) for cell in cells]
         for i, text in enumerate(texts):
             name = KEPT.search(text)
-            if name:
-                solution = SOLUTION.search("\n".join(texts[i:]))[1]
-                by_name[name[1]] = Blank(getattr(judges, name[1]), path.name[:2], solution)
+            if name is None:
+                continue
+            solution = SOLUTION.search("\n".join(texts[i:]))
+            if solution is None:
+                raise ValueError(f"{path}: the blank {name[1]} has no solution below its judge")
+            by_name[name[1]] = Blank(getattr(judges, name[1]), path.name[:2], solution[1])
     return by_name
 
 
-def execute(text: str, name: str, scope: dict) -> None:
+def execute(text: str, name: str, scope: Scope) -> None:
     """Execute code so that inspect and error messages find its lines."""
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     exec(compile(text, name, "exec"), scope)
 
 
-def header() -> dict:
+def header() -> Scope:
     """A scope with the names that every solution uses."""
-    names = {"__name__": __name__}
+    names: Scope = {"__name__": __name__}
     execute(HEADER, "<the header>", names)
     return names
 
 
 @functools.cache
-def scope() -> dict:
+def scope() -> Scope:
     """All solutions, executed in one scope."""
     names = header()
     for name, blank in blanks().items():
@@ -74,7 +78,7 @@ def scope() -> dict:
     return names
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name.startswith("__") or name not in blanks():
         raise AttributeError(f"no blank asks for {name!r}")
     return scope()[name]

@@ -38,6 +38,7 @@ def load_or_train(
     Raises CheckpointError for a file that is damaged, and for one that is named and does not fit.
     """
     named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
+    trained: Checkpoint | None
     if named:
         origin = "NANOGPT_CHECKPOINT" if checkpoint == "auto" else "your checkpoint"
         trained = load_checkpoint(named, origin=origin)
@@ -61,8 +62,10 @@ def _as_lecture(trained: Checkpoint, named: str) -> GPT:
     try:
         return unpack_heads(trained.model)
     except ValueError as error:
-        cure = "name a checkpoint of the lecture's form, which the lessons are about"
-        raise CheckpointError(f"{named}: {error}; {cure}") from error
+        raise CheckpointError(
+            f"{named}: {error}; "
+            f"name a checkpoint of the lecture's form, which the lessons are about"
+        ) from error
 
 
 def _earlier(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -146,10 +146,11 @@ class BatchEngine:
         n_new = request.max_new_tokens
         blocks = manager.blocks_for(n_prompt + n_new - 1)
         if blocks > manager.n_blocks:
-            size = f"{blocks} blocks of {manager.block_len} positions"
-            cure = f"there are {manager.n_blocks}: ask for fewer tokens, or for n_blocks={blocks}"
-            tokens = f"{n_prompt} + {n_new} tokens"
-            raise ValueError(f"request {request.id!r}: {tokens} need {size}, and {cure}")
+            raise ValueError(
+                f"request {request.id!r}: {n_prompt} + {n_new} tokens need {blocks} blocks of "
+                f"{manager.block_len} positions, and there are {manager.n_blocks}: "
+                f"ask for fewer tokens, or for n_blocks={blocks}"
+            )
         seq = Sequence(request, request.draw(self.config.vocab_size))
         self.scheduler.waiting.append(seq)
         self.alive[request.id] = seq
@@ -312,4 +313,10 @@ def serve(model: LanguageModel, requests: Iterable[Request], **settings: Any) ->
     check_type("requests", requests, Iterable)
     for request in sorted(requests, key=lambda request: getattr(request, "arrival", 0.0)):
         engine.add(request)
-    return chain.from_iterable(iter(lambda: engine.step() if engine.busy else None, None))
+    return _run(engine)
+
+
+def _run(engine: BatchEngine) -> Iterator[Output]:
+    """The outputs of all steps, one after the other, until nothing is left to serve."""
+    while engine.busy:
+        yield from engine.step()

@@ -159,8 +159,11 @@ class Reader:
         body = _parse(data)
         model = body.pop("model", None)
         if model not in (None, "", self.name):
-            message = f"model {show(model)} is not here: this server has {show(self.name)}"
-            raise Refused(404, message, "model")
+            raise Refused(
+                404,
+                f"model {show(model)} is not here: this server has {show(self.name)}",
+                "model",
+            )
         prompts = self._split(body.pop("prompt", None))
         fields = read_parameters(body, len(self.tokenizer), max(map(len, prompts)))
         if isinstance(fields["stop"], str):
@@ -177,11 +180,15 @@ class Reader:
         """`n` completions of each prompt."""
         n = fields["n"]
         if n * len(prompts) > self.most:
-            message = f"n={show(n)}: at most {self.most} texts in a request, n for each prompt"
-            raise Refused(400, message, "n")
+            raise Refused(
+                400, f"n={show(n)}: at most {self.most} texts in a request, n for each prompt", "n"
+            )
         n_top = fields["logprobs"]
-        same = {"sampling": _sampling(fields, len(self.tokenizer)), "logprobs": n_top}
-        same |= {"echo": fields["echo"] and n_top is not None}
+        same = {
+            "sampling": _sampling(fields, len(self.tokenizer)),
+            "logprobs": n_top,
+            "echo": fields["echo"] and n_top is not None,
+        }
         completions: list[Completion] = []
         for prompt in prompts:
             tokens = self._tokens(prompt, fields["max_tokens"])
@@ -202,34 +209,42 @@ class Reader:
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
         prompts = prompt if several else [prompt]
         if len(prompts) > self.most:
-            message = f"{len(prompts):,} prompts: at most {self.most} texts in a request"
-            raise Refused(400, message, "prompt")
+            raise Refused(
+                400, f"{len(prompts):,} prompts: at most {self.most} texts in a request", "prompt"
+            )
         for one in prompts:
             tokens = isinstance(one, list) and all(type(token) is int for token in one)
             if not tokens and not isinstance(one, str):
-                message = f"prompt={show(one)}: pass text, tokens or lists of them"
-                raise Refused(400, message, "prompt")
+                raise Refused(
+                    400, f"prompt={show(one)}: pass text, tokens or lists of them", "prompt"
+                )
         return prompts
 
     def _tokens(self, prompt: str | list[int], max_tokens: int) -> Tensor:
         """The tokens of a prompt.  (T,)"""
         n = len(prompt)
         if n > self.longest:
-            message = f"a prompt of {n:,} tokens + {show(max(max_tokens, 1))} new"
-            cure = f"shorten the prompt to at most {self.longest:,}"
-            raise Refused(400, f"{message} > the context of {self.longest:,}: {cure}", "prompt")
+            raise Refused(
+                400,
+                f"a prompt of {n:,} tokens + {show(max(max_tokens, 1))} new > the context of "
+                f"{self.longest:,}: shorten the prompt to at most {self.longest:,}",
+                "prompt",
+            )
         chars = self.tokenizer.chars
         unknown = sorted(set(prompt) - set(chars)) if isinstance(prompt, str) else []
         if unknown:
             named = ", ".join(map(repr, unknown[:5])) + (", …" if len(unknown) > 5 else "")
-            known = f"{len(chars):,} characters, such as {chars[:5]!r}"
-            raise Refused(400, f"{named} not in the vocabulary of {known}", "prompt")
+            raise Refused(
+                400,
+                f"{named} not in the vocabulary of {len(chars):,} characters, "
+                f"such as {chars[:5]!r}",
+                "prompt",
+            )
         last = len(chars) - 1
         if not isinstance(prompt, str):
             for token in prompt:
                 if not 0 <= token <= last:
-                    message = f"token {show(token)}: must be in [0, {last}]"
-                    raise Refused(400, message, "prompt")
+                    raise Refused(400, f"token {show(token)}: must be in [0, {last}]", "prompt")
             prompt = "".join(chars[token] for token in prompt)
         try:
             return self.tokenizer.encode(prompt)

@@ -214,16 +214,25 @@ def check_origin(request: HTTPServerRequest, hosts: set[str], origins: set[str])
     name = request.host_name.strip("[]")
     origin = request.headers.get("Origin")
     if name not in hosts and not is_valid_ip(name):
-        cure = f"call it by its address, or start it with --allow-host {name[:60] or 'NAME'}"
-        raise Refused(403, f"the Host {name[:60]!r} is not this server: {cure} if that is its name")
+        raise Refused(
+            403,
+            f"the Host {name[:60]!r} is not this server: call it by its address, or start it with "
+            f"--allow-host {name[:60] or 'NAME'} if that is its name",
+        )
     own = origin is None or origin.partition("://")[2] == request.host
     if origin is not None and not own and not origins & {origin, "*"}:
-        cure = f"start it with --allow-origin {origin[:60]} if it may"
-        raise Refused(403, f"a page of {origin!r:.60} may not ask {request.host!r}: {cure}")
+        raise Refused(
+            403,
+            f"a page of {origin!r:.60} may not ask {request.host!r}: "
+            f"start it with --allow-origin {origin[:60]} if it may",
+        )
     kind = request.headers.get("Content-Type", "")
     if request.method == "POST" and kind.partition(";")[0].strip().lower() != "application/json":
-        cure = "add the header, as in curl -H 'Content-Type: application/json'"
-        raise Refused(415, f"the body is of the type {kind!r:.60}, not application/json: {cure}")
+        raise Refused(
+            415,
+            f"the body is of the type {kind!r:.60}, not application/json: "
+            f"add the header, as in curl -H 'Content-Type: application/json'",
+        )
 
 
 def _stream_of(request: HTTPServerRequest) -> Connection:
@@ -274,7 +283,13 @@ class Handler(RequestHandler):
                 self.set_header("Retry-After", "1")
             self.finish(refusal.body())
 
-    get = head = post = put = patch = delete = options = answer
+    get = answer
+    head = answer
+    post = answer
+    put = answer
+    patch = answer
+    delete = answer
+    options = answer
 
     def _share(self) -> None:
         """Tell a browser that a page of an allowed origin may read the answer (CORS)."""
@@ -330,8 +345,9 @@ class Handler(RequestHandler):
         name = self._path().removeprefix(f"{MODELS}/")
         own = self.server.reader.name
         if name not in (own, f"{own}/"):
-            message = f"model {show(name)} is not here: this server has {show(own)}"
-            raise Refused(404, message, "model")
+            raise Refused(
+                404, f"model {show(name)} is not here: this server has {show(own)}", "model"
+            )
         self.finish(self._model())
 
     async def health(self) -> None:

@@ -10,13 +10,14 @@ import torch
 from ..decoder.config import decoder_config
 from ..decoder.pack import flatten
 from ..decoder.step import rotations
-from ..engines.base import check_float32, check_numbers
+from ..engines.base import check_float32
 from ..engines.decoder_library import (
     FLOAT,
     CCache,
     CSequence,
     Packed,
     Work,
+    check_numbers,
     decoder_library,
     up,
     weights_of,

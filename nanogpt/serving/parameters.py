@@ -431,12 +431,18 @@ def read_parameters(body: dict[str, Any], n_vocab: int, n_prompt: int) -> Fields
         if isinstance(row, Unused) and not row.kind.fits(value):
             raise Refused(400, f"{name}={show(value)}: must be {row.kind.words}", name)
         if isinstance(row, Neutral) and not row.accepts(value, context):
-            message = f"{name}={show(value)}: not implemented; leave it out, or send {row.words}"
-            raise Refused(400, message, name)
+            raise Refused(
+                400,
+                f"{name}={show(value)}: not implemented; leave it out, or send {row.words}",
+                name,
+            )
     most = fields["max_tokens"]
     if fields["min_tokens"] > most >= 0:
-        message = f"min_tokens={show(fields['min_tokens'])}: must be at most max_tokens={most}"
-        raise Refused(400, message, "min_tokens")
+        raise Refused(
+            400,
+            f"min_tokens={show(fields['min_tokens'])}: must be at most max_tokens={most}",
+            "min_tokens",
+        )
     return fields
 
 
@@ -455,8 +461,12 @@ def _read_served(given: dict[str, Any]) -> Fields:
         if not kind.fits(value):
             raise Refused(400, f"{key}={show(value)}: must be {kind.words}", key)
         if name in keys and fields[name] != value:
-            both = f"{keys[name]}={show(fields[name])}, {key}={show(value)}"
-            raise Refused(400, f"{both}: these are names of one parameter; send one of them", key)
+            raise Refused(
+                400,
+                f"{keys[name]}={show(fields[name])}, {key}={show(value)}: "
+                f"these are names of one parameter; send one of them",
+                key,
+            )
         fields[name] = value
         keys[name] = key
     return fields

@@ -24,8 +24,10 @@ def bind(host: str, port: int) -> list[socket.socket]:
     try:
         return bind_sockets(port, host)
     except OSError as error:
-        problem = f"cannot listen at {host}, port {port} ({error.strerror})"
-        raise OSError(f"{problem}: choose another --host, or --port 0 for a free one") from error
+        raise OSError(
+            f"cannot listen at {host}, port {port} ({error.strerror}): "
+            f"choose another --host, or --port 0 for a free one"
+        ) from error
 
 
 class Connection(IOStream):

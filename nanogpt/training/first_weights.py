@@ -24,9 +24,12 @@ def zero_init(model: LanguageModel, generator: torch.Generator) -> None:
     """
     tied = model.lm_head.weight is model.token_embedding_table.weight
     with torch.no_grad():
-        zeros: list = [] if tied else [model.lm_head.weight]
+        zeros: list[Tensor] = []
+        if not tied:
+            zeros.append(model.lm_head.weight)
         for block in model.blocks:
-            zeros += [block.sa.proj.weight, _last_matrix(block.ffwd)]
+            zeros.append(block.sa.proj.weight)
+            zeros.append(_last_matrix(block.ffwd))
         for weight in zeros:
             if weight.requires_grad:
                 weight.zero_()
@@ -42,12 +45,12 @@ def zero_init(model: LanguageModel, generator: torch.Generator) -> None:
 
 def _last_matrix(feed_forward: torch.nn.Module) -> Tensor:
     """The matrix that the feed-forward part ends with, in either model."""
-    net = getattr(feed_forward, "net", None)
-    return feed_forward.down.weight if net is None else net[2].weight
+    last = feed_forward.net[2] if hasattr(feed_forward, "net") else feed_forward.down
+    return last.get_parameter("weight")
 
 
 @torch.no_grad()
-def look_back(model: LanguageModel) -> None:
+def previous_token_init(model: LanguageModel) -> None:
     """Start head h of the first block with its attention on the character h + 1 places before.
 
     A head that finds the previous character is the first thing that training has to discover, and
@@ -58,12 +61,12 @@ def look_back(model: LanguageModel) -> None:
     if model.config.head_size < 2:
         return  # an angle needs two numbers
     if isinstance(model, Decoder) and model.config.rotary:
-        _look_back_rotary(model)
+        _previous_token_init_rotary(model)
     else:
-        _look_back_table(model)
+        _previous_token_init_table(model)
 
 
-def _look_back_table(model: LanguageModel) -> None:
+def _previous_token_init_table(model: LanguageModel) -> None:
     """Positions become cosines and sines, in columns that only the first block's heads read."""
     c = model.config
     half = min(c.head_size, c.n_embd) // 2
@@ -86,7 +89,7 @@ def _look_back_table(model: LanguageModel) -> None:
         key[: 2 * half, : 2 * half] += LECTURE_GAIN * torch.eye(2 * half, device=device)
 
 
-def _look_back_rotary(model: LanguageModel) -> None:
+def _previous_token_init_rotary(model: LanguageModel) -> None:
     """One number of each embedding is 1, and the rotation turns it into a position's angle."""
     c = model.config
     half = c.head_size // 2

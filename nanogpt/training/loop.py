@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +17,11 @@ from ..decoder.pack import pack_heads, unpack_state
 from ..decoder.standard import first_difference, not_standard
 from ..device import Device, forked_random_state, pick_device, synchronize
 from ..model import GPT, LanguageModel, check_forwards
-from .first_weights import look_back, zero_init
+from .first_weights import previous_token_init, zero_init
+from .history import History, TrainingResult
 from .recipes import TrainConfig
 from .resume import RunFiles, deferred_interrupt
-from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
-
-NONE = type(None)
-# The tokenizer of notebook 01 is a class of its own cell.
-KINDS: dict = {"model": LanguageModel, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
-KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
-HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
+from .trainer import Batches, Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 
 
 def train(
@@ -41,7 +36,7 @@ def train(
     speed: bool = False,
     watch: Callable[[int, LanguageModel], None] | None = None,
     trainer: type[Trainer] = Trainer,
-) -> dict:
+) -> TrainingResult:
     """Train the model in place and return its history as plain data, ready to plot.
 
     A list of heads is trained as a packed Decoder, which computes the same function in about half
@@ -56,14 +51,16 @@ def train(
     state and for trained weights whose state is lost; MemoryError, with advice; and
     FloatingPointError when the loss is not finite.
     """
-    _check_types(model, corpus, config, tokenizer, device, resume, speed, watch)
+    _check_arguments(model, corpus, config, tokenizer, device, resume, speed, watch)
     device = device or pick_device()
     if tokenizer is None:
         tokenizer = CharTokenizer(corpus.text)
     n = len(tokenizer)
     if model.config.vocab_size != n:
-        has = f"the model has {model.config.vocab_size} characters, the vocabulary {n}"
-        raise ValueError(f"{has}: build the model with GPTConfig(vocab_size={n})")
+        raise ValueError(
+            f"the model has {model.config.vocab_size} characters, the vocabulary {n}: "
+            f"build the model with GPTConfig(vocab_size={n})"
+        )
     data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
     files = None if out is None else RunFiles(out, model, corpus, config, tokenizer)
     if resume and not files:
@@ -76,7 +73,7 @@ def train(
         torch.manual_seed(config.seed)  # of dropout, which takes no generator
         steps = trainer(worker, data, config, generator, device)
         run = TrainingRun(steps, val, files, speed, watch)
-        if resume:
+        if files and resume:
             run.done = files.load_state(steps, run.history)
         run.train()
     return run.result()
@@ -90,12 +87,12 @@ def prepare(
     try:
         if config.zero_init:
             zero_init(model, generator)
-        if config.look_back:
-            look_back(model)
+        if config.previous_token_init:
+            previous_token_init(model)
     except (AttributeError, TypeError, IndexError) as error:
         raise ValueError(
             f"this recipe sets first weights of the package's layers, and this model has "
-            f"{first_difference(model)}: pass zero_init=False, look_back=False"
+            f"{first_difference(model)}: pass zero_init=False, previous_token_init=False"
         ) from error
     packs = config.batched and isinstance(model, GPT) and _trains_alike(model)
     worker = pack_heads(model) if packs else model
@@ -114,7 +111,9 @@ def _trains_alike(model: LanguageModel) -> bool:
 
 
 @contextmanager
-def _form_to_train(model: LanguageModel, config: TrainConfig, device: Device):
+def _form_to_train(
+    model: LanguageModel, config: TrainConfig, device: Device
+) -> Iterator[tuple[LanguageModel, torch.Generator]]:
     """The result of `prepare`, for a with-block; at its end the model has the trained weights."""
     was_training = model.training
     worker, generator = prepare(model, config, device)
@@ -137,14 +136,14 @@ class TrainingRun:
     speed: bool
     watch: Callable[[int, LanguageModel], None] | None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         trainer = self.trainer
         self.config = trainer.config
         self.model = trainer.model
         self.first = trainer.first
         self.device = trainer.device.device
-        self.fixed: dict[int, list] = {}  # windows of both parts of the text, by their block
-        self.history = {name: [] for name in HISTORY}
+        self.fixed: dict[int, list[Batches]] = {}  # of both parts of the text, by their block
+        self.history = History()
         self.done = 0  # steps of an earlier part of this run
         self.meter = Meter(trainer.device)
 
@@ -154,7 +153,7 @@ class TrainingRun:
         every = self.config.eval_every
         bar = Progress(steps, "train", initial=self.done, hidden=not self.first)
         with bar as self.bar, deferred_interrupt() as self.interrupts:
-            if not self.history["step"]:
+            if not self.history.step:
                 self.evaluate(0)
             for step in range(self.done, steps):
                 self.stop_if_asked(step)
@@ -168,8 +167,7 @@ class TrainingRun:
         if self.device.type == "cpu":  # on a GPU this would wait for the queue
             self._check_finite(float(loss), step)
             self.bar.set_postfix_str(f"loss {float(loss):.2f}", refresh=False)
-        self.history["lr_scale"].append(self.config.scale(step))
-        self.history["batch_loss"].append(loss)
+        self.history.add_step(self.config.scale(step), loss)
         block, n = self.trainer.window(step)
         self.meter.tokens += n * block
         self.bar.update()
@@ -179,20 +177,18 @@ class TrainingRun:
         self.meter.lap(trained=True)
         if self.first:
             block, _ = self.trainer.window(max(0, step - 1))
-            losses = self.measure(block)
-            for loss in losses.values():
-                self._check_finite(loss, step)
-            if not self.history["step"]:
+            train, val = self.measure(block)
+            self._check_finite(train, step)
+            self._check_finite(val, step)
+            if not self.history.step:
                 self.save(step)  # from here on a resumed run is this one, and none before it
-            for name, value in {"step": step, **losses, "block": block}.items():
-                self.history[name].append(value)
+            self.history.add_evaluation(step, train, val, block)
             if step == self.config.steps:
-                self.history["full_val"] = full_loss(self.model, self.val)
+                self.history.full_val = full_loss(self.model, self.val)
             if self.files:
                 self.files.save_newest(self.model, self.history, self.meter.summary())
             self.save(step)  # last: a run that is killed before it comes again to the same files
-            line = f"step {step:5d} of {self.config.steps}"
-            line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
+            line = f"step {step:5d} of {self.config.steps} | train {train:.4f} | val {val:.4f}"
             if self.config.stages:
                 line += f" | block {block}"
             if self.speed:
@@ -204,15 +200,18 @@ class TrainingRun:
                 self.model.train()
         self.meter.lap(trained=False)
 
-    def measure(self, block: int) -> dict[str, float]:
-        """The loss on fixed windows of that many characters, of both parts of the text."""
+    def measure(self, block: int) -> tuple[float, float]:
+        """The losses on fixed windows of that many characters: of the training text, of the rest.
+
+        Both in nats a character.
+        """
         if block not in self.fixed:
             n = self.config.eval_batches
             parts = (self.trainer.data, self.val)
             self.fixed[block] = [fixed_batches(part, block, n, self.device) for part in parts]
         means = [mean_loss(self.model, batches) for batches in self.fixed[block]]
         train, val = torch.stack(means).tolist()  # one wait
-        return {"train": train, "val": val}
+        return train, val
 
     def save(self, step: int) -> None:
         """Write the state on which the next step depends."""
@@ -224,37 +223,55 @@ class TrainingRun:
         last = step == self.config.steps
         if self.trainer.stops(bool(self.interrupts), step, last):
             self.save(step)
-            saved = " and saved: the same call with resume=True resumes from here"
-            lost = "; nothing was saved, as no `out` was given"
-            raise KeyboardInterrupt(f"stopped after {step} steps{saved if self.files else lost}")
+            if self.files:
+                raise KeyboardInterrupt(
+                    f"stopped after {step} steps and saved: "
+                    f"the same call with resume=True resumes from here"
+                )
+            raise KeyboardInterrupt(
+                f"stopped after {step} steps; nothing was saved, as no `out` was given"
+            )
 
-    def result(self) -> dict:
+    def result(self) -> TrainingResult:
         """The history as plain data, with the loss over the whole validation text."""
-        return self.history | {
-            "batch_loss": torch.stack(self.history["batch_loss"]).tolist(),  # one transfer
-            "full_val": self.history.get("full_val"),  # of the process that evaluates
-            "block_size": self.model.config.block_size,
-        }
+        return self.history.result(self.model.config.block_size)
 
     def _check_finite(self, loss: float, step: int) -> None:
         """Raises FloatingPointError, with what to try, for a loss that is infinite or NaN."""
         c = self.config
         if not math.isfinite(loss):
             muon = f", muon_lr={c.muon_lr / 2:g}" if c.muon_lr else ""
-            cure = f"half the rate, lr={c.lr / 2:g}{muon}, or warmup={max(10, 2 * c.warmup)}"
-            raise FloatingPointError(f"the loss is {loss} at step {step}: try {cure}")
+            raise FloatingPointError(
+                f"the loss is {loss} at step {step}: "
+                f"try half the rate, lr={c.lr / 2:g}{muon}, or warmup={max(10, 2 * c.warmup)}"
+            )
 
 
-def _check_types(*given) -> None:
-    """Raises TypeError for an argument of `train` of another type, by its name."""
-    for (name, kind), value in zip(KINDS.items(), given, strict=True):
-        check_type(name, value, kind)
-    model, tokenizer = given[0], given[3]
+def _check_arguments(
+    model: LanguageModel,
+    corpus: Corpus,
+    config: TrainConfig,
+    tokenizer: CharTokenizer | None,
+    device: Device | None,
+    resume: bool,
+    speed: bool,
+    watch: Callable[[int, LanguageModel], None] | None,
+) -> None:
+    """Raise TypeError for an argument of `train` of another type, ValueError for its weights."""
+    check_type("model", model, LanguageModel)
+    check_type("corpus", corpus, Corpus)
+    check_type("config", config, TrainConfig)
+    check_type("device", device, (Device, type(None)))
+    check_type("resume", resume, bool)
+    check_type("speed", speed, bool)
+    if watch is not None and not callable(watch):
+        raise TypeError(f"watch={watch!r:.80}: pass a function of a step and a model")
     if model.device.type == "meta":
         raise ValueError("the model is on the meta device, without numbers: build it on the CPU")
     check_forwards(model)
     if not any(weight.requires_grad for weight in model.parameters()):
         raise ValueError("all weights are frozen: set requires_grad on those to be trained")
+    # Not by its class: the tokenizer of notebook 01 is a class of its own cell.
     sized = hasattr(tokenizer, "encode") and hasattr(tokenizer, "__len__")
     if tokenizer is not None and not sized:
         raise TypeError(f"tokenizer={tokenizer!r:.80}: pass a CharTokenizer of the text")
@@ -277,7 +294,7 @@ class Meter:
         if trained:
             self.seconds += self.last - before
 
-    def summary(self) -> dict:
-        """Seconds of training, and characters a second."""
+    def summary(self) -> dict[str, float | None]:
+        """Seconds of training, and characters a second; None before the first step."""
         speed = self.tokens / self.seconds if self.seconds else 0.0
         return {"seconds": round(self.seconds, 3), "chars_per_second": round(speed) or None}

@@ -1,6 +1,7 @@
 """What moves the weights: AdamW, and Muon in batches of matrices."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,18 +18,27 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.opt
     Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) makes each update of a
     matrix orthogonal, so that all its directions learn at the same speed.
     """
-    muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
-    rest = [p for p in model.parameters() if id(p) not in muon]
-    matrices = [p for p in model.parameters() if id(p) in muon]
-    betas = (0.9, float(config.beta2))
-    decay = config.weight_decay
-    # Tables and a head that start at zero have tiny first gradients: a larger eps would damp them.
-    settings = {"lr": config.lr, "betas": betas, "eps": 1e-10, "fused": config.fused}
-    # Beside Muon only the matrices decay: tables and the head are what a text is looked up in.
-    adam = torch.optim.AdamW(rest, weight_decay=0.0 if matrices else decay, **settings)
-    if not matrices:
+    in_blocks = {id(p) for p in model.blocks.parameters()}
+    matrices = []
+    rest = []
+    for p in model.parameters():
+        if config.muon_lr and p.ndim == 2 and id(p) in in_blocks:
+            matrices.append(p)
+        else:
+            rest.append(p)
+    adam = torch.optim.AdamW(
+        rest,
+        lr=config.lr,
+        betas=(0.9, float(config.beta2)),
+        # A larger eps would damp the tiny first gradients of tables and of a head that starts at 0.
+        eps=1e-10,
+        # Beside Muon only the matrices decay: tables and the head are what a text is looked up in.
+        weight_decay=0.0 if matrices else config.weight_decay,
+        fused=config.fused,
+    )
+    if not config.muon_lr or not matrices:
         return [adam]
-    orthogonal = Muon(matrices, lr=config.muon_lr, weight_decay=decay)
+    orthogonal = Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
     orthogonal.bf16 = config.bf16
     return [adam, orthogonal]
 
@@ -43,9 +53,13 @@ class Muon(torch.optim.Muon):
     bf16 = False
 
     @torch.no_grad()
-    def step(self, closure=None):
+    # Torch declares overloads in Optimizer, and leaves the step of its Muon without annotations.
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         if closure is not None or self.param_groups[0]["params"][0].device.type != "cpu":
-            return super().step(closure)
+            loss: float | None = super().step(closure)  # type: ignore[no-untyped-call]
+            return loss
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             grads = [p.grad for p in params]
@@ -56,13 +70,15 @@ class Muon(torch.optim.Muon):
                 if group["weight_decay"]:
                     torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
                 _update(params, grads, group["lr"], self.bf16)
+        return None
 
     def _momentum(self, p: Tensor) -> Tensor:
         """The running mean of this parameter's gradients, under PyTorch's own name."""
         state = self.state[p]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(p)
-        return state["momentum_buffer"]
+        mean: Tensor = state["momentum_buffer"]
+        return mean
 
 
 def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: bool) -> None:
@@ -79,7 +95,8 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: boo
 def _wide(x: Tensor) -> Tensor:
     """In float32, at least as many columns as rows, and no singular value above 1."""
     x = x.float() if x.shape[-2] <= x.shape[-1] else x.float().mT
-    return x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    length: Tensor = x.norm(dim=(-2, -1), keepdim=True)
+    return x / length.clamp(min=1e-7)
 
 
 def orthogonal(x: Tensor) -> Tensor:
@@ -88,18 +105,25 @@ def orthogonal(x: Tensor) -> Tensor:
     (n, rows, columns) -> (n, rows, columns), float32. A step multiplies x by p = a + b g + c g²,
     where g = x xᵀ. So the polynomials are multiplied first, which are small, and x once at the end.
     """
-    a, b, c = POLYNOMIAL
     wide = x.shape[-2] <= x.shape[-1]
     x = _wide(x)
     gram = torch.bmm(x, x.mT)
-    product = None
-    for _ in range(5):
-        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        p.diagonal(dim1=-2, dim2=-1).add_(a)
-        product = p if product is None else torch.bmm(p, product)
+    p = _polynomial(gram)
+    product = p
+    for _ in range(4):
         gram = torch.bmm(torch.bmm(p, gram), p)
+        p = _polynomial(gram)
+        product = torch.bmm(p, product)
     x = torch.bmm(product, x)
     return x if wide else x.mT
+
+
+def _polynomial(gram: Tensor) -> Tensor:
+    """a + b g + c g² of each matrix g.  (n, rows, rows) -> the same"""
+    a, b, c = POLYNOMIAL
+    p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    p.diagonal(dim1=-2, dim2=-1).add_(a)
+    return p
 
 
 def orthogonal_bf16(x: Tensor) -> Tensor:

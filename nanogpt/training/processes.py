@@ -13,7 +13,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,7 +33,7 @@ from .trainer import Trainer
 TIMEOUT = timedelta(hours=2)
 # Process groups live as long as the process. Otherwise DDP's Reducer may destroy the last reference
 # to one while it holds the GIL, and wait for a thread of gloo that waits for the GIL: 1 % hung.
-_KEPT: list[dist.ProcessGroup] = []
+_KEPT: list[dist.ProcessGroup | None] = []
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class TeamTrainer(Trainer):
 
     rank: ClassVar[int]  # of this process, from 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Average gradients over all processes, in an order that is settled before the first step.
 
         DDP sorts its buckets of gradients after one backward pass, and sorted buckets are added up
@@ -54,7 +54,8 @@ class TeamTrainer(Trainer):
         """
         self.agree("a text of sha256", sha256(self.data.numpy().tobytes())[:12])
         super().__post_init__()
-        self.net = nn.parallel.DistributedDataParallel(self.net)
+        self.shared = nn.parallel.DistributedDataParallel(self.net)
+        self.net = self.shared
         block, n = self.window(0)
         zeros = torch.zeros(n // self.size, block, dtype=torch.int64, device=self.device.device)
         with forked_random_state(self.device):
@@ -74,7 +75,7 @@ class TeamTrainer(Trainer):
         return x.chunk(self.size)[self.rank], y.chunk(self.size)[self.rank]
 
     def backward(self, x: Tensor, y: Tensor, step: int, last: bool) -> Tensor:
-        with nullcontext() if last else self.net.no_sync():  # shared behind the last part
+        with nullcontext() if last else self.shared.no_sync():  # shared behind the last part
             return super().backward(x, y, step, last)
 
     def gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
@@ -87,7 +88,7 @@ class TeamTrainer(Trainer):
             return False  # to agree waits for the queue
         return float(self._mean(torch.tensor(float(request), device=device))) > 0
 
-    def agree(self, name: str, value) -> None:
+    def agree(self, name: str, value: object) -> None:
         values = [value] * self.size
         dist.all_gather_object(values, value)
         for rank, other in enumerate(values):
@@ -109,7 +110,7 @@ def trainer_of(rank: int, size: int) -> type[TeamTrainer]:
 
 
 @contextmanager
-def joined(device: Device):
+def joined(device: Device) -> Iterator[tuple[Device, type[Trainer]]]:
     """Connect to the other processes of torchrun, for a with-block: gives Device and Trainer class.
 
     NCCL between GPUs, gloo between CPUs. In a process that torchrun did not start these are the
@@ -130,9 +131,10 @@ def joined(device: Device):
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
-        broken = f"the connection to another process broke ({error})"
-        cure = "the same command with --resume resumes from the last evaluation"
-        raise ConnectionError(f"{broken}: {cure}, with any number of processes") from error
+        raise ConnectionError(
+            f"the connection to another process broke ({error}): the same command with --resume "
+            f"resumes from the last evaluation, with any number of processes"
+        ) from error
     except KeyboardInterrupt as stopped:
         # With a message, all stop at the same step and can disconnect. Without one the others may
         # be in the middle of a step, and to disconnect would wait for them.
@@ -148,8 +150,10 @@ def _local_gpu() -> int:
     local = int(os.environ["LOCAL_RANK"])
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
     if processes > count:  # in every process, so that all end before they connect
-        cure = f"use --nproc_per_node={count} at most"
-        raise ValueError(f"{processes} processes, but {count} GPUs on this machine: {cure}")
+        raise ValueError(
+            f"{processes} processes, but {count} GPUs on this machine: "
+            f"use --nproc_per_node={count} at most"
+        )
     return local
 
 
@@ -167,13 +171,21 @@ def torchrun(words: Sequence[str], processes: int) -> str:
     for _, interface in socket.if_nameindex():  # whatever this machine's name resolves to
         if interface in ("lo", "lo0"):
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, env=env, encoding="utf-8", errors="replace", **pipes) as agent:
+    with subprocess.Popen(
+        command,
+        env=env,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as agent:
         try:
             printed, _ = agent.communicate(timeout=300)
         finally:
             agent.terminate()  # an agent ends its processes at SIGTERM, and then itself
     if agent.returncode:
-        failed = f"torchrun failed, exit code {agent.returncode}:"
-        raise ChildProcessError(f"{failed}\n{printed[-4000:]}")
+        raise ChildProcessError(
+            f"torchrun failed, exit code {agent.returncode}:\n{printed[-4000:]}"
+        )
     return printed

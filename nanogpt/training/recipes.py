@@ -1,10 +1,12 @@
 """How to train: one run's settings, and recipes as data. Knows no tensor, no file."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import ceil, nextafter
+from typing import Any
 
 from ..config import (
     GPTConfig,
+    ParameterError,
     check_int,
     check_number,
     check_positive,
@@ -37,7 +39,7 @@ class TrainConfig:
     batched: bool = option(True, "train a list of heads in one matmul: the same, faster")
     fused: bool = option(True, "AdamW in one kernel")
     zero_init: bool = option(True, "blocks begin as the identity, and the head at loss ln(vocab)")
-    look_back: bool = option(False, "head h of the first block begins by looking h + 1 back")
+    previous_token_init: bool = option(False, "first heads begin by attending 1, 2, … back")
     stages: tuple[tuple[float, int], ...] = option(
         (), "short windows first: 0.5:64,0.85:128 until these shares of the steps, then block_size"
     )
@@ -47,12 +49,12 @@ class TrainConfig:
     eval_batches: int = option(4, "fixed batches of 16 windows of each split in an evaluation")
     seed: int = option(1337, "for weights and batches; sampling has a seed of its own")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_batches"):
             check_int(name, getattr(self, name), 1, 2**31 - 1)
-        switches = ("decay", "compile", "batched", "fused", "zero_init", "look_back")
-        for name in (*switches, "epochs", "bf16"):
-            check_switch(name, getattr(self, name))
+        for switch in fields(self):
+            if switch.type is bool:
+                check_switch(switch.name, getattr(self, switch.name))
         check_positive("lr", self.lr)
         for name in ("muon_lr", "clip"):
             if getattr(self, name) is not None:
@@ -65,15 +67,22 @@ class TrainConfig:
         self._check_stages()
         n = self.batch_size
         if n % self.accumulate:
-            raise ValueError(f"batch_size={n} must be a multiple of accumulate={self.accumulate}")
+            raise ParameterError(
+                f"batch_size={n} must be a multiple of accumulate={self.accumulate}",
+                "batch_size",
+                "accumulate",
+            )
 
     def _check_stages(self) -> None:
         """Raise ValueError unless the stages are pairs of a growing share and a block."""
         kinds = (tuple, list)
         given = self.stages if isinstance(self.stages, kinds) else [self.stages]
         if not all(isinstance(stage, kinds) and len(stage) == 2 for stage in given):
-            need = "pass pairs (share of the steps, block), as in ((0.5, 64), (0.85, 128))"
-            raise ValueError(f"stages={self.stages!r}: {need}")
+            raise ParameterError(
+                f"stages={self.stages!r}: pass pairs (share of the steps, block), "
+                f"as in ((0.5, 64), (0.85, 128))",
+                "stages",
+            )
         stages = tuple(map(tuple, given))
         object.__setattr__(self, "stages", stages)  # JSON has lists
         last = 0.0
@@ -105,7 +114,9 @@ class TrainConfig:
     def scale(self, step: int) -> float:
         """The factor of the learning rates at `step` (from 0): warm-up, then a straight line."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        return rise * (1.0 - (1.0 - self.final) * (step / self.steps)) if self.decay else rise
+        if not self.decay:
+            return rise
+        return rise * (1.0 - (1.0 - self.final) * (step / self.steps))
 
 
 @dataclass(frozen=True)
@@ -114,14 +125,15 @@ class Recipe:
 
     train: TrainConfig
     about: str
-    model: dict = field(default_factory=dict)  # fields of DecoderConfig; empty: the lecture's model
+    # Fields of DecoderConfig; empty: the lecture's model.
+    model: dict[str, Any] = field(default_factory=dict)
     chars: int | None = 1024  # characters in one step at any block_size; None: batch_size decides
     parts: tuple[tuple[float, int], ...] = ()  # stages: until which share, which part of the block
     size: str = "small"  # the shape that it is made for
 
 
 # The architecture of nanochat (Karpathy 2025): rotary positions, norms without weights, ReLU².
-MODERN = {
+MODERN: dict[str, Any] = {
     "positions": Positions.ROTARY,
     "norm": Norm.RMS,
     "norm_weights": False,
@@ -134,27 +146,46 @@ MODERN = {
     "head_bias": False,
 }
 
-LATER = dict.fromkeys(["decay", "zero_init", "batched", "fused"], False)  # what came after it
-ADAMW = {"lr": 1e-3, "muon_lr": None, "warmup": 0, "beta2": 0.999, "weight_decay": 0.01}
-LECTURE = TrainConfig(steps=5000, batch_size=16, eval_every=500, **ADAMW, **LATER)
-SOONER = {"look_back": True, "epochs": True}
-
 RECIPES = {
-    "lecture": Recipe(LECTURE, "Karpathy's in gpt-dev: AdamW, a constant rate", chars=None),
+    "lecture": Recipe(
+        TrainConfig(
+            steps=5000,
+            batch_size=16,
+            eval_every=500,
+            lr=1e-3,
+            muon_lr=None,
+            warmup=0,
+            beta2=0.999,
+            weight_decay=0.01,
+            decay=False,
+            zero_init=False,
+            batched=False,
+            fused=False,
+        ),
+        "Karpathy's in gpt-dev: AdamW, a constant rate",
+        chars=None,
+    ),
     "fast": Recipe(
-        TrainConfig(steps=1700, eval_every=170, **SOONER),
+        TrainConfig(steps=1700, eval_every=170, previous_token_init=True, epochs=True),
         "the lecture's architecture, faster to the same loss",
         chars=768,
         parts=((0.5, 4), (0.85, 2)),
     ),
     "sprint": Recipe(
-        TrainConfig(steps=800, eval_every=80, **SOONER),
+        TrainConfig(steps=800, eval_every=80, previous_token_init=True, epochs=True),
         "modern: rotary positions, RMSNorm, ReLU²",
         MODERN,
         parts=((0.5, 4), (0.85, 2)),
     ),
     "keeper": Recipe(
-        TrainConfig(steps=3400, warmup=30, weight_decay=0.1, eval_every=200, **SOONER),
+        TrainConfig(
+            steps=3400,
+            warmup=30,
+            weight_decay=0.1,
+            eval_every=200,
+            previous_token_init=True,
+            epochs=True,
+        ),
         "the same for longer: the model that ships",
         MODERN,
         chars=1280,

@@ -5,20 +5,22 @@ the history. It is one safetensors file, written whole or not at all; nothing is
 """
 
 import json
-import math
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..config import ParameterError
 from ..console import STOPS, interrupt, note_stop
-from ..data import Corpus
+from ..data import CharTokenizer, Corpus
 from ..decoder import checkpoint
 from ..decoder.checkpoint import CheckpointError
 from ..decoder.config import decoder_config
@@ -26,6 +28,7 @@ from ..decoder.model import Decoder
 from ..decoder.pack import lecture_with
 from ..files import check_file, sha256, write_whole
 from ..model import GPT, LanguageModel
+from .history import History
 from .recipes import TrainConfig
 from .trainer import Trainer
 
@@ -52,14 +55,14 @@ class RunFiles:
         model: LanguageModel,
         corpus: Corpus,
         config: TrainConfig,
-        tokenizer,
+        tokenizer: CharTokenizer,
     ):
         self.out = checkpoint.check_path("out", out)
         self.state = state_path(self.out)
         self.log = self.out.with_name(f"{self.out.name}.jsonl")
         self.last = self.out.with_name(f"{self.out.name}-last")
         self.kind = type(model)  # what the checkpoints hold, in whatever form it is trained
-        self.meta = {
+        self.meta: dict[str, Any] = {
             "format": checkpoint.FORMAT,
             "config": checkpoint.config_to_json(model.config),
             "vocabulary": tokenizer.chars,
@@ -96,24 +99,28 @@ class RunFiles:
             weights = path.with_name(f"{path.name}.safetensors")
             step = checkpoint.read_tensors(weights)[1].get("step", 0) if weights.is_file() else 0
             if step:  # at 0 nothing was trained
-                lost = f"{weights} was trained for {step:,} steps, and the state of its run is lost"
-                raise CheckpointError(f"{lost}: restore {self.state}, or give another out=PATH")
+                raise CheckpointError(
+                    f"{weights} was trained for {step:,} steps, and the state of its run is lost: "
+                    f"restore {self.state}, or give another out=PATH"
+                )
 
-    def save_newest(self, model: LanguageModel, history: dict, speed: dict) -> None:
+    def save_newest(
+        self, model: LanguageModel, history: History, speed: dict[str, float | None]
+    ) -> None:
         """Write what belongs to the newest evaluation: a line of the log, and checkpoints."""
-        newest = {name: history[name][-1] for name in ("step", "train", "val", "block")}
-        losses = {name: newest[name] for name in ("train", "val")}
-        if "full_val" in history:
-            losses["full_val"] = history["full_val"]  # of the last weights, which these are
+        newest = history.newest()
+        losses = {"train": newest["train"], "val": newest["val"]}
+        if history.full_val is not None:
+            losses["full_val"] = history.full_val  # of the last weights, which these are
         meta = {**self.meta, "step": newest["step"], "losses": losses}
         if self.kind is GPT and isinstance(model, Decoder):
             model = lecture_with(model)  # a reader's attention may have trained it
-        if _is_best(history):
+        if history.newest_is_best():
             checkpoint.write_checkpoint(self.out, model, meta)
         checkpoint.write_checkpoint(self.last, model, meta)
-        self._write_log(len(history["step"]), newest | speed)
+        self._write_log(len(history.step), {**newest, **speed})
 
-    def _write_log(self, lines: int, newest: dict) -> None:
+    def _write_log(self, lines: int, newest: dict[str, float | None]) -> None:
         """Put line number `lines` into the log, in the place of those that a killed run left."""
         old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
         earlier = old[: lines - 1]
@@ -122,26 +129,30 @@ class RunFiles:
         with open(self.log, "a", encoding="utf-8") as file:
             file.write(json.dumps(newest) + "\n")
 
-    def save_state(self, step: int, trainer: Trainer, history: dict) -> None:
+    def save_state(self, step: int, trainer: Trainer, history: History) -> None:
         """Write all that the step after `step` steps depends on."""
         tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
         for i, optimizer in enumerate(trainer.optimizers):
             for index, moments in optimizer.state_dict()["state"].items():
                 for key, value in moments.items():
                     tensors[f"optimizer.{i}.{index}.{key}"] = torch.as_tensor(value)
-        losses = history["batch_loss"]
+        losses = history.batch_loss
         tensors["batch_loss"] = torch.stack(losses) if losses else torch.empty(0)
         tensors["batches"] = trainer.generator.get_state()
         tensors["cpu"] = torch.get_rng_state()
         if torch.cuda.is_available():
             tensors["cuda"] = torch.cuda.get_rng_state()
-        plain = {key: value for key, value in history.items() if key != "batch_loss"}
-        meta = {"format": FORMAT, "about": self.settings, "step": step, "history": plain}
-        meta["computed"] = computed_with(trainer)
-        meta["scaler"] = trainer.scaler.state_dict()
+        meta = {
+            "format": FORMAT,
+            "about": self.settings,
+            "step": step,
+            "history": history.to_json(),
+            "computed": computed_with(trainer),
+            "scaler": trainer.scaler.state_dict(),
+        }
         checkpoint.write_tensors(self.state, tensors, meta)
 
-    def load_state(self, trainer: Trainer, history: dict) -> int:
+    def load_state(self, trainer: Trainer, history: History) -> int:
         """Put everything back as it was saved; the number of steps done. Raises as read_state.
 
         Prints a line when the run goes on in another way than before, with other last bits.
@@ -158,7 +169,7 @@ class RunFiles:
         trainer.agree("saved steps:", done)
         return done
 
-    def read_state(self) -> tuple[dict[str, Tensor], dict]:
+    def read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of the state and its metadata.
 
         Raises CheckpointError for a damaged file, ValueError for a run that began with other
@@ -170,25 +181,29 @@ class RunFiles:
                 raise CheckpointError(f"{self.state} is not of {FORMAT!r}: give another out=PATH")
             before = meta["about"]
             now = json.loads(json.dumps(self.settings))
-            changed = [
-                f"{name}={before.get(name)!r}, not {value!r}"
+            changed = {
+                name: f"{name}={before.get(name)!r}, not {value!r}"
                 for name, value in now.items()
                 if not _same(name, before.get(name), value)
-            ]
+            }
         if changed:
-            began = f"the run in {self.state} began with {'; '.join(changed)}"
-            raise ValueError(f"{began}: resume with the same settings, or start anew with out=PATH")
+            raise ParameterError(
+                f"the run in {self.state} began with {'; '.join(changed.values())}: "
+                f"resume with the same settings, or start anew with out=PATH",
+                *changed,
+                "out",
+            )
         return tensors, meta
 
 
-def _same(name: str, before, now) -> bool:
+def _same(name: str, before: object, now: object) -> bool:
     """Whether a setting is as it was; of a text the digest counts, whatever its file is called."""
     if name == "text":
-        return str(before).rpartition(", ")[2] == now.rpartition(", ")[2]
-    return before == now
+        return str(before).rpartition(", ")[2] == str(now).rpartition(", ")[2]
+    return bool(before == now)
 
 
-def computed_with(trainer: Trainer) -> dict:
+def computed_with(trainer: Trainer) -> dict[str, int | bool | str]:
     """What the last bits of a run depend on besides its settings. It may differ after a stop."""
     config = trainer.config
     device = trainer.device
@@ -204,7 +219,7 @@ def computed_with(trainer: Trainer) -> dict:
     }
 
 
-def other_bits(before: dict, now: dict) -> str:
+def other_bits(before: dict[str, Any], now: dict[str, int | bool | str]) -> str:
     """A line that says what has to be as before for the same bits; empty if everything is."""
     changed = [name for name in now if name in before and before[name] != now[name]]
     if not changed:
@@ -217,7 +232,7 @@ def other_bits(before: dict, now: dict) -> str:
     )
 
 
-def check_state(tensors: dict[str, Tensor], meta: dict, trainer: Trainer) -> None:
+def check_state(tensors: dict[str, Tensor], meta: dict[str, Any], trainer: Trainer) -> None:
     """Raise TypeError for values of a type or a size that save_state does not write."""
     step = meta["step"]
     if type(step) is not int or not 0 <= step <= trainer.config.steps:
@@ -249,7 +264,10 @@ def check_state(tensors: dict[str, Tensor], meta: dict, trainer: Trainer) -> Non
                 raise TypeError(f"optimizer.{i}.{name} is {tuple(tensor.shape)} of {tensor.dtype}")
 
 
-def _restore(tensors: dict[str, Tensor], meta: dict, trainer: Trainer, history: dict) -> int:
+def _restore(
+    tensors: dict[str, Tensor], meta: dict[str, Any], trainer: Trainer, history: History
+) -> int:
+    """Put the state back; the number of steps done."""
     trainer.model.load_state_dict(_under("model.", tensors))
     for i, optimizer in enumerate(trainer.optimizers):
         moments: dict[int, dict[str, Tensor]] = {}  # of each parameter, by its index
@@ -263,21 +281,23 @@ def _restore(tensors: dict[str, Tensor], meta: dict, trainer: Trainer, history: 
         torch.cuda.set_rng_state(tensors["cuda"])
     trainer.scaler.load_state_dict(meta["scaler"])
     losses = tensors["batch_loss"].to(trainer.device.device)  # beside those that follow
-    history |= meta["history"] | {"batch_loss": list(losses.unbind())}
-    return meta["step"]
+    history.restore(meta["history"], losses)
+    done: int = meta["step"]
+    return done
 
 
 @contextmanager
-def _foreign_as_error(path: Path):
+def _foreign_as_error(path: Path) -> Iterator[None]:
     """What a file that lacks something of ours would raise is a CheckpointError that says so."""
     try:
         yield
     except CheckpointError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        problem = f"{path} is not a state of this run ({error!r})"
-        cure = "restore it, or start a new run with out=PATH"
-        raise CheckpointError(f"{problem}: {cure}") from error
+        raise CheckpointError(
+            f"{path} is not a state of this run ({error!r}): "
+            f"restore it, or start a new run with out=PATH"
+        ) from error
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -286,7 +306,7 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @contextmanager
-def deferred_interrupt():
+def deferred_interrupt() -> Iterator[list[int]]:
     """Yield a list that the first Ctrl-C, SIGTERM or SIGHUP is put into: no step is cut in half.
 
     A second one raises KeyboardInterrupt. A signal that would have killed the process does so at
@@ -296,7 +316,7 @@ def deferred_interrupt():
     signals: list[int] = []
     before: dict[int, Any] = {}  # handlers, by signal
 
-    def note(number, frame):
+    def note(number: int, frame: FrameType | None) -> None:
         if signals:
             raise KeyboardInterrupt
         note_stop(number)
@@ -314,10 +334,3 @@ def deferred_interrupt():
             signal.signal(number, handler)
         if signals and before[signals[0]] is signal.SIG_DFL:
             os.kill(os.getpid(), signals[0])
-
-
-def _is_best(history: dict) -> bool:
-    """Whether the newest loss is the lowest so far of its block, which no block before exceeds."""
-    *before, newest = zip(history["block"], history["val"], strict=True)
-    same = [loss for block, loss in before if block == newest[0]]
-    return newest[0] == max(history["block"]) and newest[1] < min(same, default=math.inf)

@@ -1,8 +1,10 @@
 """One update of the weights (batch, loss, gradients, optimizers), and the losses between them."""
 
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -19,9 +21,11 @@ from .recipes import TrainConfig
 EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed
 BATCH = 16  # windows of a batch of them
 
+Batches = list[tuple[Tensor, Tensor]]  # windows and their targets, 2 × (B, T) each
+
 
 @contextmanager
-def memory_advice(config: TrainConfig, processes: int = 1):
+def memory_advice(config: TrainConfig, processes: int = 1) -> Iterator[None]:
     """Around training: where the memory is exhausted, a MemoryError that says what takes less."""
     try:
         yield
@@ -31,9 +35,11 @@ def memory_advice(config: TrainConfig, processes: int = 1):
         if not full and not any(part in str(error) for part in words):
             raise
         size = config.batch_size
-        batch = f"a batch of {size} windows in parts of {size // config.accumulate}"
-        cure = f"a smaller model or batch_size, or up to accumulate={size // processes}"
-        raise MemoryError(f"the memory is exhausted by {batch}: take {cure}") from error
+        raise MemoryError(
+            f"the memory is exhausted by a batch of {size} windows "
+            f"in parts of {size // config.accumulate}: "
+            f"take a smaller model or batch_size, or up to accumulate={size // processes}"
+        ) from error
 
 
 class BFloat16Linear(TorchFunctionMode):
@@ -43,7 +49,13 @@ class BFloat16Linear(TorchFunctionMode):
     slower in bfloat16 than in float32, so autocast, which changes both, gains nothing.
     """
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         if func is not F.linear:
             return func(*args, **kwargs)
@@ -69,7 +81,7 @@ class Trainer:
     size = 1  # processes that share each batch
     first = True  # whether this one evaluates, prints and writes
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         model = self.model
         config = self.config
         device = self.device
@@ -78,7 +90,10 @@ class Trainer:
         self.optimizers = make_optimizers(model, config)
         self.rates = [opt.param_groups[0]["lr"] for opt in self.optimizers]
         # Each block of a stage is compiled for itself: a graph for any length is slower.
-        self.net = torch.compile(model, dynamic=False) if config.compile else model
+        self.net: nn.Module = model
+        if config.compile:
+            # Torch's stubs say that a compiled module is a function.
+            self.net = torch.compile(model, dynamic=False)  # type: ignore[assignment]
         # Small gradients would vanish in float16: they are scaled up.
         small = device.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=small)
@@ -110,7 +125,8 @@ class Trainer:
     def loss(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
         """The mean loss of these windows, in the type that training multiplies in.  2 × (B, T)"""
         with self._precision():
-            return self.net(x, y, self.positions(x.shape[1], step))[1]
+            loss: Tensor = self.net(x, y, self.positions(x.shape[1], step))[1]
+            return loss
 
     def positions(self, T: int, step: int) -> Tensor | None:
         """Where the windows of that step stand: (T,); None for 0 … T-1.
@@ -121,8 +137,8 @@ class Trainer:
         room = config.block_size - T
         if config.max_positions is None or room == 0:
             return None
-        drawn = torch.Generator().manual_seed(1_000_003 * self.config.seed + step)
-        first = int(torch.randint(room + 1, (1,), generator=drawn))
+        rng = torch.Generator().manual_seed(1_000_003 * self.config.seed + step)
+        first = int(torch.randint(room + 1, (1,), generator=rng))
         return torch.arange(first, first + T, device=self.device.device)
 
     def window(self, step: int) -> tuple[int, int]:
@@ -148,11 +164,13 @@ class Trainer:
             if block > limit:
                 raise ValueError(f"a stage has block {block}, the model {limit}: shorten the stage")
             if n % pieces:
-                batch = f"batch_size={config.batch_size} is {n} windows of block {block}"
-                raise ValueError(f"{batch}, not a multiple of {pieces} parts: choose another")
+                raise ValueError(
+                    f"batch_size={config.batch_size} is {n} windows of block {block}, "
+                    f"not a multiple of {pieces} parts: choose another"
+                )
             torch.empty(4, n, block)  # fails here, before the first step, if no memory holds it
 
-    def _precision(self):
+    def _precision(self) -> AbstractContextManager[object]:
         """A with-block in which a forward pass multiplies in the type that training uses."""
         device = self.device.device.type
         dtype = self.device.dtype
@@ -178,19 +196,19 @@ class Trainer:
         """Whether training stops before this step, by this process's request or another's."""
         return request
 
-    def agree(self, name: str, value) -> None:
+    def agree(self, name: str, value: object) -> None:
         """Raise ValueError unless all processes have the same value."""
 
 
 @torch.no_grad()
-def mean_loss(model: LanguageModel, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+def mean_loss(model: LanguageModel, batches: Batches) -> Tensor:
     """Mean cross-entropy in nats over (B, T) pairs, whatever the model's modes and caches are."""
-    model = replica(model)
-    losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
+    copied = replica(model)
+    losses = [copied(x, y)[1].double() * y.numel() for x, y in batches]
     return torch.stack(losses).sum() / sum(y.numel() for _, y in batches)
 
 
-def fixed_batches(data: Tensor, block_size: int, n: int, device) -> list:
+def fixed_batches(data: Tensor, block_size: int, n: int, device: torch.device) -> Batches:
     """n pairs (BATCH, block_size) of windows at places drawn from a seed of their own."""
     generator = torch.Generator().manual_seed(EVAL_SEED)
     drawn = [random_batch(data, block_size, BATCH, generator) for _ in range(n)]

@@ -31,5 +31,7 @@ def subject_of(model: Any, caches: Sequence[Any] | None = None) -> Subject:
         return Ours(model)
     if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
         return HuggingFace(model)
-    kinds = "a GPT, a model of transformers, a server's http://…, or an object with"
-    raise ValueError(f"{type(model).__name__}: pass {kinds} plain(ids) and cached(pieces)")
+    raise ValueError(
+        f"{type(model).__name__}: pass a GPT, a model of transformers, a server's http://…, "
+        f"or an object with plain(ids) and cached(pieces)"
+    )

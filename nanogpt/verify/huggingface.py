@@ -43,7 +43,8 @@ class HuggingFace(Subject):
 
     def __init__(self, model: Any):
         replica(getattr(model, "_orig_mod", model))  # ValueError: a forward that copies would share
-        config = self.config = model.config.get_text_config()
+        config = model.config.get_text_config()
+        self.config = config
         self.model = model.eval()
         self.name = type(model).__name__
         self.vocab_size = config.vocab_size

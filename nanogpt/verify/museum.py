@@ -111,7 +111,8 @@ def _picture(turn: LogitTurn | TextTurn | None) -> dict[str, str]:
     if turn is None or not turn.expected:
         return {}
     if isinstance(turn, TextTurn):
-        expected, got = _letter_numbers(turn.expected), _letter_numbers(turn.got)
+        expected = _letter_numbers(turn.expected)
+        got = _letter_numbers(turn.got)
         sizes: list[float] = []
     else:
         expected, got, sizes = turn

@@ -65,8 +65,10 @@ class Reference:
             native = subject.plain(ids).dtype
             torch.finfo(native)  # a TypeError unless these are floats
         except STOPS as error:
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            raise ValueError(f"{subject.name} reads no text without a cache ({reason})") from None
+            raise ValueError(
+                f"{subject.name} reads no text without a cache "
+                f"({type(error).__name__}: {first_line(error)})"
+            ) from None
         copies: dict[torch.dtype, Subject] = {}
         for dtype in DTYPES:
             if len(copies) == 2:
@@ -96,8 +98,10 @@ class Reference:
         try:
             return thinned((subject or self.subject).plain(ids))
         except STOPS as error:
-            cause = f"too long, or it keeps an earlier text ({first_line(error)})"
-            words = f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: {cause}"
+            words = (
+                f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: "
+                f"too long, or it keeps an earlier text ({first_line(error)})"
+            )
             raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.inf)) from None
 
     def alone(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
@@ -134,8 +138,14 @@ class Reference:
     def _repeated(self, ids: Tensor, alone: Tensor) -> None:
         """The same plain pass again: noise of the model is no cache's fault, and is measured."""
         if alone.isnan().any():
-            words = "its logits are NaN: no cache can be judged"
-            raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.nan))
+            raise Stopped(
+                Finding(
+                    PLAIN_PASS,
+                    Verdict.BUG,
+                    "its logits are NaN: no cache can be judged",
+                    math.nan,
+                )
+            )
         second = self.plain(ids[:1])
         third = self.plain(ids[:1])
         off_second = _largest_difference(second, alone[:1])
@@ -145,8 +155,14 @@ class Reference:
         between = _largest_difference(second, third)
         again = Comparison("the plain pass, a second time")
         if between <= self.yard.base:
-            words = f"off by {off_second:.1e}, then the same: something of an earlier text is kept"
-            raise Stopped(Finding(again, Verdict.BUG, words, off_second))
+            raise Stopped(
+                Finding(
+                    again,
+                    Verdict.BUG,
+                    f"off by {off_second:.1e}, then the same: something of an earlier text is kept",
+                    off_second,
+                )
+            )
         spread = float(alone.double().std())
         self.yard.noise = max(off_second, off_third, between)
         words = f"off by {self.yard.noise:.1e}: it varies by itself"
@@ -167,8 +183,10 @@ class Reference:
             ahead = self.sample(causal, self.plain(ids[:1, :t]), alone[:1, :t])
             if ahead.verdict is Verdict.BUG:
                 if getattr(self.subject, "bidirectional", False):
-                    cure = "an encoder has a cache where it is built with is_decoder=True"
-                    raise ValueError(f"{self.subject.name} is bidirectional: {cure}")
+                    raise ValueError(
+                        f"{self.subject.name} is bidirectional: "
+                        f"an encoder has a cache where it is built with is_decoder=True"
+                    )
                 ahead.words += ": it looks ahead, or depends on the length; instead of it the "
                 ahead.words += "cache is compared with plain passes that end at each token"
                 ahead.how = PlainRun(self.seed, n, t)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..cache import DynamicCache, StaticCache
-from ..comparison import both, rounding
+from ..comparison import decode_both, rounding
 from ..config import GPTConfig, check_int, check_switch
 from ..console import Progress
 from ..decoder.pack import pack_heads
@@ -100,7 +100,7 @@ def run_case(result: Result, case: Case) -> None:
     ways = [(model, {"cache": None}), (model if per_head else pack_heads(model), way)]
     with exact(model) if result["exact"] else nullcontext(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="past block_size")
-        decoded = both(ways, prompt, noise, case.sampling, case.chunk, complete)
+        decoded = decode_both(ways, prompt, noise, case.sampling, case.chunk, complete)
     (expected, got), (a, b), margins = decoded
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
     diffs = diffs.nan_to_num(sys.float_info.max)  # NaN is as far off as can be, and is no JSON
@@ -124,7 +124,10 @@ def _random_model(case: Case, generator: torch.Generator) -> GPT:
     model = GPT(case.config, generator=generator).eval()
     with torch.no_grad():
         for p in model.parameters():
-            p.mul_(6) if p.ndim == 2 else p.add_(0.1 * torch.randn(p.shape, generator=generator))
+            if p.ndim == 2:
+                p.mul_(6)
+            else:
+                p.add_(0.1 * torch.randn(p.shape, generator=generator))
     return model.to(getattr(torch, case.dtype))
 
 

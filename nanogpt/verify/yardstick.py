@@ -75,7 +75,7 @@ class Yardstick:
 
     @property
     def inside(self) -> float:
-        float32 = TIMES * self.moved * (self.other == torch.float32)
+        float32 = TIMES * self.moved if self.other == torch.float32 else 0.0
         return max(self.limit, float32, (self.expects or 0) * self.largest)
 
     @property

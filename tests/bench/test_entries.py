@@ -32,11 +32,13 @@ def test_each_idea_adds_one_change_to_the_one_before_or_takes_one_away():
     def changed(a, b):
         return {key for key in train[a] if train[a][key] != train[b][key]}
 
-    for change, name in zip(("zero_init", "look_back", "stages", "epochs"), CHANGES, strict=True):
+    for change, name in zip(
+        ("zero_init", "previous_token_init", "stages", "epochs"), CHANGES, strict=True
+    ):
         whole = "epochs"  # the last line of the lecture's architecture
         assert changed(f"all but {name}", whole) == {change}
         assert changed(f"only {name}", "rate 5e-3, warm-up, line to zero") == {change}
-    assert changed("look-back", "zero start") == {"look_back"}
+    assert changed("look-back", "zero start") == {"previous_token_init"}
     assert changed("short windows first", "look-back") == {"stages"}
     assert changed("epochs", "short windows first") == {"epochs"}
     assert changed("all but the falling rate", "epochs") == {"decay"}

@@ -1,4 +1,4 @@
-"""Training runs in turns, each with its own clock, and rows that compare equal blocks only."""
+"""Interleaved training runs, each with its own clock, and rows that compare equal blocks only."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nanogpt.bench import training
-from nanogpt.bench.training import KINDS, Entry, Runner, compared, train_in_turns
+from nanogpt.bench.training import KINDS, Entry, Runner, compared, train_interleaved
 from nanogpt.cli import bench, main
 from nanogpt.data import practice_corpus
 from nanogpt.device import Device
@@ -26,7 +26,7 @@ ENTRIES = (
 
 @pytest.fixture(scope="module")
 def runs(corpus):
-    return train_in_turns(ENTRIES, corpus, seed=1, device=CPU)
+    return train_interleaved(ENTRIES, corpus, seed=1, device=CPU)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_the_command_prints_rows_and_writes_them(runs, tmp_path, monkeypatch, ca
     data.write_text(practice_corpus().text[:20_000], encoding="utf-8")
     monkeypatch.setitem(KINDS, "race", ENTRIES)
     monkeypatch.setattr(
-        bench, "train_in_turns", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
+        bench, "train_interleaved", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
     )
     assert main(["bench", "train", "--seeds", "2", "--data", str(data), "--json", str(path)]) == 0
     result = json.loads(path.read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
             raise KeyboardInterrupt
         return [made("lecture", seed, 10.0, 1.8)]
 
-    monkeypatch.setattr(bench, "train_in_turns", stopped_at_the_second)
+    monkeypatch.setattr(bench, "train_interleaved", stopped_at_the_second)
     assert main(["bench", "train", "--json", str(path)]) == 130
     assert len(json.loads(path.read_text(encoding="utf-8"))["runs"]) == 1
     assert f"the complete seeds are in {path}" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The dispatcher, what all commands share, and that asking for help costs nothing."""
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from nanogpt.cli.common import (
     positive,
     set_threads,
 )
+from nanogpt.config import ParameterError, check_int
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.files import ROOT
 
@@ -110,17 +112,23 @@ def test_a_reader_who_has_left_ends_a_command_without_a_word(words):
     assert (done.stderr, done.returncode in (0, 141)) == (b"", True)  # argparse hides it
 
 
-def test_a_librarys_message_is_told_in_the_words_of_the_command_line():
-    names = ("top_k", "greedy", "resume", "n")
-    for library, here in {
-        "top_k=0: must be at least 1": "--top-k 0: must be at least 1",
-        "greedy=True takes the likeliest": "--greedy takes the likeliest",
-        "n_head=3, or with n=4": "n_head=3, or with --n 4",
-        "temperature, top_k and n change nothing": "temperature, --top-k and n change nothing",
-        "?n=4 and --n=5 and a.n=6": "?--n 4 and --n=5 and a.n=6",
-    }.items():
-        assert in_options(library, names) == here
-    assert in_options("n=4", ()) == "n=4"
+def test_a_librarys_message_is_told_in_the_words_of_the_command_line(capsys):
+    own = {"top_k": 0, "greedy": True, "n": 4, "top_n": 5}
+    for message, names, here in (
+        ("top_k=0: must be at least 1", ["top_k"], "--top-k 0: must be at least 1"),
+        ("greedy=True uses no top_k", ["greedy"], "--greedy uses no top_k"),
+        ("n=4 is no multiple of n_head=3", ["n", "n_head"], "--n 4 is no multiple of n_head=3"),
+        ("n=4: choose 2, as in n=2", ["n"], "--n 4: choose 2, as in --n 2"),
+        ("n=4; top_n=5", ["n", "top_n"], "--n 4; --top-n 5"),
+        ("n=4 and top_k=5", [], "n=4 and top_k=5"),
+    ):
+        assert in_options(ParameterError(message, *names), own) == here
+    with pytest.raises(ParameterError) as refused:
+        check_int("top_k", 0, 1)
+    assert exit_code(raises(refused.value), own) == 2
+    assert capsys.readouterr().err == "error: --top-k 0: must be an integer of at least 1\n"
+    again = pickle.loads(pickle.dumps(refused.value))  # as it comes from another process
+    assert (str(again), again.names) == ("top_k=0: must be an integer of at least 1", ("top_k",))
 
 
 def raises(error):

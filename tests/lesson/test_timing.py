@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nanogpt import timing
-from nanogpt.bench.tables import time_in_turns
-from nanogpt.timing import duel, metrics, summary, time_tokens
+from nanogpt.bench.tables import time_interleaved
+from nanogpt.timing import metrics, summary, time_pair, time_tokens
 
 
 @pytest.fixture
@@ -68,17 +68,17 @@ def test_the_first_turn_warms_up_and_a_ratio_is_taken_between_neighbours_in_time
     """A machine that slows down by ten from one pair to the next: each pair still says 2."""
     a = system(clock, [900, 900], [2, 2], [20, 20], [200, 200])
     b = system(clock, [100, 100], [1, 1], [10, 10], [100, 100])
-    result = duel(a, b, repeats=3)
+    result = time_pair(a, b, repeats=3)
     assert result["speedup"] == {"median": 2.0, "low": 2.0, "high": 2.0, "n": 3}
     assert result["systems"]["uncached"]["ttft"]["high"] == 200
-    loses = duel(system(clock, [1]), system(clock, [4]), repeats=2)
+    loses = time_pair(system(clock, [1]), system(clock, [4]), repeats=2)
     assert loses["speedup"]["median"] == 0.25
     assert loses["systems"]["cached"]["tpot"] is None
 
 
 def test_each_system_is_described_by_every_term_and_the_gap_at_each_token(clock):
     runs = [[9, 9, 9], [8, 1, 3], [6, 2, 4], [7, 3, 8]]
-    result = duel(system(clock, *runs), system(clock, [1, 1, 1]), repeats=3)
+    result = time_pair(system(clock, *runs), system(clock, [1, 1, 1]), repeats=3)
     x = result["systems"]["uncached"]
     assert x["ttft"] == {"median": 7, "low": 6, "high": 8, "n": 3}
     assert x["e2el"] == {"median": 12, "low": 12, "high": 18, "n": 3}
@@ -91,10 +91,10 @@ def test_what_cannot_be_compared_is_refused(clock):
     log = []
     a = system(clock, [1], log=log)
     with pytest.raises(ValueError, match="repeats=0"):
-        duel(a, a, repeats=0)
+        time_pair(a, a, repeats=0)
     assert log == [], "nothing was run first"
     with pytest.raises(ValueError, match=r"\[3, 4\] tokens"):
-        duel(lambda: range(3), lambda: range(4), repeats=1)
+        time_pair(lambda: range(3), lambda: range(4), repeats=1)
 
 
 def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock, monkeypatch):
@@ -108,6 +108,6 @@ def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock, monkey
 
     monkeypatch.setattr(timing.gc, "collect", lambda: log.append("gc"))  # not within a run
     runs = {name: lambda name=name: run(name) for name in "AB"}
-    found = time_in_turns(runs, 2, after_turn=lambda: log.append("turn"))
+    found = time_interleaved(runs, 2, after_turn=lambda: log.append("turn"))
     assert log == ["gc", "A", "gc", "B", "turn"] * 3
     assert found == ({"A": [1, 3], "B": [2, 4]}, {"A": "A 12", "B": "B 14"})

@@ -29,8 +29,8 @@ def count(T, config, cached):
     return multiplications(T, config.matrix_weights, config.n_layer, config.n_embd, cached)
 
 
-def duel_of(n_new, gap):
-    """A duel in which the gap before the token at a place, from 2 on, is gap(place, cached)."""
+def timing_of(n_new, gap):
+    """A timing in which the gap before the token at a place, from 2 on, is gap(place, cached)."""
     systems = {
         name: {"itl": [gap(place, name == "cached") for place in range(2, n_new + 1)]}
         for name in ("uncached", "cached")
@@ -69,7 +69,7 @@ def ladder_of(config, native):
     return {"n_new": 255, "repeats": 3, "limits": limits, "rungs": rows}
 
 
-COST = moving_cost(MEDIUM, duel_of(255, straight), multiplications)
+COST = moving_cost(MEDIUM, timing_of(255, straight), multiplications)
 LADDERS = [  # the second one is sooner than its median bandwidth allows
     ("0.84M", ladder_of(MEDIUM, (120, 100, 95)), ""),
     ("10.8M", ladder_of(LARGE, (900, 800, 790)), "another machine"),
@@ -83,7 +83,7 @@ LADDER = moving_ladder(LADDERS)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_shape_that_a_page_counts_with_has_the_weights_of_the_model(size):
     config = SIZES[size]
-    kind, data = moving_cost(config, duel_of(40, lambda place, _: place), multiplications)
+    kind, data = moving_cost(config, timing_of(40, lambda place, _: place), multiplications)
     assert kind == "cost"
     layers = data["layers"] * data["block"] * data["width"] ** 2
     assert layers + data["vocabulary"] * data["width"] == config.matrix_weights
@@ -107,7 +107,7 @@ def test_a_line_is_found_where_some_times_are_disturbed():
     def gap(place, cached):
         return straight(place, cached) * (9 if place % 5 == 0 else 1)
 
-    line = moving_cost(MEDIUM, duel_of(255, gap), multiplications)[1]["line"]
+    line = moving_cost(MEDIUM, timing_of(255, gap), multiplications)[1]["line"]
     assert line["step"] == pytest.approx(STEP, rel=0.05)
     assert line["each"] == pytest.approx(EACH, rel=0.05)
 
@@ -123,7 +123,7 @@ def test_a_line_is_found_where_some_times_are_disturbed():
     ids=["flat", "falling", "from below zero", "anywhere"],
 )
 def test_times_on_no_line_have_none(gap):
-    assert moving_cost(MEDIUM, duel_of(12, gap), multiplications)[1]["line"] is None
+    assert moving_cost(MEDIUM, timing_of(12, gap), multiplications)[1]["line"] is None
 
 
 def test_every_rung_has_a_line_of_what_it_does():

@@ -236,7 +236,7 @@ def test_checkpoints_and_the_model_are_of_the_class_that_was_given(corpus, tmp_p
 def test_decoders_of_other_shapes_learn(corpus, tmp_path, row):
     fields = SMALL | DECODERS[row] | {"vocab_size": len(set(corpus.text))}
     model = Decoder(DecoderConfig(**fields))
-    config = replace(QUICK, steps=30, eval_every=30, epochs=True, look_back=True)
+    config = replace(QUICK, steps=30, eval_every=30, epochs=True, previous_token_init=True)
     history = train(model, corpus, config, device=CPU, out=tmp_path / "fox")
     assert history["val"][-1] < history["val"][0] - 0.3
     assert torch.equal(weights(load_checkpoint(tmp_path / "fox-last").model), weights(model))

@@ -9,7 +9,16 @@ from nanogpt.config import SIZES
 from nanogpt.decoder.config import DecoderConfig, beyond_lecture, decoder_config
 from nanogpt.training.recipes import MODERN, RECIPES, TrainConfig, recipe_for
 
-SWITCHES = ("decay", "compile", "batched", "fused", "zero_init", "look_back", "epochs", "bf16")
+SWITCHES = (
+    "decay",
+    "compile",
+    "batched",
+    "fused",
+    "zero_init",
+    "previous_token_init",
+    "epochs",
+    "bf16",
+)
 EDGES = {  # each field's smallest and largest value, and one beyond each
     **dict.fromkeys(("steps", "eval_every", "eval_batches"), (1, 2**31 - 1, 0, 2**31)),
     "batch_size": (1, 2**31 - 1, 0, 2**31),

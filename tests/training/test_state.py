@@ -27,12 +27,13 @@ from nanogpt import files
 from nanogpt.cluster.folders import held_run
 from nanogpt.decoder.checkpoint import CheckpointError, load_checkpoint, read_tensors, write_tensors
 from nanogpt.device import Device
+from nanogpt.training.history import History
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import MODERN, TrainConfig
 from nanogpt.training.resume import RunFiles, deferred_interrupt, state_path
 
 RECIPE = TrainConfig(steps=20, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
-STAGED = replace(RECIPE, look_back=True, epochs=True, stages=((0.5, 2), (0.75, 4)))
+STAGED = replace(RECIPE, previous_token_init=True, epochs=True, stages=((0.5, 2), (0.75, 4)))
 HALF = Device(torch.device("cpu"), torch.float16, "tests")
 
 # What a run may be: its recipe, its model, its device, and the steps at which it is stopped.
@@ -122,7 +123,7 @@ def test_the_log_of_a_killed_run_is_mended_by_the_next_evaluation(corpus, tokeni
 
     def evaluated(steps, seconds):
         n = len(steps)
-        history = {"step": steps, "train": [2.0] * n, "val": [3.0] * n, "block": [8] * n}
+        history = History(step=steps, train=[2.0] * n, val=[3.0] * n, block=[8] * n)
         saved.save_newest(model, history, {"seconds": seconds})
         return [(row["step"], row["seconds"]) for row in log_of(tmp_path / "fox")]
 

@@ -18,7 +18,7 @@ from nanogpt.decoder.model import Decoder
 from nanogpt.decoder.pack import as_decoder, build_model
 from nanogpt.device import Device
 from nanogpt.training import trainer
-from nanogpt.training.first_weights import look_back, zero_init
+from nanogpt.training.first_weights import previous_token_init, zero_init
 from nanogpt.training.loop import train
 from nanogpt.training.optimizers import Muon, make_optimizers
 from nanogpt.training.recipes import MODERN, TrainConfig, recipe_for
@@ -273,7 +273,7 @@ def test_a_head_that_looks_back_gives_most_weight_to_its_character(kind):
     shape = {"block_size": 64, "n_head": 4, "n_embd": 128, "n_layer": 2}
     model = model_of(packed=not per_head, **shape, **fields)
     zero_init(model, seeded(1))
-    look_back(model)
+    previous_token_init(model)
     text = torch.randint(65, (8, 64), generator=seeded(2))
     looks = first_weights(model, text)  # (8, 4, 64, 64)
     for h in range(4):
@@ -304,7 +304,7 @@ def first_weights(model, text):
 def test_first_weights_are_finite_in_every_decoder_and_their_blocks_the_identity(row):
     model = Decoder(DecoderConfig(**SMALL | DECODERS[row])).eval()
     zero_init(model, seeded(1))
-    look_back(model)
+    previous_token_init(model)
     x = torch.randn(2, 8, model.config.n_embd, generator=seeded(2))
     for block in model.blocks:
         assert torch.equal(block(x, torch.arange(8)), x)
@@ -318,10 +318,10 @@ def test_first_weights_are_finite_in_every_decoder_and_their_blocks_the_identity
         assert float(loss) == pytest.approx(guess, abs=1e-6)
 
 
-def test_a_look_back_in_heads_wider_than_the_model_leaves_the_other_numbers():
+def test_previous_token_init_in_heads_wider_than_the_model_leaves_the_other_numbers():
     model = Decoder(DecoderConfig(**SMALL, head_dim=48))
     before = model.blocks[0].sa.qkv.weight[:192].detach().view(4, 48, 32).clone()
-    look_back(model)
+    previous_token_init(model)
     after = model.blocks[0].sa.qkv.weight[:192].view(4, 48, 32)
     torch.testing.assert_close(after[:, 32:], 0.1 * before[:, 32:])
     assert not torch.isclose(after[:, :32], 0.1 * before[:, :32]).all(-1).any()
@@ -331,7 +331,7 @@ def test_a_look_back_in_heads_wider_than_the_model_leaves_the_other_numbers():
 def test_a_short_window_stands_anywhere_in_the_block(corpus, fields):
     """So every row of a position table is trained while windows are short."""
     model = fresh(corpus, per_head=False, **fields)
-    config = TrainConfig(steps=40, batch_size=2, stages=((0.9, 2),), look_back=False)
+    config = TrainConfig(steps=40, batch_size=2, stages=((0.9, 2),), previous_token_init=False)
     data = torch.zeros(99, dtype=torch.int64)
     trainer = Trainer(model, data, config, torch.Generator(), CPU)
     found = [trainer.positions(2, step) for step in range(36)]

@@ -7,8 +7,14 @@ from statistics import median
 
 from .common import need, objects
 
-ROWS = [[3.0, 1.0, -1.0, 0.2], [-0.5, -0.25, -0.01], [4.0], [-7.0, 6.9, 0.0, 1e-3, 2.2]]
-ROWS += [[1e-7, -3e-8, 2e-9], [2e20, -1.0]]  # a scale has no limits
+ROWS = [
+    [3.0, 1.0, -1.0, 0.2],
+    [-0.5, -0.25, -0.01],
+    [4.0],
+    [-7.0, 6.9, 0.0, 1e-3, 2.2],
+    [1e-7, -3e-8, 2e-9],  # a scale has no limits
+    [2e20, -1.0],
+]
 
 
 def _is(number, right: float) -> bool:

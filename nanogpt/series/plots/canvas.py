@@ -7,6 +7,7 @@ left corner.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -14,10 +15,23 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from . import style
-from .style import BEHIND, BLUE, GREY, INK, ORANGE, PAPER, VERMILION, ink_on, on_paper
+from .style import (
+    BEHIND,
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    PAPER,
+    VERMILION,
+    Colour,
+    Look,
+    Point,
+    ink_on,
+    on_paper,
+)
 
 DARK = "#8a5f00"  # dark orange: lines that must be seen on paper
-FILLS = {  # by the kind of a cell
+FILLS: dict[str, Look] = {  # by the kind of a cell
     "old": {"facecolor": "#bcdcf0", "edgecolor": BLUE},
     "new": {"facecolor": ORANGE, "edgecolor": DARK},
     "again": {"facecolor": PAPER, "edgecolor": VERMILION, "hatch": "////"},
@@ -26,7 +40,7 @@ FILLS = {  # by the kind of a cell
 
 
 def new_panels(
-    height: float, title: str, rows: int = 1, columns: int = 1, **kwargs
+    height: float, title: str, rows: int = 1, columns: int = 1, **kwargs: Any
 ) -> tuple[Figure, list[Axes]]:
     """A figure of the one width, `height` inches high, with axes in rows under one title.
 
@@ -36,28 +50,35 @@ def new_panels(
     size = style.width(), height + 0.19 * title.count("\n")
     figure = Figure(figsize=size, dpi=style.DPI, layout="constrained")
     figure.suptitle(title, x=0.09 / style.width(), ha="left", fontsize=11.5, fontweight="bold")
-    return figure, figure.subplots(rows, columns, squeeze=False, **kwargs).flatten().tolist()
+    places = figure.subplots(rows, columns, squeeze=False, **kwargs)
+    return figure, places.flatten().tolist()
 
 
-def fit_names(title: str = "", xlabel: str = "", ylabel: str = "", **settings) -> dict:
+def fit_names(title: str = "", xlabel: str = "", ylabel: str = "", **settings: Any) -> Look:
     """Settings of axes whose names are on as many lines as a phone needs."""
     names = {"title": title, "xlabel": xlabel, "ylabel": ylabel}
     if style.narrow():
         names["title"] = style.wrapped(title.strip(), 9.5, 3.4, bold=True)
         names["xlabel"] = style.wrapped(xlabel, 9.5, 3.0)
         names["ylabel"] = style.wrapped(ylabel, 9.5, 2.2)
-    return {name: words for name, words in names.items() if words} | settings
+    return {**{name: words for name, words in names.items() if words}, **settings}
 
 
 def label(
-    axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 8.5, **kwargs
+    axes: Axes,
+    x: float,
+    y: float,
+    text: str,
+    colour: str = INK,
+    size: float = 8.5,
+    **kwargs: Any,
 ) -> None:
     """A bold name in the colour of its thing (or darker), level with y, from x on."""
-    font = {"fontsize": size, "va": "center", "weight": "bold", **kwargs}
+    font: Look = {"fontsize": size, "va": "center", "weight": "bold", **kwargs}
     axes.text(x, y, text, color=on_paper(colour), **font)
 
 
-def letter(axes: Axes, x: float, y: float, char: str, size: float, **font) -> None:
+def letter(axes: Axes, x: float, y: float, char: str, size: float, **font: Any) -> None:
     """One character of text around (x, y), blanks made visible; a dollar starts no formula."""
     font = {"family": style.MONO, "fontsize": size, "ha": "center", "va": "center", **font}
     axes.text(x, y, style.BLANKS.get(char, char), parse_math=False, **font)
@@ -75,13 +96,18 @@ def names_below(figure: Figure, handles: Sequence[Artist]) -> None:
 
     On a phone half as many.
     """
-    columns = 4 if max(len(handle.get_label()) for handle in handles) < 20 else 2
+    columns = 4 if max(len(str(handle.get_label())) for handle in handles) < 20 else 2
     if style.narrow():
         columns //= 2
         lines = -(-len(handles) // columns)
         figure.set_figheight(figure.get_figheight() + 0.19 * (lines - 1))
-    place = {"loc": "outside lower center", "borderaxespad": 1.8}
-    figure.legend(handles=handles, ncols=min(len(handles), columns), fontsize=9, **place)
+    figure.legend(
+        handles=handles,
+        ncols=min(len(handles), columns),
+        fontsize=9,
+        loc="outside lower center",
+        borderaxespad=1.8,
+    )
 
 
 # ------------------------------------------------------------------ pages
@@ -105,15 +131,18 @@ def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def cells(axes: Axes, x: float, y: float, size: tuple, texts: Sequence, kinds: Sequence) -> None:
+def cells(
+    axes: Axes, x: float, y: float, size: Point, texts: Sequence[str], kinds: Sequence[str]
+) -> None:
     """A row of boxes without gaps, a character in each; a kind is one of FILLS."""
     width, height = size
     for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
         left_edge = x + i * width
-        look = {"lw": 0.9, "hatch_linewidth": 0.6, **FILLS[kind]}
+        look: Look = {"lw": 0.9, "hatch_linewidth": 0.6, **FILLS[kind]}
         axes.add_patch(Rectangle((left_edge + 0.03, y), width - 0.06, height, **look))
-        font = {"va": "center_baseline", "weight": "bold"}
-        font |= {"bbox": BEHIND} if "hatch" in look else {}
+        font: Look = {"va": "center_baseline", "weight": "bold"}
+        if "hatch" in look:
+            font["bbox"] = BEHIND
         letter(axes, left_edge + width / 2, y + height / 2, text, 11.5, **font)
 
 
@@ -122,7 +151,7 @@ def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "n
     corner = (x - width / 2, y - 0.15)
     shape = "round,pad=0,rounding_size=0.15"
     axes.add_patch(FancyBboxPatch(corner, width, 0.3, shape, **FILLS[kind]))
-    font = {"ha": "center", "va": "center_baseline", "weight": "bold", "fontsize": 10.5}
+    font: Look = {"ha": "center", "va": "center_baseline", "weight": "bold", "fontsize": 10.5}
     axes.text(x, y, text, parse_math=False, **font)
 
 
@@ -142,13 +171,19 @@ def legend(axes: Axes, y: float, rows: Sequence[tuple[str, str]]) -> None:
         lines = style.wrapped(words, size, page_width() - 0.4)
         more = lines.count("\n")
         axes.add_patch(Rectangle((0.02, y - 0.08), 0.24, 0.16, lw=0.9, **FILLS[kind]))
-        look = {"va": "center" if more else "center_baseline", "linespacing": 1.25}
+        look: Look = {"va": "center" if more else "center_baseline", "linespacing": 1.25}
         axes.text(0.36, y + 0.085 * more, lines, fontsize=size, **look)
         y += 0.26 + 0.17 * more
 
 
 def grid(
-    axes: Axes, x: float, y: float, size: tuple, colours: Sequence, texts=None, font=8
+    axes: Axes,
+    x: float,
+    y: float,
+    size: Point,
+    colours: Sequence[Sequence[Colour | None]],
+    texts: Sequence[Sequence[str]] | None = None,
+    font: float = 8,
 ) -> None:
     """Rows of coloured cells with white gaps, from (x, y) on; None is a hatched, empty cell.
 
@@ -159,22 +194,26 @@ def grid(
         for j, colour in enumerate(row):
             left_edge = x + j * width
             top = y + i * height
-            look = {"facecolor": colour, "edgecolor": PAPER, "lw": 0.9}
+            look: Look = {"facecolor": colour, "edgecolor": PAPER, "lw": 0.9}
             if colour is None:
                 look = {"facecolor": PAPER, "edgecolor": "#d3d8df", "lw": 0, "hatch": "///"}
             axes.add_patch(Rectangle((left_edge, top), width, height, **look))
             if texts and colour is not None:
-                place = {"ha": "center", "va": "center_baseline", "fontsize": font}
-                middle = left_edge + width / 2, top + height / 2
-                axes.text(*middle, texts[i][j], color=ink_on(colour), **place)
+                place: Look = {"ha": "center", "va": "center_baseline", "fontsize": font}
+                x_middle = left_edge + width / 2
+                y_middle = top + height / 2
+                axes.text(x_middle, y_middle, texts[i][j], color=ink_on(colour), **place)
 
 
-def letters(axes: Axes, chars: Sequence[str], start: tuple, step: tuple, size: float = 10) -> None:
+def letters(axes: Axes, chars: Sequence[str], start: Point, step: Point, size: float = 10) -> None:
     """Characters in a row or a column: the first at `start`, each `step` further."""
     for i, char in enumerate(chars):
         letter(axes, start[0] + i * step[0], start[1] + i * step[1], char, size, weight="bold")
 
 
-def note(axes: Axes, x: float, y: float, text: str, size=10.5, va="top", **font) -> None:
+def note(
+    axes: Axes, x: float, y: float, text: str, size: float = 10.5, va: str = "top", **font: Any
+) -> None:
     """Lines of words from (x, y) to the right and down."""
-    axes.text(x, y, text, fontsize=size, va=va, linespacing=1.45, parse_math=False, **font)
+    look: Look = {"va": va, "linespacing": 1.45, "parse_math": False, **font}
+    axes.text(x, y, text, fontsize=size, **look)

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 
 from . import canvas, style
-from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, styled
+from .style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PAPER,
+    SKY,
+    VERMILION,
+    Data,
+    Look,
+    styled,
+)
 
-LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "v"), (SKY, "P"))
-LOOKS += ((INK, "X"), ("#CC79A7", "."))  # of curves
-KINDS = {  # of times in a timeline: name and look
+if TYPE_CHECKING:
+    from ...timing import Summary  # it imports torch
+
+LOOKS = (  # colours and marks of curves
+    (VERMILION, "s"),
+    (BLUE, "o"),
+    (ORANGE, "^"),
+    (GREEN, "D"),
+    (GREY, "v"),
+    (SKY, "P"),
+    (INK, "X"),
+    ("#CC79A7", "."),
+)
+KINDS: dict[str, tuple[str, Look]] = {  # of times in a timeline: name and look
     "travels": ("on its way", {"facecolor": SKY}),
     "waits": ("waits", {"color": GREY, "lw": 1, "ls": ":"}),
     "prompt": ("reads the prompt", {"facecolor": BLUE}),
@@ -24,7 +50,7 @@ KINDS = {  # of times in a timeline: name and look
 
 
 @styled
-def losses(history: dict, references: dict[str, float], title: str) -> Figure:
+def losses(history: Data, references: dict[str, float], title: str) -> Figure:
     """Training and validation loss by step; `references` are horizontal lines with their names."""
     figure, (axes,) = canvas.new_panels(3.8, title)
     most = 5 if style.narrow() else 8
@@ -39,7 +65,7 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
         # Where the curves leave space: on the left under a low line, on the right over a high one.
         low = value < min(history["val"])
-        look = {"textcoords": "offset points", "fontsize": 8.5, "bbox": style.BEHIND}
+        look: Look = {"textcoords": "offset points", "fontsize": 8.5, "bbox": style.BEHIND}
         if low:
             axes.annotate(name, (0, value), (5, -4), va="top", ha="left", **look)
         else:
@@ -55,13 +81,18 @@ def _stages(axes: Axes, steps: Sequence[int], blocks: Sequence[int]) -> None:
     for begin, before, after in zip(steps, blocks, blocks[1:], strict=False):
         if after != before:
             axes.axvline(begin, color=GREY, lw=0.9)
-            look = {"textcoords": "offset points", "fontsize": 8.5, "color": GREY, "va": "bottom"}
-            place = axes.get_xaxis_transform()
-            axes.annotate(f"block {after}", (begin, 0), (3, 4), xycoords=place, **look)
+            look: Look = {
+                "xycoords": axes.get_xaxis_transform(),
+                "textcoords": "offset points",
+                "fontsize": 8.5,
+                "color": GREY,
+                "va": "bottom",
+            }
+            axes.annotate(f"block {after}", (begin, 0), (3, 4), **look)
 
 
 @styled
-def lines(panels: Sequence[dict], title: str) -> Figure:
+def lines(panels: Sequence[Data], title: str) -> Figure:
     """Curves in panels, two in a row, with the names of the first panel's below; on a phone one.
 
     A panel is {"curves": {name: (x, y)}}, where y holds numbers, or summaries, which are drawn with
@@ -71,8 +102,8 @@ def lines(panels: Sequence[dict], title: str) -> Figure:
     "shade" is a stretch of x behind the curves; all else sets the axes, as xlabel does.
     """
     columns = 1 if style.narrow() else min(len(panels), 2)
-    size = {"rows": -(-len(panels) // columns), "columns": columns}
-    figure, places = canvas.new_panels(0.8 + 2.6 * size["rows"], title, **size)
+    rows = -(-len(panels) // columns)
+    figure, places = canvas.new_panels(0.8 + 2.6 * rows, title, rows, columns)
     for axes, panel in zip(places, panels, strict=True):
         _curves(axes, **panel)
     canvas.names_below(figure, places[0].get_legend_handles_labels()[0])
@@ -80,7 +111,15 @@ def lines(panels: Sequence[dict], title: str) -> Figure:
 
 
 def _curves(
-    axes: Axes, curves: dict, log="", unit=1.0, ls="-", first=0, levels=(), shade=None, **settings
+    axes: Axes,
+    curves: Data,
+    log: str = "",
+    unit: float = 1.0,
+    ls: str = "-",
+    first: int = 0,
+    levels: Sequence[float] = (),
+    shade: tuple[float, float] | None = None,
+    **settings: Any,
 ) -> None:
     looks = LOOKS[first:]
     for level in levels:
@@ -90,7 +129,12 @@ def _curves(
     for (name, (x, y, *marks)), (colour, mark) in zip(curves.items(), looks, strict=False):
         low, mid, high = zip(*(_range(value, unit) for value in y), strict=True)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
-        look = {"marker": mark, "ms": 4, "ls": ls, "markevery": max(1, len(x) // 20) if ls else 1}
+        look: Look = {
+            "marker": mark,
+            "ms": 4,
+            "ls": ls,
+            "markevery": max(1, len(x) // 20) if ls else 1,
+        }
         axes.plot(x, mid, color=colour, label=name, **look)
         if marks:
             axes.plot(x, *marks, mark, color=colour, ms=7, mfc="none")
@@ -99,23 +143,23 @@ def _curves(
         axes.set_xticks(x, [f"{tick:,}" for tick in x])
     if "y" in log:
         axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        bottom, top = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if top < 1000 * bottom else (1,)))
         axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.grid(axis="both", visible=True)
     axes.set(**canvas.fit_names(**settings))
 
 
-def _range(value, unit: float) -> tuple[float, float, float]:
+def _range(value: Summary | float, unit: float) -> tuple[float, float, float]:
     """Low, median and high of a summary, in units of `unit`; of a number three times itself."""
     if isinstance(value, dict):
         return style.low_mid_high(value, unit)
-    return (value / unit,) * 3
+    return value / unit, value / unit, value / unit
 
 
 @styled
-def dots(panels: Sequence[dict], title: str, size: float | None = None) -> Figure:
+def dots(panels: Sequence[Data], title: str, size: float | None = None) -> Figure:
     """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
 
     On a phone they stand under each other. `size` is the one of words on a page, in points. A
@@ -126,13 +170,18 @@ def dots(panels: Sequence[dict], title: str, size: float | None = None) -> Figur
     """
     small = style.narrow()
     n = len(panels)
-    names = list(max((panel["rows"] for panel in panels), key=len))
+    names: list[str] = max((list(panel["rows"]) for panel in panels), key=len)
     words = [style.wrapped(name, 9, 1.3) for name in names] if small else names
     heights = sum(1 + name.count("\n") / 2 for name in words)
     height = 0.5 + n * (0.9 + 0.33 * heights) if small else 1.5 + 0.36 * heights
-    shared = {"sharey": True, "sharex": len({panel["xlabel"] for panel in panels}) == 1}
-    places = {"rows": n} if small else {"columns": n}
-    figure, column = canvas.new_panels(height, title, **places, **shared)
+    figure, column = canvas.new_panels(
+        height,
+        title,
+        rows=n if small else 1,
+        columns=1 if small else n,
+        sharey=True,
+        sharex=len({panel["xlabel"] for panel in panels}) == 1,
+    )
     for axes, panel in zip(column, panels, strict=True):
         _dots(axes, names, **panel)
         axes.set_yticks(range(len(names)), words)
@@ -153,24 +202,24 @@ def _resize(axes: Axes, size: float | None) -> None:
 def _dots(
     axes: Axes,
     names: Sequence[str],
-    rows: dict,
+    rows: dict[str, Summary | float | None],
     form: Callable[[float], str] = "{:.2f}×".format,
-    limit: dict | None = None,
+    limit: Summary | None = None,
     limited: str = "roofline",
     base: Sequence[str] = (),
     rough: Sequence[str] = (),
     missing: str = "not measured here",
     zero: float | None = None,
-    **settings,
+    **settings: Any,
 ) -> None:
     beside = axes.get_yaxis_transform()  # x as a share of the axes, y as the number of a row
     for y, name in enumerate(names):
         value = rows.get(name)
         if value is None:
-            look = {"transform": beside, "bbox": style.BEHIND}
+            look: Look = {"transform": beside, "bbox": style.BEHIND}
             canvas.note(axes, 0.03, y, missing, 8, "center", **look)
             continue
-        low, mid, high = style.low_mid_high(value) if isinstance(value, dict) else [value] * 3
+        low, mid, high = _range(value, 1.0)
         axes.plot([low, high], [y, y], color=INK, lw=1)
         colour, mark = (VERMILION, "s") if name in base else (BLUE, "o")
         axes.plot(mid, y, mark, ms=7, color=colour, mfc=PAPER if name in rough else colour)
@@ -190,7 +239,7 @@ def _dots(
 
 
 @styled
-def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
+def timelines(panels: Sequence[Data], title: str, clock: str) -> Figure:
     """Each request a line of boxes on one clock, which `clock` names, a panel for each schedule.
 
     A panel is {"name", "rows"}; a row {"spans": [(start, end, kind)]} with the kinds of KINDS, and
@@ -200,8 +249,9 @@ def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
     by_name = "name" in panels[0]["rows"][0]
     row_height = 0.3 if by_name else 0.15
     heights = [0.55 + row_height * len(panel["rows"]) for panel in panels]
-    size = {"rows": len(panels), "sharex": True, "height_ratios": heights}
-    figure, column = canvas.new_panels(1.1 + sum(heights), title, **size)
+    figure, column = canvas.new_panels(
+        1.1 + sum(heights), title, rows=len(panels), sharex=True, height_ratios=heights
+    )
     for axes, panel in zip(column, panels, strict=True):
         for y, row in enumerate(panel["rows"]):
             for span in row["spans"]:
@@ -215,11 +265,10 @@ def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.set(**canvas.fit_names(panel["name"]))
     column[-1].set(xlabel=clock, xlim=(0, None))
-    handles = {}  # by name, each once
+    handles: dict[str, Artist] = {}  # by name, each once
     for axes in column:
-        handles |= {
-            name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles[name] = handle
     canvas.names_below(figure, [*handles.values()])
     return figure
 
@@ -230,5 +279,7 @@ def _span(axes: Axes, y: float, start: float, end: float, kind: str) -> None:
     if kind == "waits":
         axes.plot([start, end], [y, y], label=name, **look)
         return
-    edge = {"edgecolor": GREY, "lw": 0} if kind == "idle" else {"edgecolor": PAPER, "lw": 0.5}
+    edge: Look = {"edgecolor": PAPER, "lw": 0.5}
+    if kind == "idle":
+        edge = {"edgecolor": GREY, "lw": 0}
     axes.add_patch(Rectangle((start, y - 0.4), end - start, 0.8, label=name, **edge, **look))

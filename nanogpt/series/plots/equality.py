@@ -9,13 +9,26 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import canvas, style
-from .style import BLANKS, BLUE, GREEN, INK, MONO, ORANGE, PALE, PAPER, VERMILION, styled
+from .style import (
+    BLANKS,
+    BLUE,
+    GREEN,
+    INK,
+    MONO,
+    ORANGE,
+    PALE,
+    PAPER,
+    VERMILION,
+    Data,
+    Look,
+    styled,
+)
 
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 
 @styled
-def token_strips(strips: list[dict], title: str, columns: int = 40, wrong: bool = True) -> Figure:
+def token_strips(strips: list[Data], title: str, columns: int = 40, wrong: bool = True) -> Figure:
     """Strips of characters, the first `columns` of each; some are green, the others orange.
 
     A strip has a `label` and its `text`; where it is marked, also `green`, whether each character
@@ -45,7 +58,9 @@ def token_strips(strips: list[dict], title: str, columns: int = 40, wrong: bool 
     return figure
 
 
-def _strip(axes: Axes, top: float, strip: dict, columns: int, across: int, other: tuple) -> None:
+def _strip(
+    axes: Axes, top: float, strip: Data, columns: int, across: int, other: tuple[str, float]
+) -> None:
     """The characters of a strip in lines of `across`, from `top` down."""
     marks = strip.get("green", [None] * columns)
     size = 8 if across <= 40 else 6.8
@@ -65,7 +80,7 @@ def _strip(axes: Axes, top: float, strip: dict, columns: int, across: int, other
 
 
 @styled
-def last_bits(panels: list[dict], title: str) -> Figure:
+def last_bits(panels: list[Data], title: str) -> Figure:
     """How many float32 numbers apart two ways of computing each logit are: darker is further.
 
     A panel has a `label` and `apart`, integers by step and character. Equal logits are white.
@@ -75,23 +90,28 @@ def last_bits(panels: list[dict], title: str) -> Figure:
     most = max(np.max(panel["apart"]) for panel in panels)
     norm = BoundaryNorm([*LEVELS, max(most + 1, 2 * LEVELS[-1])], 256)
     colours = LinearSegmentedColormap.from_list("apart", ["#fbd5b5", VERMILION, "#4a1c00"])
-    look = {"cmap": colours.with_extremes(under=PAPER), "norm": norm}
     for axes, panel in zip(column, panels, strict=True):
-        place = {"aspect": "auto", "extent": (0.5, len(panel["apart"]) + 0.5, 1, 0)}
-        image = axes.imshow(np.transpose(panel["apart"]), interpolation="nearest", **look, **place)
+        image = axes.imshow(
+            np.transpose(panel["apart"]),
+            interpolation="nearest",
+            cmap=colours.with_extremes(under=PAPER),
+            norm=norm,
+            aspect="auto",
+            extent=(0.5, len(panel["apart"]) + 0.5, 1, 0),
+        )
         axes.set(**canvas.fit_names(title=panel["label"]))
         axes.set(yticks=(), ylabel="character")
         axes.grid(False)
     column[-1].set_xlabel("new token")
-    place = {"location": "bottom" if style.narrow() else "right"}
-    bar = figure.colorbar(image, ax=column, extend="min", aspect=30, **place)
+    where = "bottom" if style.narrow() else "right"
+    bar = figure.colorbar(image, ax=column, extend="min", aspect=30, location=where)
     bar.set_ticks(LEVELS, labels=[*map(str, LEVELS[:-1]), f"{LEVELS[-1]}+"])
     bar.set_label("float32 numbers apart")
     return figure
 
 
 @styled
-def masks(panels: list[dict], title: str) -> Figure:
+def masks(panels: list[Data], title: str) -> Figure:
     """Who attends to whom: a panel has a `label`, positions `q` and `k`, and a (T, S) `mask`.
 
     Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot. With
@@ -104,10 +124,9 @@ def masks(panels: list[dict], title: str) -> Figure:
     heights = []
     for row in rows:
         heights.append(2.0 + max(len(panel["q"]) for panel in row))
-    size = {"rows": len(rows), "columns": columns, "height_ratios": heights}
     cell = 0.0612 * style.width() / columns  # inches, with the space around a panel
     height = 0.5 + cell * sum(heights) + 0.2 * len(rows) * style.narrow()
-    figure, places = canvas.new_panels(height, title, **size)
+    figure, places = canvas.new_panels(height, title, len(rows), columns, height_ratios=heights)
     for axes in places[len(panels) :]:
         axes.remove()
     for axes, panel in zip(places, panels, strict=False):
@@ -117,7 +136,7 @@ def masks(panels: list[dict], title: str) -> Figure:
     return figure
 
 
-def _mask(axes: Axes, panel: dict) -> None:
+def _mask(axes: Axes, panel: Data) -> None:
     """One mask: allowed keys are blue, a query's own position darker."""
     colours = LinearSegmentedColormap.from_list("mask", (PALE, "#9cc7e4", BLUE))
     q_pos = panel["q"]
@@ -127,7 +146,7 @@ def _mask(axes: Axes, panel: dict) -> None:
     keys = ["∅" if p < 0 else p for p in k_pos]
     if len(keys) > 12:  # every second name, the last among them: all would touch
         keys = [key if (len(keys) - i) % 2 else "" for i, key in enumerate(keys)]
-    font = {"fontsize": 6.8}
+    font: Look = {"fontsize": 6.8}
     if "names" in panel:
         query_names, key_names = panel["names"]
         queries = [BLANKS.get(char, char) for char in query_names]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import cos, degrees, pi, sin
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,7 +27,10 @@ from .canvas import (
     pill,
     row_name,
 )
-from .style import BLUE, GREY, ORANGE, PALE, VERMILION, styled
+from .style import BLUE, GREY, ORANGE, PALE, VERMILION, Data, Look, Point, styled
+
+Numbers = Sequence[Sequence[float]]  # rows of a matrix
+Cells = Sequence[Sequence[float | None]]  # the same, where None is an empty cell
 
 BOX = 0.36  # inches: the height of the cells of a decode step; and its rows
 QUERY = 0.16
@@ -57,7 +61,7 @@ STEPS = {  # of attention: its name, and the words beside it
 
 
 @styled
-def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) -> Figure:
+def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: str) -> Figure:
     """One step of causal self-attention, with a few words beside it, on a phone below.
 
     `step` is "scores", "weights" or "mix", and `data` its result: (T, T), queries down and keys
@@ -73,12 +77,14 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) 
     cell = (side - 0.45 * (step == "mix")) / len(chars)
     letters(axes, chars, (x - 0.14, y + cell / 2), (0, cell))
     if step == "mix":
-        _mix(axes, (x, y), side, cell, *data)
+        weights, values = data
+        _mix(axes, (x, y), side, cell, weights, values)
     else:
         letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
+        rows: Cells = data
         if step == "weights":  # of the future they are zero: its cells stay empty
-            data = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
-        _values(axes, (x, y), (cell, cell), data, share=step == "weights")
+            rows = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
+        _values(axes, (x, y), (cell, cell), rows, share=step == "weights")
     if small:
         parts = (part.replace("\n", " ") for part in STEPS[step][1].split("\n\n"))
         words = style.wrapped("\n".join(parts), 10, page_width())
@@ -88,14 +94,16 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) 
     return figure
 
 
-def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: float = 0) -> None:
+def _values(
+    axes: Axes, corner: Point, size: Point, rows: Cells, share: bool = False, most: float = 0
+) -> None:
     """Numbers as coloured cells: shares in blue, others blue or red; written where they fit."""
     if share:
         most = 1.0
     elif not most:
         most = max(abs(v) for row in rows for v in row if v is not None) or 1
 
-    def shade(v: float) -> tuple:
+    def shade(v: float) -> tuple[float, float, float]:
         return style.mixed(BLUE if v >= 0 else VERMILION, 0.06 + 0.9 * min(abs(v / most), 1) ** 0.7)
 
     def written(v: float) -> str:
@@ -107,10 +115,13 @@ def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: flo
         colours.append([None if v is None else shade(v) for v in row])
         texts.append(["" if v is None else written(v) for v in row])
     font = min(9.5, 24 * size[0])
-    grid(axes, *corner, size, colours, texts if font >= 6.8 else None, font)
+    x, y = corner
+    grid(axes, x, y, size, colours, texts if font >= 6.8 else None, font)
 
 
-def _mix(axes: Axes, corner: tuple, side: float, high: float, weights, values) -> None:
+def _mix(
+    axes: Axes, corner: Point, side: float, high: float, weights: Numbers, values: Numbers
+) -> None:
     """The last row of weights as a column, times the rows of values, and their sum below."""
     x, y = corner
     row = weights[-1]
@@ -127,7 +138,7 @@ def _mix(axes: Axes, corner: tuple, side: float, high: float, weights, values) -
 
 
 @styled
-def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Sequence) -> Figure:
+def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Numbers) -> Figure:
     """Prefill and decode as one triangle of `weights`, queries down and keys across, (T, T).
 
     The first `n_prompt` rows are the prefill's, in blue, each further row is a decode step, in
@@ -216,12 +227,12 @@ def _compare(axes: Axes, middles: Sequence[float]) -> None:
     row_name(axes, KEYS + BOX / 2, "keys", "in the cache")
     last = min(middles[-1], page_width() - 0.23)  # the whole of it stays on the page
     for x in middles:
-        line = {"color": DARK, "lw": 0.9, "alpha": 0.75, "zorder": 0}
+        line: Look = {"color": DARK, "lw": 0.9, "alpha": 0.75, "zorder": 0}
         axes.plot([last, x], [QUERY, KEYS], **line)
     pill(axes, last, QUERY, "q", 0.42)
 
 
-def _weigh(axes: Axes, weights, middles: Sequence[float], wide: float) -> None:
+def _weigh(axes: Axes, weights: Sequence[float], middles: Sequence[float], wide: float) -> None:
     """A bar on each value: the share of it in the mix."""
     base = VALUES - 0.06
     tallest = max(weights)
@@ -234,16 +245,16 @@ def _weigh(axes: Axes, weights, middles: Sequence[float], wide: float) -> None:
     for x, weight in zip(middles, weights, strict=True):
         high = 0.52 * weight / tallest
         axes.bar(x, -high, 0.6 * wide, base, color=BLUE, lw=0)
-        font = {"ha": "center", "va": "bottom", "fontsize": size}
+        font: Look = {"ha": "center", "va": "bottom", "fontsize": size}
         axes.text(x, base - high - 0.03, "<1%" if weight < 0.005 else f"{weight:.0%}", **font)
 
 
-def _output(axes: Axes, weights, middles: Sequence[float]) -> None:
+def _output(axes: Axes, weights: Sequence[float], middles: Sequence[float]) -> None:
     """A line from each value to the output, as thick as its weight."""
     row_name(axes, VALUES + BOX / 2, "values", "in the cache")
     row_name(axes, OUTPUT, "output", "this step only")
     centre = min(middles[-1], page_width() - 0.64)
-    look = {"color": style.mixed(BLUE, 0.55), "zorder": 0, "solid_capstyle": "butt"}
+    look: Look = {"color": style.mixed(BLUE, 0.55), "zorder": 0, "solid_capstyle": "butt"}
     for x, weight in zip(middles, weights, strict=True):
         axes.plot([x, centre], [VALUES + BOX, OUTPUT - 0.15], lw=0.5 + 7 * weight, **look)
     pill(axes, centre, OUTPUT, "mix of values", 1.24, "old")
@@ -255,7 +266,7 @@ def _pairs(count: int) -> str:
 
 
 @styled
-def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
+def heads(panels: Sequence[Data], title: str, columns: int) -> Figure:
     """How far back each head of a layer looks, in panels, `columns` of them in a row.
 
     A panel has a `label` and its `rows`, a row for each head: its mean weight on the character
@@ -264,8 +275,10 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
     n = len(panels[0]["rows"])
     small = style.narrow()
     columns = min(columns, len(panels))
-    size = {"rows": -(-len(panels) // columns), "columns": columns, "sharex": True, "sharey": True}
-    figure, places = new_panels(0.9 + (0.45 + 0.32 * n) * size["rows"], title, **size)
+    rows = -(-len(panels) // columns)
+    figure, places = new_panels(
+        0.9 + (0.45 + 0.32 * n) * rows, title, rows, columns, sharex=True, sharey=True
+    )
     for axes in places[len(panels) :]:
         axes.remove()
     places = places[: len(panels)]
@@ -282,7 +295,7 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
                     note(axes, j + 0.5, i + 0.5, f"{100 * share:.0f}", size, "center", **words)
         bare(axes)
         axes.set(xlim=(0, len(row)), ylim=(n, 0))
-        axes.set_xticks([j + 0.5 for j in range(len(row))], range(len(row)))
+        axes.set_xticks([j + 0.5 for j in range(len(row))], [f"{j}" for j in range(len(row))])
         axes.set_yticks([i + 0.5 for i in range(n)], [f"head {i}" for i in range(n)])
         label = style.wrapped(panel["label"], 8.5, 0.95, bold=True) if small else panel["label"]
         axes.set_title(label, fontsize=8.5 if small else 10.5, color=style.INK)
@@ -294,7 +307,7 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
 
 
 @styled
-def arrows(angles: Sequence[tuple[float, float]], title: str, pairs: Sequence) -> Figure:
+def arrows(angles: Sequence[Point], title: str, pairs: Sequence[tuple[int, int]]) -> Figure:
     """Rotary embeddings in one pair of dimensions: arrows that turn with the position.
 
     `angles[p]` are those of a query and a key at position p, in radians. Above, a dial for each of
@@ -322,22 +335,22 @@ def arrows(angles: Sequence[tuple[float, float]], title: str, pairs: Sequence) -
     return figure
 
 
-def _angle(axes: Axes, centre: tuple, query: float, key: float) -> float:
+def _angle(axes: Axes, centre: Point, query: float, key: float) -> float:
     """A large dial with the angle between its arrows, in degrees, which it returns."""
     _dial(axes, centre, 0.85, query, key)
     between = degrees((query - key + pi) % (2 * pi) - pi)
-    ends = sorted((-degrees(key), -degrees(key) - between))
-    look = {"facecolor": PALE, "edgecolor": GREY, "lw": 0.8}
-    axes.add_patch(Wedge(centre, 0.45 * 0.85, *ends, **look))
+    start, end = sorted((-degrees(key), -degrees(key) - between))
+    look: Look = {"facecolor": PALE, "edgecolor": GREY, "lw": 0.8}
+    axes.add_patch(Wedge(centre, 0.45 * 0.85, start, end, **look))
     return between
 
 
-def _dial(axes: Axes, centre: tuple, radius: float, query: float, key: float) -> None:
+def _dial(axes: Axes, centre: Point, radius: float, query: float, key: float) -> None:
     """A circle with the arrows of a query and a key."""
     axes.add_patch(Circle(centre, radius, facecolor="#f6f7f9", edgecolor="#b6bbc4", lw=0.8))
     for turned, colour in ((key, BLUE), (query, ORANGE)):
         tip = centre[0] + radius * cos(turned), centre[1] - radius * sin(turned)
-        look = {"arrowstyle": "-|>", "color": colour, "lw": 2.4, "shrinkA": 0, "shrinkB": 0}
+        look: Look = {"arrowstyle": "-|>", "color": colour, "lw": 2.4, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", tip, xytext=centre, arrowprops=look)
 
 
@@ -363,15 +376,16 @@ def ring(capacity: int, positions: Sequence[int], title: str) -> Figure:
             note(axes, (i + 0.5) * wide, 2.58, words, 10.5, ha="center")
     rows = [("new", "the slot that the next position takes"), ("old", "a position that is kept")]
     legend(axes, end + 0.2 if small else 3.37, rows)
-    at = (0, end + 0.65) if small else (4.2, 3.3)
+    x, y = (0, end + 0.65) if small else (4.2, 3.3)
     words = "large: the position held\nsmall: the number of the slot"
-    note(axes, *at, words, 10 if small else 10.5)
+    note(axes, x, y, words, 10 if small else 10.5)
     return figure
 
 
-def _ring(axes: Axes, centre: tuple, radius: float, capacity: int, last: int) -> None:
+def _ring(axes: Axes, centre: Point, radius: float, capacity: int, last: int) -> None:
     """One ring, slot 0 at the top, on clockwise: the position that each slot holds."""
-    note(axes, *centre, f"after\nposition\n{last}", 10, ha="center", va="center")
+    x, y = centre
+    note(axes, x, y, f"after\nposition\n{last}", 10, ha="center", va="center")
     for slot in range(capacity):
         held = last - (last - slot) % capacity
         kind = "old" if held >= 0 else "free"
@@ -379,11 +393,13 @@ def _ring(axes: Axes, centre: tuple, radius: float, capacity: int, last: int) ->
             kind = "new"
         first = 360 * slot / capacity - 90
         turn = 360 / capacity
-        look = {"width": 0.46 * radius, "lw": 1, **FILLS[kind]}
+        look: Look = {"width": 0.46 * radius, "lw": 1, **FILLS[kind]}
         axes.add_patch(Wedge(centre, radius, first - turn / 2, first + turn / 2, **look))
-        turned = np.array((cos(first * pi / 180), sin(first * pi / 180)))
-        font = {"ha": "center", "va": "center_baseline"}
-        inside = centre + 0.77 * radius * turned
-        outside = centre + 1.12 * radius * turned
-        axes.text(*outside, slot, fontsize=8.5, color=GREY, **font)
-        axes.text(*inside, held if held >= 0 else "", fontsize=12, weight="bold", **font)
+        across = cos(first * pi / 180)
+        down = sin(first * pi / 180)
+        font: Look = {"ha": "center", "va": "center_baseline"}
+        number = f"{held}" if held >= 0 else ""
+        outside = x + 1.12 * radius * across, y + 1.12 * radius * down
+        inside = x + 0.77 * radius * across, y + 0.77 * radius * down
+        axes.text(*outside, f"{slot}", fontsize=8.5, color=GREY, **font)
+        axes.text(*inside, number, fontsize=12, weight="bold", **font)

@@ -11,18 +11,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import canvas, style
-from .style import BLUE, GREY, PAPER, VERMILION, styled
+from .style import BLUE, GREY, PAPER, VERMILION, Data, Look, styled
 
 THIN = 0.85  # how opaque the colours of the map are
 
 
 @styled
-def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
+def typing_race(text: str, timing: Data, share: float | None = None) -> Figure:
     """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
-    title = f"The race: the same text, {duel['speedup']['median']:.2f}× as fast"
+    title = f"The race: the same text, {timing['speedup']['median']:.2f}× as fast"
     places = {"rows": 2} if style.narrow() else {"columns": 2}
     figure, both = canvas.new_panels(6.0 if style.narrow() else 3.3, title, **places)
-    systems = [duel["systems"][name] for name in ("uncached", "cached")]
+    systems = [timing["systems"][name] for name in ("uncached", "cached")]
     # When each token came, in seconds from the start:
     arrivals = [list(accumulate([x["ttft"]["median"], *x["itl"]])) for x in systems]
     finish = [moments[-1] for moments in arrivals]
@@ -46,7 +46,7 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
     wrapped = []
     for line in text.split("\n"):
         wrapped += textwrap.wrap(line, 46) or [""]
-    font = {
+    font: Look = {
         "family": style.MONO,
         "fontsize": 8.6,
         "linespacing": 1.35,
@@ -57,7 +57,7 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
 
 
 @styled
-def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: str) -> Figure:
+def speedup_map(cells: list[Data], rows: list[str], columns: list[int], title: str) -> Figure:
     """E2EL without the cache over E2EL with it: models and batches down, new tokens across.
 
     A cell has its `row`, its `n_new` and its `speedup`, a summary: the median, and below it the
@@ -72,10 +72,11 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     values = []
     for row in rows:
         values.append([speedups.get((row, n), missing)["median"] for n in columns])
-    colours = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
-    colours = colours.with_extremes(bad=PAPER)
+    ramp = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
+    colours = ramp.with_extremes(bad=PAPER)
     top = max(1.2, *(speedup["median"] for speedup in speedups.values()))
-    values = list(zip(*values, strict=True)) if turned else values
+    if turned:
+        values = [list(column) for column in zip(*values, strict=True)]
     axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=THIN)
     for y, row in enumerate(rows):
         for x, n in enumerate(columns):
@@ -87,17 +88,17 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
         axes.xaxis.tick_top()
         names = [style.wrapped(row, 7.5, 0.6) for row in rows]
         axes.set_xticks(range(len(rows)), names, fontsize=7.5)
-        axes.set_yticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(columns)), [f"{n}" for n in columns])
         axes.set(ylabel="new tokens\n(from a 1-token prompt)")
         axes.set_xlabel(style.wrapped(marks, 9, 3.2), fontsize=9)
         return figure
-    axes.set_xticks(range(len(columns)), columns)
+    axes.set_xticks(range(len(columns)), [f"{n}" for n in columns])
     axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
     axes.set_xlabel(f"new tokens (from a 1-token prompt);  {marks}")
     return figure
 
 
-def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
+def _speedup(axes: Axes, x: int, y: int, speedup: Data | None) -> None:
     """The number in a cell of the map, legible on its colour."""
     if speedup is None:
         axes.text(x, y, "–", ha="center", va="center", color=GREY)
@@ -106,7 +107,8 @@ def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
     mark = "▽ " if value < 1 else ""
     if speedup["high"] < 1:
         mark = "▼ "
-    ground = style.mixed(axes.images[0].to_rgba(value)[:3], THIN)
-    look = {"color": style.ink_on(ground), "ha": "center", "va": "center"}
+    red, green, blue = axes.images[0].to_rgba(value)[:3]
+    ground = style.mixed((red, green, blue), THIN)
+    look: Look = {"color": style.ink_on(ground), "ha": "center", "va": "center"}
     axes.text(x, y - 0.14, f"{mark}{value:.2f}×", fontsize=9, weight="bold", **look)
     axes.text(x, y + 0.24, f"{speedup['low']:.2f}–{speedup['high']:.2f}", fontsize=7, **look)

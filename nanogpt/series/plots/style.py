@@ -24,12 +24,23 @@ import textwrap
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import matplotlib
 import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
+
+if TYPE_CHECKING:
+    from ...timing import Summary  # it imports torch
+
+Look = dict[str, Any]  # options of matplotlib, by name
+Data = dict[str, Any]  # plain data of a figure, as its function describes it
+Point = tuple[float, float]
+Colour = str | tuple[float, float, float]
 
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
@@ -47,7 +58,8 @@ PHONE = 3.9  # and on a phone
 DPI = 130
 FINER = 1.4  # how much finer the pixels of a figure on a phone are
 FOOTER = 6.8  # points: the smallest words of a figure
-BEHIND = {"facecolor": PAPER, "lw": 0, "pad": 1.5}  # a box that keeps lines from crossing words
+# A box that keeps lines from crossing words.
+BEHIND: Look = {"facecolor": PAPER, "lw": 0, "pad": 1.5}
 STYLE = {
     **matplotlib.rcParamsDefault,  # whatever the reader's own are
     "backend": "agg",
@@ -73,6 +85,7 @@ STYLE = {
     "legend.frameon": False,
 }
 _width = ContextVar("width", default=WIDTH)
+_again: WeakKeyDictionary[Figure, Callable[[], Figure]] = WeakKeyDictionary()  # draws it once more
 
 
 def width() -> float:
@@ -89,10 +102,10 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """The decorator of every figure function: this style, and a figure that can be drawn again."""
 
     @functools.wraps(draw)
-    def drawn(*args, **kwargs) -> Figure:
+    def drawn(*args: Any, **kwargs: Any) -> Figure:
         with matplotlib.rc_context(STYLE):
             figure = draw(*args, **kwargs)
-        figure.again = functools.partial(drawn, *args, **kwargs)
+        _again[figure] = functools.partial(drawn, *args, **kwargs)
         return figure
 
     return drawn
@@ -103,11 +116,12 @@ def for_phone(figure: Figure) -> Figure | None:
 
     It is drawn again from its data: additions of a cell to the axes since then are not on it.
     """
-    if not hasattr(figure, "again"):
+    again = _again.get(figure)
+    if again is None:
         return None
     before = _width.set(PHONE)
     try:
-        return figure.again()
+        return again()
     finally:
         _width.reset(before)
 
@@ -144,8 +158,10 @@ def _write_footer(figure: Figure, footer: str) -> None:
     share = (0.08 + 1.3 * FOOTER / 72 * (lines.count("\n") + 1)) / high
     for legend in figure.legends:  # it stands on the footer
         legend.borderaxespad = (72 * share * high + 2) / legend.get_texts()[0].get_fontsize()
-    figure.get_layout_engine().set(rect=(0, share, 1, 0.985 - share))
-    place = {"ha": "left", "va": "bottom", "linespacing": 1.25}
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(rect=(0, share, 1, 0.985 - share))
+    place: Look = {"ha": "left", "va": "bottom", "linespacing": 1.25}
     figure.text(0.09 / wide, 0.04 / high, lines, fontsize=FOOTER, color=GREY, **place)
 
 
@@ -157,24 +173,25 @@ def to_apng(figures: list[Figure], footer: str, milliseconds: int) -> bytes:
     palette = frames[-1].quantize(64)
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     times = [2500, *[milliseconds] * (len(frames) - 2), 2500]
-    animation = {"save_all": True, "append_images": frames[1:], "duration": times, "loop": 0}
     buffer = io.BytesIO()
-    frames[0].save(buffer, format="PNG", **animation)
+    frames[0].save(
+        buffer, format="PNG", save_all=True, append_images=frames[1:], duration=times, loop=0
+    )
     return buffer.getvalue()
 
 
-def low_mid_high(summary: dict, unit: float = 1.0) -> tuple[float, float, float]:
+def low_mid_high(summary: Summary, unit: float = 1.0) -> tuple[float, float, float]:
     """Low, median and high of a summary, in units of `unit`."""
-    return tuple(summary[key] / unit for key in ("low", "median", "high"))
+    return summary["low"] / unit, summary["median"] / unit, summary["high"] / unit
 
 
-def format_ratio(summary: dict, digits: int = 1) -> str:
+def format_ratio(summary: Summary, digits: int = 1) -> str:
     """A ratio with its range: 2.4× (2.3–2.6, n = 5)."""
     low, mid, high = (f"{value:.{digits}f}" for value in low_mid_high(summary))
     return f"{mid}× ({low}–{high}, n = {summary['n']})"
 
 
-def contrast(one, other) -> float:
+def contrast(one: Colour, other: Colour) -> float:
     """The contrast of two colours as WCAG defines it, from 1 to 21."""
     s = np.array([to_rgb(one), to_rgb(other)])
     linear = np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4)
@@ -182,12 +199,12 @@ def contrast(one, other) -> float:
     return float((high + 0.05) / (low + 0.05))
 
 
-def ink_on(colour) -> str:
+def ink_on(colour: Colour) -> str:
     """Black or white, whichever reads better on a colour; their contrast is at least 4.5."""
     return max("black", "white", key=lambda ink: contrast(ink, colour))
 
 
-def on_paper(colour) -> str:
+def on_paper(colour: Colour) -> str:
     """A colour for words on white: the colour, or as much darker as WCAG wants for small words."""
     share = 1.0
     while contrast(mixed(colour, share, "black"), "white") < 4.5:
@@ -195,6 +212,7 @@ def on_paper(colour) -> str:
     return to_hex(mixed(colour, share, "black"))
 
 
-def mixed(colour, share: float, other="white") -> tuple[float, float, float]:
+def mixed(colour: Colour, share: float, other: Colour = "white") -> tuple[float, float, float]:
     """A mix of two colours: `share` 1 is the first, 0 the other."""
-    return tuple(share * np.array(to_rgb(colour)) + (1 - share) * np.array(to_rgb(other)))
+    red, green, blue = share * np.array(to_rgb(colour)) + (1 - share) * np.array(to_rgb(other))
+    return red, green, blue
