@@ -20,6 +20,7 @@ The files are the lesson. Each stands on those above it and is read from top to 
 The folders go beyond it. A folder imports files, and the folders above it in this list:
 
     decoder     the general model and its checkpoints: rotary positions, grouped keys, gates
+    pretrained  language models of Hugging Face, GGUF and nanoGPT as Decoders
     training    the fast trainer: recipes, Muon, resuming, several processes
     caches      for longer texts and less memory: a ring, pages, 8 bits
     engines     faster paths to the same tokens, speculation, exact mode
@@ -51,6 +52,7 @@ _HOME = {
     "decoder.model": ["Decoder", "CausalSelfAttention"],
     "decoder.pack": ["pack_heads", "unpack_heads"],
     "decoder.checkpoint": ["load_checkpoint", "save_checkpoint"],
+    "pretrained.load": ["load_pretrained"],
     "training.recipes": ["TrainConfig", "RECIPES", "recipe_for"],
     "training.loop": ["train"],
     "caches.rolling": ["RollingCache"],

@@ -13,9 +13,10 @@ tomllib = pytest.importorskip("tomllib", reason="Python 3.11 or newer reads TOML
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Where a package goes by another name than its module.
 NAMES = {"PIL": "pillow", "IPython": "ipython", "prometheus_client": "prometheus-client"}
-NAMES["jupyter_client"] = "jupyter-client"
+NAMES |= {"jupyter_client": "jupyter-client", "huggingface_hub": "huggingface-hub"}
 # The extras whose packages a folder may import; the lesson and all other folders have none.
 EXTRAS = {
+    "pretrained": ["pretrained"],
     "serving": ["notebooks"],
     "series": ["notebooks"],
     "bench": ["notebooks", "peers"],
@@ -80,7 +81,8 @@ def test_the_lowest_set_is_every_lower_bound():
     """`make test LOWEST=1` installs lowest.txt, so a bound that does not work fails there."""
     extras = PROJECT["optional-dependencies"]
     bounds = {}
-    for line in PROJECT["dependencies"] + extras["notebooks"] + extras["test"]:
+    lines = sum((extras[name] for name in ("notebooks", "pretrained", "test")), [])
+    for line in PROJECT["dependencies"] + lines:
         match = re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line)
         if match:
             bounds[match[1]] = match[2]

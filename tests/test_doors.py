@@ -66,6 +66,7 @@ WORKING = {
     "kv_cache": {"model": MODEL, "cache": nanogpt.DynamicCache, "capacity": 8},
     "load_checkpoint": {"path": "nowhere"},
     "save_checkpoint": {"path": "nowhere", "model": MODEL, "meta": {}},
+    "load_pretrained": {"source": "nowhere", "dtype": torch.float32, "tokenizer": None},
     "load_corpus": {"path": "nowhere"},
     "recipe_for": {"name": "fast", "shape": MODEL.config},
     "referee": {"model": MODEL, "caches": None, "seed": 0},

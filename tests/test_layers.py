@@ -30,7 +30,8 @@ LESSON = [
     "timing",
     "minimal",
 ]
-FOLDERS = "decoder training caches engines serving verify bench export cluster series cli".split()
+FOLDERS = "decoder pretrained training caches engines serving verify bench export".split()
+FOLDERS += "cluster series cli".split()
 
 
 PATHS = [

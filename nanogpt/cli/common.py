@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from ..device import Device
 
 OUTPUTS = ROOT / "outputs" / "run"
-EXTRAS = {"jax": "peers", "ray": "ray", "transformers": "export"}  # of the wheel; else notebooks
+# The extra of the wheel that has a package; of others it is `notebooks`.
+EXTRAS = {"jax": "peers", "ray": "ray", "transformers": "export"}
+EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
 
 
 def positive(text: str) -> int:

@@ -1,4 +1,7 @@
-"""python -m nanogpt generate: many texts, by one worker or several, resumed where they stopped."""
+"""python -m nanogpt generate: many texts, by one worker or several, resumed where they stopped.
+
+With --model it prints one text by a model that other people trained; that is in pretrained.py.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,22 @@ from ..config import check_int
 from ..console import Progress
 from ..files import KEEPER, real_path
 from .common import OUTPUTS, add_lesson, weights_for
+from .pretrained import write_text
 
 if TYPE_CHECKING:
     from ..cluster.job import Job
     from ..series.practice import LessonWriter
 
+SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
+
 
 def run(args: argparse.Namespace) -> None:
     """Write what is not done yet. However this ends, the error says how much is kept."""
+    if args.model is not None:
+        write_text(args)
+        return
+    if args.prompt or args.chat:
+        raise ValueError("--prompt and --chat are for --model; a job reads --prompts FILE")
     from ..cluster.job import write_shards
 
     check_int("workers", args.workers, 1, 1000)
@@ -81,6 +92,9 @@ def _lesson(args: argparse.Namespace) -> LessonWriter:
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add("--model", metavar="SOURCE", help=f"print one text by a pretrained model: {SOURCES}")
+    add("--prompt", metavar="TEXT", help="what --model continues")
+    add("--chat", action="store_true", help="--prompt is a message, in the model's own template")
     add("--checkpoint", default=KEEPER, metavar="PATH", help="(the model that ships)")
     add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (one newline)")
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")

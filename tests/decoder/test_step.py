@@ -207,7 +207,7 @@ def test_the_last_logits_alone_are_the_last_of_all(row):
     whole = model(idx)[0]
     for n in (1, 4, 9):
         close(model(idx, last=n)[0], whole[:, -n:])
-    for n in (0, -1, 10):
+    for n in (0, -1, 10, 1.0, True):
         with pytest.raises(ValueError, match=rf"last={n}: must be an integer in \[1, 9\]"):
             model(idx, last=n)
     with kv_cache(model):

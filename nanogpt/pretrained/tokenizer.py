@@ -1,0 +1,329 @@
+"""Tokenizers of pretrained models: pieces of words as numbers, end tokens, chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..config import check_type
+from ..console import first_line
+from .chat import Message, render
+from .needs import PretrainedError, needed
+from .stored import AGAIN, LARGEST_JSON, read_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+HALF = "\ufffd"  # what a decoder writes for bytes that are no whole character
+LONGEST = 4  # bytes of a character in UTF-8, so tokens that can wait for the rest of one
+
+
+class PretrainedTokenizer:
+    """Text as tokens, as the model's makers cut it. Offers what `nanogpt.data.CharTokenizer` does.
+
+    `stop` are the tokens that end a text or an answer. `template` is the model's chat template
+    (Jinja), None if it has none; `specials` are names that the template uses, such as bos_token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[int] = (),
+        template: str | None = None,
+        specials: dict[str, str] | None = None,
+    ):
+        self.tokenizer = tokenizer
+        self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.stop = tuple(dict.fromkeys(stop))
+        self.template = template
+        self.specials = dict(specials or {})
+        wrong = [token for token in self.stop if token >= self.size]
+        if wrong:
+            raise PretrainedError(
+                f"the end token {wrong[0]} is not in the vocabulary of {len(self):,}: {AGAIN}"
+            )
+
+    def __len__(self) -> int:
+        """One more than the highest token. A model may have more rows, which no text uses."""
+        return self.size
+
+    def encode(self, text: str) -> Tensor:
+        """(T,) int64, with a token for the beginning if the model was trained with one.
+
+        Raises ValueError for an empty text, and for one with half a surrogate pair.
+        """
+        check_type("text", text, str)
+        return self._encoded(text, add_special=True)
+
+    def _encoded(self, text: str, add_special: bool) -> Tensor:
+        try:
+            ids = self.tokenizer.encode(text, add_special_tokens=add_special).ids
+        except (UnicodeEncodeError, TypeError) as error:
+            raise ValueError(f"the text is no Unicode ({first_line(error)}): correct it") from None
+        if not text or not ids:
+            raise ValueError("the prompt is empty: give a word or more, such as 'The'")
+        return torch.tensor(ids, dtype=torch.int64)
+
+    def decode(self, tokens: Tensor | Sequence[int], special: bool = False) -> str:
+        """The text of tokens, of any shape, or a list; `special` writes control tokens out.
+
+        Tokens behind the vocabulary have no text. Raises ValueError for negative tokens and for
+        what is no integer.
+        """
+        numbers = torch.as_tensor(tokens).flatten().tolist()
+        wrong = [i for i in numbers if type(i) is not int or not 0 <= i < 2**32]
+        if wrong:
+            raise ValueError(f"token {wrong[0]}: must be an integer in [0, {len(self) - 1}]")
+        return str(self.tokenizer.decode(numbers, skip_special_tokens=not special))
+
+    def stream(self, tokens: Iterable[Tensor | int]) -> Iterator[str]:
+        """The text of tokens as they come, in whole characters: half a one waits for its rest.
+
+            for text in tokenizer.stream(generate(model, prompt, 200)):
+                print(text, end="", flush=True)
+
+        Together it is `decode` of all tokens. Ends before the first of `stop`, without asking for
+        more. Each of `tokens` is one token, as a number or a tensor of one element.
+        """
+        shown: list[int] = []  # tokens of the last text, which decide on a space in the next one
+        waiting: list[int] = []
+        for token in tokens:
+            number = int(token)
+            if number in self.stop:
+                break
+            waiting.append(number)
+            before = self.decode(shown)
+            text = self.decode(shown + waiting)
+            if text.endswith(HALF) and len(waiting) < LONGEST:
+                continue
+            if len(text) > len(before):
+                yield text[len(before) :]
+                shown = waiting
+                waiting = []
+        rest = self.decode(shown + waiting)[len(self.decode(shown)) :]
+        if rest:
+            yield rest
+
+    def chat_text(self, messages: Sequence[Message], answer: bool = True) -> str:
+        """The messages in the model's own template; `answer` adds the beginning of an answer.
+
+        A message is a dictionary with the strings "role" (system, user or assistant) and "content".
+        Raises ValueError for messages that the template refuses, and for a model without one.
+        """
+        if self.template is None:
+            raise ValueError("this model has no chat template: encode a plain text instead")
+        return render(self.template, messages, answer, self.specials)
+
+    def chat(self, messages: Sequence[Message], answer: bool = True) -> Tensor:
+        """The tokens of `chat_text`, for a prompt.  -> (T,) int64. Raises ValueError as it does."""
+        return self._encoded(self.chat_text(messages, answer), add_special=False)
+
+
+# ------------------------------------------------------------------ from a folder
+
+
+def tokenizer_of_folder(folder: Path) -> PretrainedTokenizer:
+    """The tokenizer of a folder: tokenizer.json, and what the files beside it say.
+
+    Raises PretrainedError, and ModuleNotFoundError without the package `tokenizers`.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise PretrainedError(
+            f"{folder} has no tokenizer.json: put it there, or pass tokenizer=, such as "
+            f"CharTokenizer(text) with the text that the model was trained on"
+        )
+    tokenizer = _read_tokenizer(path)
+    about = _read_if_there(folder / "tokenizer_config.json")
+    configs = [_read_if_there(folder / name) for name in ("generation_config.json", "config.json")]
+    names = ("bos_token", "eos_token", "unk_token", "pad_token")
+    contents = {name: _content(about.get(name)) for name in names}
+    specials = {name: text for name, text in contents.items() if text is not None}
+    stop = [token for config in configs for token in _ids(config.get("eos_token_id"))]
+    end = specials.get("eos_token")
+    if end is not None:
+        found = tokenizer.token_to_id(end)
+        stop += [] if found is None else [found]
+    return PretrainedTokenizer(tokenizer, stop, _template_of(folder, about), specials)
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    with needed("a tokenizer.json"):
+        from tokenizers import Tokenizer
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_JSON:
+            raise ValueError(f"it has {size:,} bytes, more than {LARGEST_JSON:,}")
+        with _library_errors():
+            return Tokenizer.from_file(str(path))
+    except (OSError, ValueError) as error:
+        raise PretrainedError(f"{path} is no tokenizer ({first_line(error)}): {AGAIN}") from error
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """Errors of `tokenizers` as ValueErrors: it raises plain ones, and panics are no Exceptions."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ValueError(first_line(error)) from error
+        raise
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _content(value: Any) -> str | None:
+    """The text of a special token, which is a string or an object around one."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _ids(value: Any) -> list[int]:
+    """The tokens of a field that holds one, several or none."""
+    values = value if isinstance(value, list) else [value]
+    return [one for one in values if type(one) is int and one >= 0]
+
+
+def _template_of(folder: Path, about: dict[str, Any]) -> str | None:
+    """The chat template: a file of its own, a field, or the default one of several in it."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise PretrainedError(f"{path} cannot be read ({first_line(error)})") from error
+    template = about.get("chat_template")
+    if isinstance(template, list):
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+# ------------------------------------------------------------------ from the metadata of GGUF
+
+# How a text is cut into words before its letters are merged. Sources: the tokenizer.json files of
+# SmolLM2, GPT-2, Llama 3 and Qwen 2 on the hub, each under the name that llama.cpp gives it.
+LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+class Cut(NamedTuple):
+    """One of llama.cpp's kinds of pre-tokenizers."""
+
+    words: str | None = None  # a regular expression; None: that of GPT-2
+    digits: bool = False  # each digit is a word
+    nfc: bool = False  # letters and their accents are joined first
+    whole: bool = False  # a word that is a token is not merged from its letters
+    begins: bool = False  # a text begins with bos_token unless the file says otherwise
+
+
+CUTS = {
+    "gpt-2": Cut(),
+    "smollm": Cut(digits=True),
+    "llama-bpe": Cut(LLAMA3_WORDS, whole=True, begins=True),
+    "qwen2": Cut(QWEN2_WORDS, nfc=True),
+}
+CONTROL = 3  # in tokenizer.ggml.token_type
+USER_DEFINED = 4
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokenizer:
+    """The tokenizer that a GGUF file holds: a vocabulary and merges of byte pairs.
+
+    Raises PretrainedError for another kind of tokenizer, and ModuleNotFoundError without the
+    package `tokenizers`.
+    """
+    with needed("a tokenizer"):
+        from tokenizers import AddedToken, Tokenizer, decoders, models
+    prefix = "tokenizer.ggml."
+    given = {
+        name.removeprefix(prefix): value
+        for name, value in metadata.items()
+        if name.startswith(prefix)
+    }
+    for name, known in (("model", ("gpt2",)), ("pre", tuple(CUTS))):
+        if given.get(name) not in known:
+            raise PretrainedError(
+                f"{where}: {prefix}{name}={given.get(name)!r:.60}, and only {', '.join(known)} "
+                f"can be read from GGUF: pass tokenizer= with the folder of its tokenizer.json"
+            )
+    cut = CUTS[given["pre"]]
+    tokens = _strings(given.get("tokens"), f"{where}: {prefix}tokens")
+    vocabulary = {text: i for i, text in enumerate(tokens)}
+    merges = []
+    for pair in _strings(given.get("merges"), f"{where}: {prefix}merges"):
+        left, space, right = pair.partition(" ")
+        if not space:
+            raise PretrainedError(f"{where}: {prefix}merges has {pair!r:.40}, no pair: {AGAIN}")
+        merges.append((left, right))
+    try:
+        with _library_errors():
+            model = models.BPE(vocabulary, merges, fuse_unk=False, ignore_merges=cut.whole)
+            tokenizer = Tokenizer(model)
+    except ValueError as error:
+        raise PretrainedError(f"{where}: no vocabulary ({first_line(error)}): {AGAIN}") from error
+    _cut_words(tokenizer, cut)
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = given.get("token_type", [])
+    for i, kind in enumerate(kinds[: len(tokens)] if isinstance(kinds, list) else []):
+        if kind == CONTROL:
+            tokenizer.add_special_tokens([AddedToken(tokens[i], normalized=False, special=True)])
+        elif kind == USER_DEFINED:
+            tokenizer.add_tokens([AddedToken(tokens[i], normalized=False)])
+    specials = {}
+    for name, key in (("bos_token", "bos_token_id"), ("eos_token", "eos_token_id")):
+        number = given.get(key)
+        if type(number) is int and 0 <= number < len(tokens):
+            specials[name] = tokens[number]
+    if given.get("add_bos_token", cut.begins) is True:
+        _begin_with(tokenizer, specials.get("bos_token"), given.get("bos_token_id"), where)
+    stop = [token for name in ENDS for token in _ids(given.get(name))]
+    template = metadata.get("tokenizer.chat_template")
+    return PretrainedTokenizer(
+        tokenizer, stop, template if isinstance(template, str) else None, specials
+    )
+
+
+def _strings(value: Any, where: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise PretrainedError(f"{where} is missing or no list of strings: {AGAIN}")
+    return value
+
+
+def _cut_words(tokenizer: Tokenizer, cut: Cut) -> None:
+    """Set how a text is cut into words."""
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    steps: list[Any] = []
+    if cut.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    if cut.digits:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if cut.words is not None:
+        steps.append(pre_tokenizers.Split(Regex(cut.words), "isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut.words is None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+
+
+def _begin_with(tokenizer: Tokenizer, token: str | None, number: Any, where: str) -> None:
+    """Let every text begin with that token."""
+    from tokenizers import processors
+
+    if token is None:
+        raise PretrainedError(f"{where}: a text must begin with bos_token_id={number!r}: {AGAIN}")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, number)]
+    )

@@ -1,0 +1,382 @@
+"""Damaged, foreign and hostile files end in one line, soon, and in little memory."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from pretrained_fixtures import change_json, gguf_tensors, write_folder, write_gguf, write_tokenizer
+from safetensors.torch import load_file, save_file
+
+import nanogpt.pretrained.assemble
+from nanogpt import load_pretrained
+from nanogpt.pretrained.gguf_file import read_gguf
+from nanogpt.pretrained.needs import PretrainedError
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def state_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def changed(change):
+    """Writes the tensors again behind a change of their dictionary."""
+
+    def damage(folder: Path) -> None:
+        state = state_of(folder)
+        change(state)
+        save_file(state, folder / "model.safetensors")
+
+    return damage
+
+
+def cut(name: str, n: int):
+    """Keeps the first n bytes of a file, or leaves out the last -n."""
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:n])
+
+
+def write(name: str, data: bytes):
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def header(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def both(*damages):
+    return lambda folder: [damage(folder) for damage in damages]
+
+
+NOWHERE = '{"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}'
+ABSENT = '{"weight_map": {"model.norm.weight": "model-00001.safetensors"}}'
+ELSEWHERE = '{"weight_map": {"model.other.weight": "model.safetensors"}}'
+INDEX = "model.safetensors.index.json"
+NAN = torch.full((32,), float("nan"))
+# What is done to the folder of a model, and what the message must say.
+FOLDERS = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+    "a list as config": (write("config.json", b"[1]"), "config.json is a JSON list"),
+    "a config that is no JSON": (write("config.json", b"{'a': 1}"), "config.json cannot be read"),
+    "a deep config": (write("config.json", b"[" * 100_000), "config.json cannot be read"),
+    "a config that is no text": (write("config.json", b"\xff\xfe"), "config.json cannot be read"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
+    "a foreign tokenizer": (write("tokenizer.json", b"{}"), "tokenizer.json is no tokenizer"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        "no .safetensors file: fetch the whole folder",
+    ),
+    "pickled weights": (
+        both(
+            lambda folder: (folder / "model.safetensors").unlink(),
+            write("pytorch_model.bin", b"\x80"),
+        ),
+        "convert its .bin files",
+    ),
+    "two files": (
+        lambda folder: (
+            (folder / "model.safetensors").rename(folder / "a.safetensors")
+            and write("b.safetensors", b"x")(folder)
+        ),
+        r"2 files \(a.safetensors, b.safetensors\)",
+    ),
+    "cut weights": (cut("model.safetensors", -1000), "model.safetensors is damaged"),
+    "a cut header": (cut("model.safetensors", 500), "model.safetensors is damaged"),
+    "empty weights": (cut("model.safetensors", 0), "model.safetensors is an empty file"),
+    "a page": (write("model.safetensors", b"<html>"), "model.safetensors is a web page"),
+    "a pickle": (write("model.safetensors", b"\x80\x02}"), "model.safetensors is a pickle"),
+    "a pointer of Git LFS": (
+        write("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n"),
+        "Git LFS pointer",
+    ),
+    "a huge header": (write("model.safetensors", b"\xff" * 8 + b"{"), "is damaged"),
+    "a huge tensor": (
+        write(
+            "model.safetensors",
+            header(
+                '{"x": {"dtype": "F32", "shape": [1073741824], "data_offsets": [0, 4294967296]}}'
+            ),
+        ),
+        "model.safetensors is damaged",
+    ),
+    "an index without a map": (write(INDEX, b"{}"), "no weight_map"),
+    "an index that leads out": (write(INDEX, NOWHERE.encode()), "'../elsewhere.safetensors'"),
+    "a lost shard": (write(INDEX, ABSENT.encode()), "lacks model-00001.safetensors"),
+    "a tensor of no shard": (write(INDEX, ELSEWHERE.encode()), "puts it in nowhere"),
+    "a missing tensor": (changed(lambda x: x.pop("model.norm.weight")), "no tensor model.norm.wei"),
+    "a spare tensor": (changed(lambda x: x.update(score=torch.ones(3))), "the tensor score"),
+    "another shape": (
+        changed(lambda x: x.update({EMBEDDING: torch.ones(320, 31)})),
+        r"embed_tokens.weight has the shape \(320, 31\).* needs \(320, 32\)",
+    ),
+    "another number of dimensions": (
+        changed(lambda x: x.update({"model.norm.weight": torch.ones(())})),
+        r"norm.weight has the shape \(\)",
+    ),
+    "integers": (
+        changed(lambda x: x.update({EMBEDDING: x[EMBEDDING].int()})),
+        "embed_tokens.weight is of I32",
+    ),
+    "8-bit floats": (
+        changed(lambda x: x.update({EMBEDDING: x[EMBEDDING].to(torch.float8_e4m3fn)})),
+        "embed_tokens.weight is of F8_E4M3",
+    ),
+    "NaN": (
+        changed(lambda x: x.update({"model.layers.1.input_layernorm.weight": NAN})),
+        "blocks.1.ln1.weight holds NaN",
+    ),
+    "an end token of another model": (
+        lambda folder: change_json(folder / "generation_config.json", eos_token_id=[1, 999]),
+        "the end token 999",
+    ),
+    "a tokenizer of another model": (
+        both(
+            changed(lambda x: x.update({EMBEDDING: x[EMBEDDING][:300].clone()})),
+            changed(lambda x: x.update({"lm_head.weight": x["lm_head.weight"][:300].clone()})),
+            lambda folder: change_json(folder / "config.json", vocab_size=300),
+        ),
+        "the tokenizer has 304 tokens, the model has 300",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_a_bad_folder_is_refused_in_one_line(case, own_folder):
+    folder = own_folder()
+    damage, words = FOLDERS[case]
+    damage(folder)
+    with pytest.raises(PretrainedError, match=words) as caught:
+        load_pretrained(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_does_not_fit_the_memory_is_refused_before_it_is_read(
+    kept_folders, monkeypatch
+):
+    def read(*given):
+        raise AssertionError("a tensor was read")
+
+    monkeypatch.setattr(nanogpt.pretrained.assemble, "available_memory", lambda: 100_000)
+    monkeypatch.setattr(nanogpt.pretrained.assemble, "_filled", read)
+    words = r"needs 0\.00 GB as torch\.float32 .* 0\.00 GB of memory are available"
+    with pytest.raises(PretrainedError, match=words):
+        load_pretrained(kept_folders("llama"))
+
+
+SOURCES = {
+    "": "source='': no model there",
+    "nowhere.gguf": "source='nowhere.gguf': no model there.*ckpt.pt",
+    "/nowhere/at/all": "source='/nowhere/at/all'",
+    "text.txt": "text.txt is .* no file of torch.save",
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("a text", encoding="utf-8")
+    with pytest.raises(PretrainedError, match=SOURCES[source]) as caught:
+        load_pretrained(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_dtype_is_refused(kept_folders):
+    with pytest.raises(ValueError, match=r"dtype=torch\.int8: must be one of torch\.float32"):
+        load_pretrained(kept_folders("llama"), dtype=torch.int8)
+
+
+# ------------------------------------------------------------------ GGUF
+
+
+def start(n_tensors: int, n_values: int, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_values)
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def array(kind: int, n: int) -> bytes:
+    return text("x") + struct.pack("<IIQ", 9, kind, n)
+
+
+def tensor(*sizes: int, kind: int = 0, offset: int = 0, name: str = "x") -> bytes:
+    dims = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+    return text(name) + dims + struct.pack("<IQ", kind, offset)
+
+
+ZEROS = bytes(4096)
+HOSTILE = {
+    "only the magic": (b"GGUF", "announced"),
+    "version 1": (start(0, 0, 1), "version 1 is not"),
+    "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+    "2⁶⁰ tensors": (start(2**60, 0) + ZEROS, "tensors, and at most"),
+    "2⁶⁰ values": (start(0, 2**60) + ZEROS, "twice"),
+    "a long name": (start(0, 1) + struct.pack("<Q", 2**60) + ZEROS, "bytes announced"),
+    "a long array of bytes": (start(0, 1) + array(0, 2**60) + ZEROS, "elements, and at most"),
+    "a long array of texts": (start(0, 1) + array(8, 2**62) + ZEROS, "elements, and at most"),
+    "an array past the end": (start(0, 1) + array(10, 2**20) + ZEROS, "bytes announced"),
+    "arrays in arrays": (start(0, 1) + array(9, 5) + ZEROS, "an array of the type 9"),
+    "an unknown type": (start(0, 1) + text("x") + struct.pack("<I", 77), "unknown type 77"),
+    "no dimensions": (start(1, 0) + tensor() + ZEROS, "0 dimensions"),
+    "many dimensions": (
+        start(1, 0) + text("x") + struct.pack("<I", 2**31) + ZEROS,
+        "2,147,483,648 dimensions",
+    ),
+    "an empty tensor": (start(1, 0) + tensor(0) + ZEROS, r"sizes \[0\]"),
+    "a huge tensor": (start(1, 0) + tensor(2**30, 2**30, 2**30) + ZEROS, "is cut: x ends at"),
+    "an offset past the end": (start(1, 0) + tensor(4, offset=2**60) + ZEROS, "is cut: x ends"),
+    "an unknown dtype": (start(1, 0) + tensor(4, kind=999) + ZEROS, "type 999"),
+    "half a block": (start(1, 0) + tensor(33, kind=8) + ZEROS, "rows of 33 numbers, and Q8_0"),
+    "a tensor twice": (start(2, 0) + tensor(4) * 2 + ZEROS, "tensor occurs twice"),
+    "no architecture": (start(1, 0) + tensor(4) + ZEROS, "general.architecture=None"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_header_is_refused_in_one_line_and_in_little_memory(case, tmp_path):
+    data, words = HOSTILE[case]
+    path = tmp_path / "x.gguf"
+    path.write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PretrainedError, match=words) as caught:
+            load_pretrained(path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+    assert most < 20 * 2**20
+
+
+def test_our_reading_of_a_header_is_that_of_the_gguf_package(tmp_path):
+    path = write_gguf(tmp_path / "x.gguf", "qwen3", "Q8_0", metadata={"general.alignment": 64})
+    theirs = gguf.GGUFReader(path)
+    ours = read_gguf(path)
+    fields = {name: field.contents() for name, field in theirs.fields.items()}
+    assert ours.metadata == {name: x for name, x in fields.items() if not name.startswith("GGUF.")}
+    assert list(ours.tensors) == [one.name for one in theirs.tensors]
+    for one in theirs.tensors:
+        stored = ours.tensors[one.name]
+        assert stored.shape == tuple(reversed(one.shape.tolist()))
+        expected = torch.from_numpy(gguf.dequantize(one.data, one.tensor_type))
+        assert torch.equal(stored.read().float(), expected.view(stored.shape)), one.name
+
+
+def test_a_gguf_file_that_lacks_a_tensor_is_refused_by_its_name(tmp_path):
+    tensors = gguf_tensors("llama")
+    del tensors["blk.1.attn_k.weight"]
+    path = write_gguf(tmp_path / "x.gguf", "llama", tensors=tensors)
+    with pytest.raises(PretrainedError, match=r"no tensor blk\.1\.attn_k\.weight"):
+        load_pretrained(path)
+
+
+def test_a_scaling_of_rotations_that_is_not_llama_3s_is_refused(tmp_path):
+    tensors = gguf_tensors("llama 3.2")
+    tensors["rope_freqs.weight"][1] *= 1.5
+    path = write_gguf(tmp_path / "x.gguf", "llama 3.2", tensors=tensors)
+    with pytest.raises(PretrainedError, match=r"rope_freqs\.weight is not Llama 3's scaling"):
+        load_pretrained(path)
+
+
+# ------------------------------------------------------------------ random damage
+
+
+def damaged(data: bytes, header_bytes: int, dice: random.Random) -> bytes:
+    """The file with a few bytes of its header changed, or cut there."""
+    changed = bytearray(data)
+    for _ in range(dice.randint(1, 6)):
+        place = dice.randrange(header_bytes)
+        match dice.randrange(4):
+            case 0:
+                changed[place] = dice.randrange(256)
+            case 1:
+                changed[place : place + 8] = struct.pack(
+                    "<Q", dice.choice([0, 2**31, 2**63, 2**64 - 1])
+                )
+            case 2:
+                del changed[place : place + dice.randint(1, 9)]
+            case 3:
+                changed[place:place] = dice.randbytes(dice.randint(1, 9))
+    if dice.random() < 0.2:
+        del changed[dice.randrange(header_bytes) :]
+    return bytes(changed)
+
+
+def load_or_refuse(source: Path) -> str:
+    """How loading ends: "loaded" for damage to what does not matter, else the message."""
+    try:
+        load_pretrained(source)
+    except PretrainedError as error:
+        end = str(error)
+    else:
+        end = "loaded"
+    assert "\n" not in end
+    return end
+
+
+def test_random_damage_to_a_gguf_header_is_refused_in_one_line(tmp_path):
+    path = write_gguf(tmp_path / "x.gguf", "llama")
+    data = path.read_bytes()
+    size = min(int(one.data_offset) for one in gguf.GGUFReader(path).tensors)
+    dice = random.Random(1)
+    ends = set()
+    tracemalloc.start()
+    try:
+        for _ in range(300):
+            path.write_bytes(damaged(data, size, dice))
+            ends.add(load_or_refuse(path))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(ends) > 50  # they end in many ways
+    assert most < 64 * 2**20
+
+
+def test_random_damage_to_a_safetensors_header_is_refused_in_one_line(own_folder):
+    folder = own_folder()
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    size = 8 + struct.unpack("<Q", data[:8])[0]
+    dice = random.Random(2)
+    ends = set()
+    for _ in range(300):
+        path.write_bytes(damaged(data, size, dice))
+        ends.add(load_or_refuse(folder))
+    assert len(ends) > 30
+
+
+def test_random_damage_to_a_config_is_refused_in_one_line(own_folder):
+    folder = own_folder()
+    path = folder / "config.json"
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    values = [None, True, -1, 0, 3, 2**70, 1e300, float("nan"), "x", [], [1], {}, {"a": 1}, "silu"]
+    dice = random.Random(3)
+    ends = set()
+    for _ in range(300):
+        wrong = {
+            dice.choice(sorted(fields)): dice.choice(values) for _ in range(dice.randint(1, 3))
+        }
+        path.write_text(json.dumps(fields | wrong), encoding="utf-8")
+        ends.add(load_or_refuse(folder))
+    assert len(ends) > 60
+
+
+def test_random_damage_to_a_tokenizer_is_refused_in_one_line(tmp_path):
+    folder = write_folder(tmp_path, "llama")
+    path = folder / "tokenizer.json"
+    data = path.read_bytes()
+    dice = random.Random(4)
+    refused = 0
+    for _ in range(100):
+        path.write_bytes(damaged(data, len(data), dice))
+        refused += load_or_refuse(folder) != "loaded"
+    write_tokenizer(folder)
+    assert refused > 50
+    assert load_or_refuse(folder) == "loaded"

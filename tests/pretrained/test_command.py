@@ -1,0 +1,62 @@
+"""python -m nanogpt generate --model: one text on stdout, errors in one line."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import seeded
+
+from nanogpt import SamplingParams, generate, load_pretrained
+from nanogpt.cli import main
+
+CALL = ["generate", "--max-new-tokens", "12", "--backend", "modules"]
+
+
+def text_of(folder, chat: bool, sampling: SamplingParams, seed: int = 0) -> str:
+    """What the library writes for the same prompt."""
+    model, tokenizer = load_pretrained(folder)
+    encoded = (
+        tokenizer.chat([{"role": "user", "content": "the"}]) if chat else tokenizer.encode("the")
+    )
+    tokens = generate(model, encoded[None], 12, sampling, generator=seeded(seed))
+    return ("" if chat else "the") + "".join(tokenizer.stream(tokens)) + "\n"
+
+
+@pytest.mark.parametrize("backend", ["modules", "auto", "native"])
+@pytest.mark.parametrize("chat", [False, True])
+def test_it_prints_the_text_of_generate(chat, backend, kept_folders, capsys):
+    folder = kept_folders("qwen3")
+    words = [*CALL, "--model", str(folder), "--prompt", "the", "--greedy", "--backend", backend]
+    assert main(words + ["--chat"] * chat) == 0
+    said = capsys.readouterr()
+    assert said.out == text_of(folder, chat, SamplingParams(greedy=True))
+    assert f"{folder}: " in said.err
+    assert "a vocabulary of 320" in said.err
+
+
+def test_sampling_and_the_seed_are_those_of_generate(kept_folders, capsys):
+    folder = kept_folders("llama")
+    words = [*CALL, "--model", str(folder), "--prompt", "the", "--seed", "5", "--top-k", "9"]
+    assert main([*words, "--temperature", "1.5"]) == 0
+    sampling = SamplingParams(temperature=1.5, top_k=9)
+    assert capsys.readouterr().out == text_of(folder, False, sampling, seed=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model", "nowhere", "--prompt", "x"], "error: source='nowhere': no model there"),
+        (["--model", "nowhere"], "error: --model continues a text: add --prompt TEXT"),
+        (["--model", "nowhere", "--prompt", "x", "--out", "y"], "error: --out y: --model writes"),
+        (["--model", "nowhere", "--prompt", "x", "--workers", "2"], "error: --workers 2: --model"),
+        (["--prompt", "x"], "error: --prompt and --chat are for --model"),
+        (["--chat"], "error: --prompt and --chat are for --model"),
+        (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
+        (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(options, words, capsys):
+    assert main(["generate", *options]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert words in said.err

@@ -1,0 +1,198 @@
+"""A config is computed exactly, or refused in one line with the name of the field."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import transformers
+from pretrained_fixtures import MODELS, change_json, write_gguf
+
+from nanogpt import load_pretrained
+from nanogpt.decoder.config import Activation, DecoderConfig, RopeScaling
+from nanogpt.pretrained.configs import config_from_hf, config_from_nanogpt
+from nanogpt.pretrained.families import FAMILIES
+from nanogpt.pretrained.needs import PretrainedError
+
+# A family, the fields that are changed (... removes one), and what the message must say.
+REFUSED = [
+    ("llama", {"model_type": "mamba"}, r"model_type='mamba'.*llama, qwen2, qwen3, gpt2"),
+    ("llama", {"model_type": ...}, "model_type=None"),
+    ("llama", {"model_type": ["llama"]}, "model_type="),
+    ("llama", {"attention_multiplier": 0.5}, "attention_multiplier=0.5 is a field .* not know"),
+    ("llama", {"sliding_window": 64}, "sliding_window=64"),
+    ("llama", {"quantization_config": {"bits": 4}}, r"quantization_config=\{'bits': 4\}"),
+    ("llama", {"auto_map": {"AutoModel": "x.py"}}, "auto_map="),
+    ("llama", {"hidden_act": "mish"}, "hidden_act='mish'"),
+    ("llama", {"hidden_act": None}, "hidden_act=None"),
+    ("llama", {"hidden_act": ["silu"]}, "hidden_act="),
+    ("llama", {"rope_interleaved": True}, "rope_interleaved=True"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+    ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type='yarn'"),
+    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type='linear'"),
+    ("llama", {"rope_parameters": ..., "rope_scaling": {"type": "dynamic"}}, "rope_type='dynamic'"),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+    ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "llama3.* without factor"),
+    ("llama", {"rope_parameters": {"factor": 2.0}}, "factor=2.0"),
+    ("llama", {"rope_parameters": 3}, "rope_parameters=3"),
+    ("llama", {"rope_parameters": {"rope_theta": "x"}}, "rope_theta='x'"),
+    ("llama", {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4}}, "rope_theta is 5"),
+    ("llama", {"rope_theta": -1.0}, "rope_theta=-1.0"),
+    ("llama 3.2", {"rope_parameters": {"rope_type": "llama3", "factor": -1.0}}, "low_freq_factor"),
+    ("llama", {"tie_word_embeddings": "no"}, "tie_word_embeddings='no'"),
+    ("llama", {"mlp_bias": 1}, "mlp_bias=1"),
+    ("llama", {"num_hidden_layers": ...}, "no num_hidden_layers"),
+    ("llama", {"num_hidden_layers": 0}, "num_hidden_layers=0"),
+    ("llama", {"num_hidden_layers": 2**40}, "num_hidden_layers=1099511627776"),
+    ("llama", {"num_hidden_layers": 2**30}, "1,073,741,824 layers in 21 tensors"),
+    ("llama", {"num_hidden_layers": True}, "num_hidden_layers=True"),
+    ("llama", {"num_hidden_layers": 3}, r"no tensor model\.layers\.2\."),
+    ("llama", {"num_hidden_layers": 1}, r"the tensor model\.layers\.1\."),
+    ("llama", {"hidden_size": "32"}, "hidden_size='32'"),
+    ("llama", {"hidden_size": 2**31 - 1, "head_dim": 8}, "embed_tokens.weight has the shape"),
+    ("llama", {"num_attention_heads": 3}, "n_head=3 must be a multiple of n_kv_head=2"),
+    ("llama", {"num_key_value_heads": 4}, "k_proj.weight has the shape"),
+    ("llama", {"head_dim": 7}, "head_size=7 must be even"),
+    ("llama", {"rms_norm_eps": None}, "rms_norm_eps=None"),
+    ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps=nan"),
+    ("llama", {"max_position_embeddings": -5}, "max_position_embeddings=-5"),
+    ("llama", {"vocab_size": 321}, "embed_tokens.weight has the shape"),
+    ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types="),
+    ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder=True"),
+    ("llama", {"attention_bias": True}, r"no tensor .*q_proj\.bias"),
+    ("llama", {"tie_word_embeddings": True}, "lm_head.weight is not the embedding"),
+    ("qwen3", {"tie_word_embeddings": False}, "no tensor lm_head.weight"),
+    ("qwen3", {"head_dim": ...}, "q_proj.weight has the shape"),
+    ("qwen2", {"use_sliding_window": True}, "use_sliding_window=True"),
+    ("qwen2", {"model_type": "llama"}, "use_sliding_window|max_window_layers"),
+    ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights=False"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
+    ("gpt2", {"rope_theta": 1e4}, "rope_theta=10000.0"),
+    ("gpt2", {"activation_function": "gelu_fast"}, "activation_function='gelu_fast'"),
+    ("gpt2", {"n_positions": 65}, "wpe.weight has the shape"),
+    ("gpt2", {"n_head": 5}, "n_embd=32 must be a multiple of n_head=5"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), REFUSED)
+def test_a_config_that_is_not_computed_is_refused_by_name(name, changes, words, own_folder):
+    folder = own_folder(name)
+    change_json(folder / "config.json", **changes)
+    with pytest.raises(PretrainedError, match=words) as caught:
+        load_pretrained(folder)
+    assert "\n" not in str(caught.value)
+
+
+# Fields of real files, and what they make of the DecoderConfig.
+OLD_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+OLD_LLAMA3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+BIG = {"max_position_embeddings": 2048, "rope_parameters": ..., "rope_theta": 1e5}
+ACCEPTED = [
+    ({"transformers.js_config": {"x": 1}, "is_llama_config": True, "rope_interleaved": False}, {}),
+    ({"torch_dtype": "bfloat16", "pretraining_tp": 4, "quantization_config": None}, {}),
+    ({**BIG, "rope_scaling": None}, {"rope_base": 1e5, "block_size": 2048}),
+    ({**BIG, "rope_scaling": {"type": "default"}}, {"rope_base": 1e5, "block_size": 2048}),
+    (
+        {**BIG, "rope_scaling": OLD_LLAMA3},
+        {"rope_base": 1e5, "block_size": 2048, "rope_scaling": RopeScaling()},
+    ),
+    ({"hidden_act": "relu"}, {"activation": Activation.RELU}),
+    ({"head_dim": None, "num_key_value_heads": 2}, {}),
+    ({"rms_norm_eps": ...}, {"norm_eps": 1e-6}),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), ACCEPTED)
+def test_fields_of_real_files_are_understood(changes, expected, own_folder):
+    folder = own_folder("llama")
+    plain = load_pretrained(folder)[0].config
+    change_json(folder / "config.json", **changes)
+    model = load_pretrained(folder)[0]
+    differing = {
+        name: getattr(model.config, name)
+        for name in DecoderConfig.__dataclass_fields__
+        if getattr(model.config, name) != getattr(plain, name)
+    }
+    assert differing == expected
+
+
+@pytest.mark.parametrize("kind", ["LlamaConfig", "GPT2Config", "Qwen2Config", "Qwen3Config"])
+def test_every_default_field_of_transformers_is_known(kind):
+    config = getattr(transformers, kind)()
+    fields = json.loads(json.dumps(config.to_dict()))
+    family, made = config_from_hf(fields, "config.json")
+    assert family.model_type == config.model_type
+    assert made.n_layer == config.num_hidden_layers
+    assert made.block_size == config.max_position_embeddings
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_missing_field_has_the_default_of_transformers(name):
+    """Of every field that a family may leave out."""
+    theirs = next(x for x, _ in MODELS.values() if x.lower().startswith(name))
+    config = getattr(transformers, theirs)()
+    for field, default in FAMILIES[name].defaults.items():
+        if default is not None:
+            assert getattr(config, field) == default, field
+
+
+# ------------------------------------------------------------------ GGUF
+
+REFUSED_GGUF = [
+    ({"general.architecture": "gemma"}, "general.architecture='gemma'"),
+    ({"general.type": "adapter"}, "general.type='adapter'"),
+    ({"split.count": 3}, "one of several parts"),
+    ({"llama.logit_scale": 2.0}, "llama.logit_scale=2.0"),
+    ({"llama.expert_count": 8}, "llama.expert_count=8"),
+    ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type='yarn'"),
+    ({"llama.attention.sliding_window": 512}, "llama.attention.sliding_window=512"),
+    ({"llama.rope.dimension_count": 4}, "llama.rope.dimension_count=4"),
+    ({"llama.attention.value_length": 4}, "llama.attention.value_length=4"),
+    ({"llama.attention.head_count_kv": [2, 1]}, r"llama.attention.head_count_kv=\[2, 1\]"),
+    ({"llama.block_count": ...}, "no llama.block_count"),
+    ({"llama.block_count": 2**31}, "llama.block_count=2147483648"),
+    ({"llama.block_count": 3}, r"no tensor blk\.2\."),
+    ({"llama.embedding_length": "32"}, "llama.embedding_length='32'"),
+    ({"llama.feed_forward_length": ...}, "ffn_gate.weight has the shape"),
+    ({"general.alignment": 0}, "general.alignment=0"),
+    ({"general.alignment": "x"}, "general.alignment='x'"),
+    ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre='tekken'.*gpt-2, smollm, llama-bpe"),
+    ({"tokenizer.ggml.pre": ...}, "tokenizer.ggml.pre=None"),
+    ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model='llama'"),
+    ({"tokenizer.ggml.merges": ...}, "tokenizer.ggml.merges is missing"),
+    ({"tokenizer.ggml.merges": ["ab"]}, "'ab', no pair"),
+    ({"tokenizer.ggml.merges": ["ab cd"]}, "no vocabulary"),
+    ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or no list"),
+    ({"tokenizer.ggml.eos_token_id": 5000}, "the end token 5000"),
+    (
+        {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 5000},
+        "bos_token_id=5000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED_GGUF)
+def test_a_gguf_file_that_is_not_computed_is_refused_by_name(changes, words, tmp_path):
+    path = write_gguf(tmp_path / "x.gguf", "llama", metadata=changes)
+    with pytest.raises(PretrainedError, match=words) as caught:
+        load_pretrained(path)
+    assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------ nanoGPT
+
+SIZES = {"vocab_size": 65, "block_size": 32, "n_layer": 2, "n_head": 4, "n_embd": 32}
+REFUSED_NANOGPT = [
+    (None, "no model_args"),
+    ({**SIZES, "n_experts": 4}, "n_experts=4"),
+    ({**SIZES, "bias": "yes"}, "bias='yes'"),
+    ({**SIZES, "n_head": 0}, "n_head=0"),
+    ({name: SIZES[name] for name in SIZES if name != "n_embd"}, "no n_embd"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED_NANOGPT)
+def test_arguments_of_nanogpt_that_are_not_computed_are_refused_by_name(arguments, words):
+    with pytest.raises(PretrainedError, match=words):
+        config_from_nanogpt(arguments, "ckpt.pt")

@@ -1,0 +1,292 @@
+"""Small random models of other people's families, as transformers and gguf write them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import transformers
+from conftest import seeded
+
+V = 320
+V_TOKENIZER = 304  # tokens; the last rows of the embedding are spare, as in Qwen 2
+LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8192, "rope_theta": 5e5}
+SHAPE = {"vocab_size": V, "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+SHAPE |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
+GPT2 = {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+GPT2 |= {"bos_token_id": 0, "eos_token_id": 1}
+# The name of a case: its config's class and fields.
+MODELS = {
+    "llama": ("LlamaConfig", {**SHAPE, "rms_norm_eps": 1e-5}),
+    "llama, tied, biases, wide heads": (
+        "LlamaConfig",
+        SHAPE
+        | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "head_dim": 16},
+    ),
+    "llama, scaled early": (
+        "LlamaConfig",
+        SHAPE | {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 32}},
+    ),
+    "llama 3.2": ("LlamaConfig", SHAPE | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama, all heads, gelu": (
+        "LlamaConfig",
+        SHAPE | {"num_key_value_heads": 4, "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "gpt2": ("GPT2Config", GPT2),
+    "gpt2, relu, narrow, untied": (
+        "GPT2Config",
+        GPT2 | {"activation_function": "relu", "n_inner": 64, "tie_word_embeddings": False},
+    ),
+    "qwen2": ("Qwen2Config", SHAPE | {"rope_parameters": {"rope_theta": 1e6}}),
+    "qwen3": ("Qwen3Config", SHAPE | {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen3, biases": ("Qwen3Config", SHAPE | {"head_dim": 8, "attention_bias": True}),
+}
+TEXT = "the quick brown fox jumps over the lazy dog, and it's 1234 o'clock\n" * 3
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+CHAT = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+    "message['content'] | trim + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+# Texts that tokenizers must cut alike.
+TEXTS = {
+    "words": "The quick brown fox, isn't it? It'S 'Ll THEY'RE",
+    "emoji": "🙂 👩🏽‍🚀👨‍👩‍👧 🇫🇷 ❤️",
+    "code": "def f(x):\n    return {'a': [x**2 for _ in range(10)]}\n\n\t# done\r\n",
+    "Chinese": "我喜欢机器学习。東京は大きい。한국어",
+    "whitespace": " \n\n\n  a   b\t\tc \r\n \u00a0\u3000x   ",
+    "digits": "3.14159 1234567 ½ ² ٣٤٥ 1a2b",
+    "accents": "e\u0301 \u00e9 naïve Å \u212b ﬁ",
+    "right to left": "שלום עולם مرحبا",
+    "control tokens": "<|im_start|>user\nhi<|im_end|>\n<|im_end",
+    "odd": "\x00\x01\u200b\ufeff\U0010ffff",
+}
+
+
+@functools.cache
+def their_model(name: str):
+    """A model of transformers whose tokens depend on every one of its weights."""
+    kind, fields = MODELS[name]
+    config = getattr(transformers, kind)(**fields)
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    generator = seeded(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim > 1:
+                parameter.copy_(noise * 0.3)
+            else:  # a bias, or the weight of a norm
+                parameter.add_(noise * 0.2)
+    return model
+
+
+@functools.cache
+def their_tokenizer_json(digits: bool = False) -> str:
+    """A byte-level tokenizer of V_TOKENIZER tokens, as JSON."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bytes_ = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    steps = [tokenizers.pre_tokenizers.Digits(individual_digits=True)] if digits else []
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*steps, bytes_])
+    made.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=V_TOKENIZER,
+        special_tokens=SPECIALS,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    made.train_from_iterator([TEXT], trainer)
+    return made.to_str()
+
+
+def write_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(their_tokenizer_json(), encoding="utf-8")
+    about = {"bos_token": SPECIALS[0], "eos_token": {"content": SPECIALS[2]}, "chat_template": CHAT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def write_folder(folder: Path, name: str, **options) -> Path:
+    """The model as save_pretrained writes it, with a tokenizer."""
+    their_model(name).save_pretrained(folder, **options)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def kept_folders(tmp_path_factory):
+    """The folder of a model, written once; nobody writes into it."""
+
+    @functools.cache
+    def folder(name: str) -> Path:
+        return write_folder(tmp_path_factory.mktemp("model"), name)
+
+    return folder
+
+
+@pytest.fixture
+def own_folder(kept_folders, tmp_path):
+    """A copy of a model's folder, for a test that damages it."""
+
+    def folder(name: str = "llama") -> Path:
+        return Path(shutil.copytree(kept_folders(name), tmp_path / "model"))
+
+    return folder
+
+
+def change_json(path: Path, **changes) -> None:
+    """Change fields of a JSON file; ... removes one."""
+    data = json.loads(path.read_text(encoding="utf-8")) | changes
+    kept = {key: value for key, value in data.items() if value is not ...}
+    path.write_text(json.dumps(kept), encoding="utf-8")
+
+
+# ------------------------------------------------------------------ GGUF
+
+GGUF_NAMES = {  # of transformers' names, in the order in which they are replaced
+    "model.embed_tokens.": "token_embd.",
+    "model.norm.": "output_norm.",
+    "lm_head.": "output.",
+    "model.layers.": "blk.",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "transformer.wte.": "token_embd.",
+    "transformer.wpe.": "position_embd.",
+    "transformer.ln_f.": "output_norm.",
+    "transformer.h.": "blk.",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+    "ln_1": "attn_norm",
+    "ln_2": "ffn_norm",
+}
+
+
+def permuted(rows: np.ndarray, n_head: int) -> np.ndarray:
+    """Rows of queries or keys in the order in which llama.cpp's converter writes them."""
+    halves = rows.reshape(n_head, 2, rows.shape[0] // n_head // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_tensors(name: str) -> dict[str, np.ndarray]:
+    """The tensors of a model under llama.cpp's names and in its order."""
+    model = their_model(name)
+    config = model.config
+    found = {}
+    for key, tensor in model.state_dict().items():
+        if key == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        array = tensor.numpy()
+        if config.model_type == "gpt2" and ".c_" in key and key.endswith("weight"):
+            array = np.ascontiguousarray(array.T)
+        if config.model_type == "llama" and ".q_proj" in key:
+            array = permuted(array, config.num_attention_heads)
+        if config.model_type == "llama" and ".k_proj" in key:
+            array = permuted(array, config.num_key_value_heads)
+        for theirs, short in GGUF_NAMES.items():
+            key = key.replace(theirs, short)
+        found[key] = array
+    if config.model_type != "gpt2" and config.rope_parameters["rope_type"] == "llama3":
+        found["rope_freqs.weight"] = llama3_divisors(config)
+    return found
+
+
+def llama3_divisors(config) -> np.ndarray:
+    """What llama.cpp divides the speeds by: wavelengths against the original context."""
+    rope = config.rope_parameters
+    half = np.arange(0, config.head_dim, 2) / config.head_dim
+    waves = 2 * np.pi * rope["rope_theta"] ** half
+    turns = rope["original_max_position_embeddings"] / waves
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    share = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 / ((1 - share) / rope["factor"] + share)).astype(np.float32)
+
+
+def write_gguf(
+    path: Path,
+    name: str,
+    kind: str = "F32",
+    pre: str = "gpt-2",
+    metadata: dict | None = None,
+    tensors: dict[str, np.ndarray] | None = None,
+) -> Path:
+    """A model as llama.cpp's converter writes it, its matrices in that type."""
+    config = their_model(name).config
+    arch = config.model_type
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_type("model")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_head_count(config.num_attention_heads)
+    if arch == "gpt2":
+        writer.add_feed_forward_length(config.n_inner or 4 * config.n_embd)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    else:
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        head_size = getattr(config, "head_dim", None) or config.hidden_size // 4
+        writer.add_key_length(head_size)
+        writer.add_value_length(head_size)
+        writer.add_rope_dimension_count(head_size)
+    write_gguf_tokenizer(writer, pre)
+    for key, value in (metadata or {}).items():
+        add_value(writer, key, value)
+    quantized = gguf.GGMLQuantizationType[kind]
+    for key, array in (gguf_tensors(name) if tensors is None else tensors).items():
+        if array.ndim == 1 or kind == "F32":
+            writer.add_tensor(key, array)
+        else:
+            writer.add_tensor(key, gguf.quantize(array, quantized), raw_dtype=quantized)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_value(writer, key: str, value) -> None:
+    """Add a value to the metadata, or replace it; ... removes it."""
+    for part in writer.kv_data:
+        part.pop(key, None)
+    if value is ...:
+        return
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    kinds |= {str: writer.add_string, list: writer.add_array}
+    kinds[type(value)](key, value)
+
+
+def write_gguf_tokenizer(writer, pre: str) -> None:
+    """The vocabulary and merges of `their_tokenizer_json`."""
+    model = json.loads(their_tokenizer_json())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in SPECIALS else 1 for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT)
