@@ -259,7 +259,7 @@ def _identify_zip(path: Path) -> tuple[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError):
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return "a cut or damaged zip archive, as torch.save writes them", "copy or fetch it again"
     if any(name.endswith("data.pkl") for name in names):
         return "a PyTorch file (torch.save)", UNPICKLED
