@@ -121,6 +121,11 @@ def _from_nanogpt(
     """A ckpt.pt of nanoGPT, which has no tokenizer: it is a tokenizer.json beside it, or given."""
     if not path.is_file():
         raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
+    if path.suffix == ".safetensors":
+        raise PretrainedError(
+            f"{path} is one file of a model: name its folder, or use load_checkpoint if this "
+            f"project wrote it"
+        )
     contents = contents_of_pt(path)
     config = config_from_nanogpt(contents.get("model_args"), str(path))
     state = contents.get("model")

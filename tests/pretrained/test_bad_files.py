@@ -173,6 +173,7 @@ SOURCES = {
     "": "source='': no model there",
     "nowhere.gguf": "source='nowhere.gguf': no model there.*ckpt.pt",
     "/nowhere/at/all": "source='/nowhere/at/all'",
+    "x.safetensors": "x.safetensors is one file of a model: name its folder",
     "text.txt": "text.txt is .* no file of torch.save",
 }
 
@@ -180,7 +181,8 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("a text", encoding="utf-8")
+    for name in ("text.txt", "x.safetensors"):
+        Path(name).write_text("a text", encoding="utf-8")
     with pytest.raises(PretrainedError, match=SOURCES[source]) as caught:
         load_pretrained(source)
     assert "\n" not in str(caught.value)

@@ -166,5 +166,5 @@ def test_random_damage_is_refused_in_one_line(tmp_path):
         except PretrainedError as error:
             refused += 1
             lines = str(error).splitlines()
-            assert len(lines) == 1, lines  # noqa: PT017
+            assert len(lines) == 1, lines
     assert refused > 200
