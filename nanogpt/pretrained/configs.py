@@ -24,7 +24,7 @@ from .families import (
     ROPE_FREQS,
     Family,
 )
-from .needs import PretrainedError
+from .needs import PretrainedError, shown
 from .stored import AGAIN, Tensors
 
 NOT_OURS = "only transformers or llama.cpp compute this model"
@@ -55,8 +55,8 @@ def config_from_hf(fields: dict[str, Any], where: str) -> tuple[Family, DecoderC
     for name, value in fields.items():
         if name not in known:
             raise PretrainedError(
-                f"{where}: {name}={value!r:.80} is a field that this package does not know, and it "
-                f"may change the arithmetic: {NOT_OURS}"
+                f"{where}: {shown(name)}={value!r:.80} is a field that this package does not know, "
+                f"and it may change the arithmetic: {NOT_OURS}"
             )
         allowed = (ONLY | family.only).get(name)
         if allowed is not None and not any(_same(value, one) for one in allowed):
@@ -83,7 +83,7 @@ def _same(value: Any, other: Any) -> bool:
 
 
 def _not_computed(where: str, name: str, value: Any) -> PretrainedError:
-    return PretrainedError(f"{where}: {name}={value!r:.80} is not computed here: {NOT_OURS}")
+    return PretrainedError(f"{where}: {shown(name)}={value!r:.80} is not computed here: {NOT_OURS}")
 
 
 def _checked(where: str, name: str, value: Any, ours: str) -> Any:

@@ -108,9 +108,17 @@ FOLDERS = {
     "an index without a map": (write(INDEX, b"{}"), "no weight_map"),
     "an index that leads out": (write(INDEX, NOWHERE.encode()), "'../elsewhere.safetensors'"),
     "a lost shard": (write(INDEX, ABSENT.encode()), "lacks model-00001.safetensors"),
-    "a tensor of no shard": (write(INDEX, ELSEWHERE.encode()), "puts it in nowhere"),
+    "a tensor of no shard": (write(INDEX, ELSEWHERE.encode()), "puts it in 'nowhere'"),
     "a missing tensor": (changed(lambda x: x.pop("model.norm.weight")), "no tensor model.norm.wei"),
     "a spare tensor": (changed(lambda x: x.update(score=torch.ones(3))), "the tensor score"),
+    "a name of two lines": (
+        changed(lambda x: x.update({"a\nb\x1b[31m": torch.ones(3)})),
+        r"the tensor 'a\\nb\\x1b",
+    ),
+    "a field of two lines": (
+        lambda folder: change_json(folder / "config.json", **{"a\nb": 1}),
+        r"'a\\nb'=1 is a field",
+    ),
     "another shape": (
         changed(lambda x: x.update({EMBEDDING: torch.ones(320, 31)})),
         r"embed_tokens.weight has the shape \(320, 31\).* needs \(320, 32\)",
@@ -235,6 +243,7 @@ HOSTILE = {
     "a huge tensor": (start(1, 0) + tensor(2**30, 2**30, 2**30) + ZEROS, "is cut: x ends at"),
     "an offset past the end": (start(1, 0) + tensor(4, offset=2**60) + ZEROS, "is cut: x ends"),
     "an unknown dtype": (start(1, 0) + tensor(4, kind=999) + ZEROS, "type 999"),
+    "a name of two lines": (start(1, 0) + tensor(33, kind=8, name="a\nb") + ZEROS, r"'a\\nb' has"),
     "half a block": (start(1, 0) + tensor(33, kind=8) + ZEROS, "rows of 33 numbers, and Q8_0"),
     "a tensor twice": (start(2, 0) + tensor(4) * 2 + ZEROS, "tensor occurs twice"),
     "no architecture": (start(1, 0) + tensor(4) + ZEROS, "general.architecture=None"),
