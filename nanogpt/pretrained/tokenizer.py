@@ -37,6 +37,8 @@ class PretrainedTokenizer:
         template: str | None = None,
         specials: dict[str, str] | None = None,
     ):
+        tokenizer.no_truncation()  # a tokenizer.json may hold those of its training
+        tokenizer.no_padding()
         self.tokenizer = tokenizer
         self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.stop = tuple(dict.fromkeys(stop))
