@@ -21,7 +21,8 @@ def render(
 
     The names that templates use, and the options of the environment, are those of transformers'
     apply_chat_template. In the sandbox (of jinja2 3.1.6, which closed its known holes) a template
-    can neither reach Python's own attributes nor change its arguments. Raises ValueError, and ModuleNotFoundError without jinja2.
+    can neither reach Python's own attributes nor change its arguments. Raises ValueError, and
+    ModuleNotFoundError without jinja2.
     """
     check_messages(messages)
     with needed("a chat template"):
