@@ -29,7 +29,7 @@ OF_JOBS: dict[str, Any] = {
 }
 
 
-def write_text(args: argparse.Namespace) -> None:
+def print_text(args: argparse.Namespace) -> None:
     """Print the prompt and what the model adds, as it comes. About the model: on stderr."""
     import torch
 
