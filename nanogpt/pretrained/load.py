@@ -41,10 +41,10 @@ def load_pretrained(
 
     `source` is a folder of transformers (config.json, *.safetensors, tokenizer.json), a .gguf file,
     nanoGPT's ckpt.pt, or a name on the hub, "owner/name". "smollm2" is SmolLM2-135M-Instruct from
-    the Python package index. Read are Llama, GPT-2, Qwen 2 and Qwen 3; the logits are those of
-    transformers, up to rounding. Weights are converted to `dtype`, so bfloat16 keeps those that are
-    stored as such. `tokenizer` replaces the one that comes with the model, by another or by the
-    folder of its tokenizer.json.
+    the Python package index. The model may be a Llama, GPT-2, Qwen 2 or Qwen 3; its logits are
+    those of transformers, up to rounding. Weights are converted to `dtype`; bfloat16 keeps weights
+    that are stored in it. `tokenizer` replaces the model's own: a tokenizer, or the folder of a
+    tokenizer.json.
 
     Raises PretrainedError, a ValueError of one line: for a missing, damaged or foreign file, for a
     config field that a Decoder does not compute exactly, for tensors that do not fit, and for a
@@ -86,7 +86,7 @@ def find(source: str | Path) -> Path:
 
 
 class Opened(NamedTuple):
-    """A model of which the headers are read, and no tensor."""
+    """A model whose headers have been read, and none of its tensors."""
 
     where: str
     config: DecoderConfig

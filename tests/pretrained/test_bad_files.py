@@ -67,7 +67,7 @@ FOLDERS = {
     "a deep config": (write("config.json", b"[" * 100_000), "config.json cannot be read"),
     "a config that is no text": (write("config.json", b"\xff\xfe"), "config.json cannot be read"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
-    "a foreign tokenizer": (write("tokenizer.json", b"{}"), "tokenizer.json is no tokenizer"),
+    "a foreign tokenizer": (write("tokenizer.json", b"{}"), "tokenizer.json is not a tokenizer"),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),
         "no .safetensors file: fetch the whole folder",

@@ -220,8 +220,13 @@ REFUSED_GGUF = [
     ({"tokenizer.ggml.merges": ...}, "tokenizer.ggml.merges is missing"),
     ({"tokenizer.ggml.merges": ["ab"]}, "'ab', no pair"),
     ({"tokenizer.ggml.merges": ["ab cd"]}, "no vocabulary"),
-    ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or no list"),
+    ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or not a list"),
     ({"tokenizer.ggml.eos_token_id": 5000}, "the end token 5000"),
+    (
+        {"tokenizer.ggml.tokens": ["$A:x", "a", "b", "ab"], "tokenizer.ggml.merges": ["a b"]}
+        | {"tokenizer.ggml.add_bos_token": True},
+        r"no text can begin with '\$A:x'",
+    ),
     (
         {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 5000},
         "bos_token_id=5000",
