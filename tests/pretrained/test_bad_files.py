@@ -303,7 +303,7 @@ def damaged(data: bytes, header_bytes: int, dice: random.Random) -> bytes:
     """The file with a few bytes of its header changed, or cut there."""
     changed = bytearray(data)
     for _ in range(dice.randint(1, 6)):
-        place = dice.randrange(header_bytes)
+        place = dice.randrange(min(header_bytes, len(changed)))
         match dice.randrange(4):
             case 0:
                 changed[place] = dice.randrange(256)
