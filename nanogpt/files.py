@@ -198,6 +198,7 @@ def read_json(path: Path):
 # ------------------------------------------------------------------ what somebody else's file is
 
 OURS_ONLY = "name a checkpoint that this project wrote, such as one of `python -m nanogpt train`"
+PRETRAINED = "load_pretrained and `generate --model` read it"
 UNPICKLED = (
     "nothing is unpickled here; read it with torch.load(PATH, weights_only=True), put its tensors "
     "into a GPT with load_state_dict, and call save_checkpoint"
@@ -205,7 +206,7 @@ UNPICKLED = (
 UNPACK = "unpack it, and name the file inside"
 SIGNATURES = [  # the first bytes of a file, what it is, and what to do where a checkpoint is wanted
     (b"\x80", "a pickle, such as an old torch.save", UNPICKLED),
-    (b"GGUF", "a GGUF file, llama.cpp's format", OURS_ONLY),
+    (b"GGUF", "a GGUF file, llama.cpp's format", f"{PRETRAINED}, elsewhere {OURS_ONLY}"),
     (b"\x93NUMPY", "a NumPy array", OURS_ONLY),
     (b"\x89HDF", "an HDF5 file, such as Keras's weights", OURS_ONLY),
     (b"\x7fELF", "a program or a library", OURS_ONLY),
@@ -255,8 +256,8 @@ def _identify_folder(path: Path) -> tuple[str, str]:
     checkpoints = [name for name in names if not name.endswith(".state.safetensors")]
     if (path / "config.json").is_file():
         return "a folder of Hugging Face's transformers", (
-            "`python -m nanogpt verify model FOLDER` judges one; elsewhere name a checkpoint that "
-            "this project wrote"
+            f"{PRETRAINED}, `verify model` judges it; elsewhere name a checkpoint that this "
+            f"project wrote"
         )
     if checkpoints:
         return "a folder", f"name a file in it, such as {', '.join(checkpoints[:3])}"
@@ -267,7 +268,7 @@ def _identify_zip(path: Path) -> tuple[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError):
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return "a cut or damaged zip archive, as torch.save writes them", "copy or fetch it again"
     if any(name.endswith("data.pkl") for name in names):
         return "a PyTorch file (torch.save)", UNPICKLED

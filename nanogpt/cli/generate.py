@@ -14,7 +14,7 @@ from ..config import check_int
 from ..console import Progress
 from ..files import KEEPER, real_path
 from .common import OUTPUTS, add_lesson, weights_for
-from .pretrained import write_text
+from .pretrained import print_text
 
 if TYPE_CHECKING:
     from ..cluster.job import Job
@@ -26,7 +26,7 @@ SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
 def run(args: argparse.Namespace) -> None:
     """Write what is not done yet. However this ends, the error says how much is kept."""
     if args.model is not None:
-        write_text(args)
+        print_text(args)
         return
     if args.prompt or args.chat:
         raise ValueError("--prompt and --chat are for --model; a job reads --prompts FILE")

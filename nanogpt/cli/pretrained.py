@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..config import ParameterError, check_int
+from ..files import KEEPER
 from .common import OUTPUTS
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 # Options of jobs of many texts, and their defaults: they are refused beside --model.
 OF_JOBS: dict[str, Any] = {
+    "checkpoint": KEEPER,
     "prompts": None,
     "samples": 1,
     "out": OUTPUTS / "generate",
@@ -27,7 +29,7 @@ OF_JOBS: dict[str, Any] = {
 }
 
 
-def write_text(args: argparse.Namespace) -> None:
+def print_text(args: argparse.Namespace) -> None:
     """Print the prompt and what the model adds, as it comes. About the model: on stderr."""
     import torch
 

@@ -12,7 +12,7 @@ from ..decoder.model import Decoder
 from ..decoder.standard import Unfilled
 from ..device import available_memory
 from .families import Names, Part, layout
-from .needs import PretrainedError
+from .needs import PretrainedError, shown
 from .stored import AGAIN, Stored, Tensors
 
 TIED_HEAD = "lm_head.weight"
@@ -39,8 +39,8 @@ def assemble(
             and not name.endswith(names.ignored)
         ):
             raise PretrainedError(
-                f"{where} has the tensor {stored.name}, which a model of its config has not: "
-                f"only transformers or llama.cpp compute it"
+                f"{where} has the tensor {shown(stored.name)}, which is not part of a model of its "
+                f"config: only transformers or llama.cpp compute it"
             )
     check_memory(sources, dtype, where)
     with torch.device("meta"), Unfilled():  # the shape, without numbers

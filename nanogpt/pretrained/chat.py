@@ -20,8 +20,9 @@ def render(
     """The messages in a model's template, with the beginning of an answer if `answer`.
 
     The names that templates use, and the options of the environment, are those of transformers'
-    apply_chat_template. In the sandbox a template can neither reach Python's own attributes nor
-    change its arguments. Raises ValueError, and ModuleNotFoundError without jinja2.
+    apply_chat_template. In the sandbox (of jinja2 3.1.6, which closed its known holes) a template
+    can neither reach Python's own attributes nor change its arguments. Raises ValueError, and
+    ModuleNotFoundError without jinja2.
     """
     check_messages(messages)
     with needed("a chat template"):

@@ -24,7 +24,7 @@ from .families import (
     ROPE_FREQS,
     Family,
 )
-from .needs import PretrainedError
+from .needs import PretrainedError, shown
 from .stored import AGAIN, Tensors
 
 NOT_OURS = "only transformers or llama.cpp compute this model"
@@ -36,10 +36,10 @@ LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positio
 
 
 def family_of(name: Any, where: str) -> Family:
-    """The family of that name. Raises PretrainedError for one that is not read."""
+    """The family of that name. Raises PretrainedError for one that is not supported."""
     if not isinstance(name, str) or name not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise PretrainedError(f"{where}={name!r:.80}: the families that are read are {known}")
+        raise PretrainedError(f"{where}={name!r:.80}: the supported families are {known}")
     return FAMILIES[name]
 
 
@@ -55,8 +55,8 @@ def config_from_hf(fields: dict[str, Any], where: str) -> tuple[Family, DecoderC
     for name, value in fields.items():
         if name not in known:
             raise PretrainedError(
-                f"{where}: {name}={value!r:.80} is a field that this package does not know, and it "
-                f"may change the arithmetic: {NOT_OURS}"
+                f"{where}: {shown(name)}={value!r:.80} is a field that this package does not know, "
+                f"and it may change the arithmetic: {NOT_OURS}"
             )
         allowed = (ONLY | family.only).get(name)
         if allowed is not None and not any(_same(value, one) for one in allowed):
@@ -78,12 +78,12 @@ def config_from_hf(fields: dict[str, Any], where: str) -> tuple[Family, DecoderC
 
 
 def _same(value: Any, other: Any) -> bool:
-    """Whether two values of a config are one: 1 is no True."""
+    """Whether two values of a config are equal; 1 and True are not."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _not_computed(where: str, name: str, value: Any) -> PretrainedError:
-    return PretrainedError(f"{where}: {name}={value!r:.80} is not computed here: {NOT_OURS}")
+    return PretrainedError(f"{where}: {shown(name)}={value!r:.80} is not computed here: {NOT_OURS}")
 
 
 def _checked(where: str, name: str, value: Any, ours: str) -> Any:
@@ -159,7 +159,7 @@ def config_from_gguf(
 ) -> tuple[Family, DecoderConfig]:
     """The family and shape that a GGUF file describes. Raises PretrainedError.
 
-    Whether there are biases and a head of its own is seen from the tensors.
+    The tensors show whether there are biases, and whether the head is tied.
     """
     kind = metadata.get("general.type", "model")
     if kind != "model":

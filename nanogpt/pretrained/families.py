@@ -78,6 +78,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "rope_interleaved": (False,),
     "partial_rotary_factor": (1.0, None),
     "use_sliding_window": (False,),
+    "use_mrope": (False,),
 }
 SHAPE = {
     "vocab_size": ("vocab_size",),
@@ -234,7 +235,7 @@ GPT2 = Family(
         """
         n_ctx resid_pdrop embd_pdrop attn_pdrop reorder_and_upcast_attn summary_type
         summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-        gradient_checkpointing
+        gradient_checkpointing n_special predict_special_tokens _num_labels
         """.split()
     ),
 )

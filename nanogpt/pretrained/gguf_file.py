@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..console import first_line
 from ..files import identify
-from .needs import PretrainedError, needed
+from .needs import PretrainedError, needed, shown
 from .stored import AGAIN, Stored, Tensors
 
 MAGIC = b"GGUF"
@@ -71,7 +71,8 @@ class _Header:
 
     def text(self) -> str:
         """A string. What is not UTF-8 becomes a replacement character."""
-        return self.take(self.number()).decode("utf-8", "replace")
+        length = int.from_bytes(self.take(8), "little")  # a vocabulary has many: faster than number
+        return self.take(length).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
         if kind == STRING:
@@ -116,20 +117,20 @@ def read_gguf(path: Path) -> GGUF:
             kind = GGMLQuantizationType(number)
         except ValueError:
             raise PretrainedError(
-                f"{path}: {name} has the type {number}, which the installed gguf does not know: "
-                f"pip install -U gguf"
+                f"{path}: {shown(name)} has the type {number}, which the installed gguf does not "
+                f"know: pip install -U gguf"
             ) from None
         per_block, block_bytes = GGML_QUANT_SIZES[kind]
         n_bytes = math.prod(shape) // per_block * block_bytes
         if shape[-1] % per_block:
             raise PretrainedError(
-                f"{path}: {name} has rows of {shape[-1]:,} numbers, and {kind.name} has blocks "
-                f"of {per_block}: {AGAIN}"
+                f"{path}: {shown(name)} has rows of {shape[-1]:,} numbers, and {kind.name} has "
+                f"blocks of {per_block}: {AGAIN}"
             )
         if start + offset + n_bytes > size:
             end = start + offset + n_bytes
             raise PretrainedError(
-                f"{path} is cut: {name} ends at byte {end:,}, the file at {size:,}: {AGAIN}"
+                f"{path} is cut: {shown(name)} ends at byte {end:,}, the file at {size:,}: {AGAIN}"
             )
         floating = kind.name not in ("I8", "I16", "I32", "I64")
         read = partial(_expanded, path, name, shape, number, start + offset, n_bytes)
@@ -185,7 +186,7 @@ def _expanded(
     kind = GGMLQuantizationType(number)
     data = np.fromfile(path, np.uint8, n_bytes, offset=start)
     if len(data) != n_bytes:
-        raise PretrainedError(f"{path} is cut in {name}: {AGAIN}")
+        raise PretrainedError(f"{path} is cut in {shown(name)}: {AGAIN}")
     if kind.name == "BF16":
         return torch.from_numpy(data).view(torch.bfloat16).view(shape)
     plain = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
@@ -197,6 +198,6 @@ def _expanded(
             return torch.from_numpy(np.ascontiguousarray(quants.dequantize(rows, kind)))
     except (NotImplementedError, ValueError, AssertionError) as error:
         raise PretrainedError(
-            f"{path}: {name} is {kind.name}, which gguf cannot expand ({first_line(error)}): "
-            f"take a file of another quantization, such as Q8_0"
+            f"{path}: {shown(name)} is {kind.name}, which gguf cannot expand "
+            f"({first_line(error)}): take a file of another quantization, such as Q8_0"
         ) from error

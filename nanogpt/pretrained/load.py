@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from ..config import check_type
 from ..data import CharTokenizer
+from ..decoder.config import DecoderConfig
 from ..decoder.model import Decoder
 from ..files import identify, user_path
 from .assemble import assemble
 from .configs import config_from_gguf, config_from_hf, config_from_nanogpt
-from .families import NANOGPT_NAMES
+from .families import NANOGPT_NAMES, Names
 from .fetch import SMOLLM2, fetch_from_hub, fetch_smollm2, is_hub_name
 from .gguf_file import MAGIC, read_gguf
 from .needs import PretrainedError
-from .stored import contents_of_pt, read_json, tensors_of_folder, tensors_of_state
+from .stored import Tensors, contents_of_pt, read_json, tensors_of_folder, tensors_of_state
 from .tokenizer import PretrainedTokenizer, tokenizer_of_folder, tokenizer_of_gguf
 
 AnyTokenizer = PretrainedTokenizer | CharTokenizer
@@ -38,10 +41,10 @@ def load_pretrained(
 
     `source` is a folder of transformers (config.json, *.safetensors, tokenizer.json), a .gguf file,
     nanoGPT's ckpt.pt, or a name on the hub, "owner/name". "smollm2" is SmolLM2-135M-Instruct from
-    the Python package index. Read are Llama, GPT-2, Qwen 2 and Qwen 3; the logits are those of
-    transformers, up to rounding. Weights are converted to `dtype`, so bfloat16 keeps those that are
-    stored as such. `tokenizer` replaces the one that comes with the model, by another or by the
-    folder of its tokenizer.json.
+    the Python package index. The model may be a Llama, GPT-2, Qwen 2 or Qwen 3; its logits are
+    those of transformers, up to rounding. Weights are converted to `dtype`; bfloat16 keeps weights
+    that are stored in it. `tokenizer` replaces the model's own: a tokenizer, or the folder of a
+    tokenizer.json.
 
     Raises PretrainedError, a ValueError of one line: for a missing, damaged or foreign file, for a
     config field that a Decoder does not compute exactly, for tensors that do not fit, and for a
@@ -53,23 +56,18 @@ def load_pretrained(
     if dtype not in DTYPES:
         known = ", ".join(str(one) for one in DTYPES)
         raise ValueError(f"dtype={dtype!r:.40}: must be one of {known}")
-    path = find(source)
     if isinstance(tokenizer, (str, Path)):
-        given: AnyTokenizer | None = tokenizer_of_folder(user_path(tokenizer))
-    else:
-        given = tokenizer
-    if path.is_dir():
-        model, own = _from_folder(path, dtype, given)
-    elif _begins_with(path, MAGIC):
-        model, own = _from_gguf(path, dtype, given)
-    else:
-        model, own = _from_nanogpt(path, dtype, given)
-    if len(own) > model.config.vocab_size:
+        tokenizer = tokenizer_of_folder(user_path(tokenizer))
+    opened = _open(find(source))
+    c = opened.config
+    if tokenizer is None:
+        tokenizer = opened.tokenizer()
+    if len(tokenizer) > c.vocab_size:
         raise PretrainedError(
-            f"{path}: the tokenizer has {len(own):,} tokens, the model has "
-            f"{model.config.vocab_size:,}: they do not belong together"
+            f"{opened.where}: the tokenizer has {len(tokenizer):,} tokens, the model has "
+            f"{c.vocab_size:,}: they do not belong together"
         )
-    return model, own
+    return assemble(c, opened.names, opened.tensors, dtype, opened.where), tokenizer
 
 
 def find(source: str | Path) -> Path:
@@ -87,46 +85,66 @@ def find(source: str | Path) -> Path:
     )
 
 
-def _begins_with(path: Path, magic: bytes) -> bool:
+class Opened(NamedTuple):
+    """A model whose headers have been read, and none of its tensors."""
+
+    where: str
+    config: DecoderConfig
+    names: Names
+    tensors: Tensors
+    tokenizer: Callable[[], PretrainedTokenizer]  # reads the one that comes with the model
+
+
+def _open(path: Path) -> Opened:
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.is_file():
+        raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
+    return _open_gguf(path) if _is_gguf(path) else _open_nanogpt(path)
+
+
+def _is_gguf(path: Path) -> bool:
     try:
         with open(path, "rb") as file:
-            return file.read(len(magic)) == magic
+            return file.read(len(MAGIC)) == MAGIC
     except OSError as error:
         raise PretrainedError(f"{path} cannot be read ({error.strerror}): name another") from error
 
 
-def _from_folder(
-    folder: Path, dtype: torch.dtype, given: AnyTokenizer | None
-) -> tuple[Decoder, AnyTokenizer]:
-    if not (folder / "config.json").is_file():
-        raise PretrainedError(f"{folder} has no config.json: name the folder of one model")
-    family, config = config_from_hf(read_json(folder / "config.json"), str(folder / "config.json"))
-    tensors = tensors_of_folder(folder)
-    tokenizer = given or tokenizer_of_folder(folder)
-    return assemble(config, family.names, tensors, dtype, str(folder)), tokenizer
-
-
-def _from_gguf(
-    path: Path, dtype: torch.dtype, given: AnyTokenizer | None
-) -> tuple[Decoder, AnyTokenizer]:
-    file = read_gguf(path)
-    family, config = config_from_gguf(file.metadata, file.tensors, str(path))
-    tokenizer = given or tokenizer_of_gguf(file.metadata, str(path))
-    return assemble(config, family.gguf_names, file.tensors, dtype, str(path)), tokenizer
-
-
-def _from_nanogpt(
-    path: Path, dtype: torch.dtype, given: AnyTokenizer | None
-) -> tuple[Decoder, AnyTokenizer]:
-    """A ckpt.pt of nanoGPT, which has no tokenizer: it is a tokenizer.json beside it, or given."""
+def _open_folder(folder: Path) -> Opened:
+    path = folder / "config.json"
     if not path.is_file():
-        raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
+        raise PretrainedError(f"{folder} has no config.json: name the folder of one model")
+    family, config = config_from_hf(read_json(path), str(path))
+    tensors = tensors_of_folder(folder)
+    return Opened(str(folder), config, family.names, tensors, lambda: tokenizer_of_folder(folder))
+
+
+def _open_gguf(path: Path) -> Opened:
+    where = str(path)
+    file = read_gguf(path)
+    family, config = config_from_gguf(file.metadata, file.tensors, where)
+    return Opened(
+        where,
+        config,
+        family.gguf_names,
+        file.tensors,
+        lambda: tokenizer_of_gguf(file.metadata, where),
+    )
+
+
+def _open_nanogpt(path: Path) -> Opened:
+    """A ckpt.pt of nanoGPT, which has no tokenizer: it is a tokenizer.json beside it, or given."""
+    where = str(path)
+    if path.suffix == ".safetensors":
+        raise PretrainedError(
+            f"{where} is one file of a model: name its folder, or use load_checkpoint if this "
+            f"project wrote it"
+        )
     contents = contents_of_pt(path)
-    config = config_from_nanogpt(contents.get("model_args"), str(path))
+    config = config_from_nanogpt(contents.get("model_args"), where)
     state = contents.get("model")
     if not isinstance(state, dict):
-        raise PretrainedError(f"{path} has no state_dict under 'model': name nanoGPT's ckpt.pt")
-    tokenizer = given or tokenizer_of_folder(path.parent)
-    return assemble(config, NANOGPT_NAMES, tensors_of_state(state, str(path)), dtype, str(path)), (
-        tokenizer
-    )
+        raise PretrainedError(f"{where} has no state_dict under 'model': name nanoGPT's ckpt.pt")
+    tensors = tensors_of_state(state, where)
+    return Opened(where, config, NANOGPT_NAMES, tensors, lambda: tokenizer_of_folder(path.parent))

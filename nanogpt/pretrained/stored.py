@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..console import first_line
 from ..files import identify
-from .needs import PretrainedError
+from .needs import PretrainedError, shown
 
 INDEX = "model.safetensors.index.json"
 LARGEST_JSON = 64 * 2**20  # bytes of a JSON file that is read whole; tokenizers take up to 20 MB
@@ -96,16 +96,18 @@ def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
         if Path(file).name != file or not file.endswith(".safetensors"):
             raise PretrainedError(f"{index} names {file!r}, which is no file beside it: {AGAIN}")
         if not (folder / file).is_file():
-            raise PretrainedError(f"{folder} lacks {file}, which {INDEX} names: fetch it")
+            raise PretrainedError(f"{folder} lacks {shown(file)}, which {INDEX} names: fetch it")
         for name, tensor in tensors_of_file(folder / file).items():
             if placed.get(name) != file:
                 where = placed.get(name, "nowhere")
-                raise PretrainedError(f"{file} has {name}, and {index} puts it in {where}: {AGAIN}")
+                raise PretrainedError(
+                    f"{file} has {shown(name)}, and {index} puts it in {where!r:.80}: {AGAIN}"
+                )
             tensors[name] = tensor
     lost = sorted(placed.keys() - tensors.keys())
     if lost:
         raise PretrainedError(
-            f"{placed[lost[0]]} has no {lost[0]}, which {index} puts there: {AGAIN}"
+            f"{placed[lost[0]]} has no {shown(lost[0])}, which {index} puts there: {AGAIN}"
         )
     return tensors
 
@@ -135,7 +137,9 @@ def _read(path: Path, name: str) -> Tensor:
             tensor: Tensor = file.get_tensor(name)
             return tensor
     except (SafetensorError, OSError, ValueError) as error:
-        raise PretrainedError(f"{path}: {name} cannot be read ({first_line(error)})") from error
+        raise PretrainedError(
+            f"{path}: {shown(name)} cannot be read ({first_line(error)})"
+        ) from error
 
 
 # ------------------------------------------------------------------ PyTorch files, as nanoGPT's
@@ -153,8 +157,8 @@ def contents_of_pt(path: Path) -> dict[str, Any]:
                 pickled = entry.filename.endswith(".pkl") and entry.file_size > LARGEST_PICKLE
                 if entry.compress_type != zipfile.ZIP_STORED or pickled:
                     raise PretrainedError(
-                        f"{path}: {entry.filename} is compressed or has {entry.file_size:,} bytes, "
-                        f"which torch.save does not write: {AGAIN}"
+                        f"{path}: {shown(entry.filename)} is compressed or has "
+                        f"{entry.file_size:,} bytes, which torch.save does not write: {AGAIN}"
                     )
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         if isinstance(error, PretrainedError):
@@ -180,9 +184,11 @@ def tensors_of_state(state: dict[str, Any], where: str) -> Tensors:
     tensors: Tensors = {}
     for key, tensor in state.items():
         if not isinstance(key, str) or type(tensor) not in (Tensor, torch.nn.Parameter):
-            raise PretrainedError(f"{where}: {key!r} is a {type(tensor).__name__}, not a tensor")
+            raise PretrainedError(
+                f"{where}: {key!r:.100} is a {type(tensor).__name__}, not a tensor"
+            )
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-            raise PretrainedError(f"{where}: {key} is no plain tensor: save it as one")
+            raise PretrainedError(f"{where}: {shown(key)} is no plain tensor: save it as one")
         name = key.removeprefix("_orig_mod.")
         kind = str(tensor.dtype).removeprefix("torch.")
         floating = tensor.is_floating_point() and tensor.dtype.itemsize > 1

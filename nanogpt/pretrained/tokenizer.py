@@ -19,7 +19,7 @@ from .stored import AGAIN, LARGEST_JSON, read_json
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-HALF = "\ufffd"  # what a decoder writes for bytes that are no whole character
+HALF = "\ufffd"  # the replacement character: these bytes are part of a character
 LONGEST = 4  # bytes of a character in UTF-8, so tokens that can wait for the rest of one
 
 
@@ -37,6 +37,8 @@ class PretrainedTokenizer:
         template: str | None = None,
         specials: dict[str, str] | None = None,
     ):
+        tokenizer.no_truncation()  # a tokenizer.json may hold those of its training
+        tokenizer.no_padding()
         self.tokenizer = tokenizer
         self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.stop = tuple(dict.fromkeys(stop))
@@ -64,7 +66,9 @@ class PretrainedTokenizer:
         try:
             ids = self.tokenizer.encode(text, add_special_tokens=add_special).ids
         except (UnicodeEncodeError, TypeError) as error:
-            raise ValueError(f"the text is no Unicode ({first_line(error)}): correct it") from None
+            raise ValueError(
+                f"the text is not valid Unicode ({first_line(error)}): correct it"
+            ) from None
         if not text or not ids:
             raise ValueError("the prompt is empty: give a word or more, such as 'The'")
         return torch.tensor(ids, dtype=torch.int64)
@@ -82,7 +86,7 @@ class PretrainedTokenizer:
         return str(self.tokenizer.decode(numbers, skip_special_tokens=not special))
 
     def stream(self, tokens: Iterable[Tensor | int]) -> Iterator[str]:
-        """The text of tokens as they come, in whole characters: half a one waits for its rest.
+        """The text of tokens as they come, in whole characters: part of one waits for the rest.
 
             for text in tokenizer.stream(generate(model, prompt, 200)):
                 print(text, end="", flush=True)
@@ -162,12 +166,14 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         with _library_errors():
             return Tokenizer.from_file(str(path))
     except (OSError, ValueError) as error:
-        raise PretrainedError(f"{path} is no tokenizer ({first_line(error)}): {AGAIN}") from error
+        raise PretrainedError(
+            f"{path} is not a tokenizer ({first_line(error)}): {AGAIN}"
+        ) from error
 
 
 @contextmanager
 def _library_errors() -> Iterator[None]:
-    """Errors of `tokenizers` as ValueErrors: it raises plain ones, and panics are no Exceptions."""
+    """Turn errors of `tokenizers` into ValueErrors: it raises plain ones, and Rust panics."""
     try:
         yield
     except BaseException as error:
@@ -277,12 +283,13 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
         raise PretrainedError(f"{where}: no vocabulary ({first_line(error)}): {AGAIN}") from error
     _cut_words(tokenizer, cut)
     tokenizer.decoder = decoders.ByteLevel()
-    kinds = given.get("token_type", [])
-    for i, kind in enumerate(kinds[: len(tokens)] if isinstance(kinds, list) else []):
-        if kind == CONTROL:
-            tokenizer.add_special_tokens([AddedToken(tokens[i], normalized=False, special=True)])
-        elif kind == USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(tokens[i], normalized=False)])
+    kinds = given.get("token_type")
+    # A file may leave the kinds out, and then has no control tokens.
+    pairs = list(zip(tokens, kinds if isinstance(kinds, list) else [], strict=False))
+    control = [text for text, kind in pairs if kind == CONTROL]
+    whole = [text for text, kind in pairs if kind == USER_DEFINED]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in control])
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in whole])
     specials = {}
     for name, key in (("bos_token", "bos_token_id"), ("eos_token", "eos_token_id")):
         number = given.get(key)
@@ -299,7 +306,7 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
 
 def _strings(value: Any, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise PretrainedError(f"{where} is missing or no list of strings: {AGAIN}")
+        raise PretrainedError(f"{where} is missing or not a list of strings: {AGAIN}")
     return value
 
 
@@ -324,6 +331,12 @@ def _begin_with(tokenizer: Tokenizer, token: str | None, number: Any, where: str
 
     if token is None:
         raise PretrainedError(f"{where}: a text must begin with bos_token_id={number!r}: {AGAIN}")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, number)]
-    )
+    try:
+        with _library_errors():
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=[token, "$A"], pair=[token, "$A", "$B"], special_tokens=[(token, number)]
+            )
+    except ValueError as error:
+        raise PretrainedError(
+            f"{where}: no text can begin with {token!r:.40} ({first_line(error)}): {AGAIN}"
+        ) from error

@@ -67,7 +67,7 @@ FOLDERS = {
     "a deep config": (write("config.json", b"[" * 100_000), "config.json cannot be read"),
     "a config that is no text": (write("config.json", b"\xff\xfe"), "config.json cannot be read"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
-    "a foreign tokenizer": (write("tokenizer.json", b"{}"), "tokenizer.json is no tokenizer"),
+    "a foreign tokenizer": (write("tokenizer.json", b"{}"), "tokenizer.json is not a tokenizer"),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),
         "no .safetensors file: fetch the whole folder",
@@ -108,9 +108,17 @@ FOLDERS = {
     "an index without a map": (write(INDEX, b"{}"), "no weight_map"),
     "an index that leads out": (write(INDEX, NOWHERE.encode()), "'../elsewhere.safetensors'"),
     "a lost shard": (write(INDEX, ABSENT.encode()), "lacks model-00001.safetensors"),
-    "a tensor of no shard": (write(INDEX, ELSEWHERE.encode()), "puts it in nowhere"),
+    "a tensor of no shard": (write(INDEX, ELSEWHERE.encode()), "puts it in 'nowhere'"),
     "a missing tensor": (changed(lambda x: x.pop("model.norm.weight")), "no tensor model.norm.wei"),
     "a spare tensor": (changed(lambda x: x.update(score=torch.ones(3))), "the tensor score"),
+    "a name of two lines": (
+        changed(lambda x: x.update({"a\nb\x1b[31m": torch.ones(3)})),
+        r"the tensor 'a\\nb\\x1b",
+    ),
+    "a field of two lines": (
+        lambda folder: change_json(folder / "config.json", **{"a\nb": 1}),
+        r"'a\\nb'=1 is a field",
+    ),
     "another shape": (
         changed(lambda x: x.update({EMBEDDING: torch.ones(320, 31)})),
         r"embed_tokens.weight has the shape \(320, 31\).* needs \(320, 32\)",
@@ -173,6 +181,7 @@ SOURCES = {
     "": "source='': no model there",
     "nowhere.gguf": "source='nowhere.gguf': no model there.*ckpt.pt",
     "/nowhere/at/all": "source='/nowhere/at/all'",
+    "x.safetensors": "x.safetensors is one file of a model: name its folder",
     "text.txt": "text.txt is .* no file of torch.save",
 }
 
@@ -180,7 +189,8 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("a text", encoding="utf-8")
+    for name in ("text.txt", "x.safetensors"):
+        Path(name).write_text("a text", encoding="utf-8")
     with pytest.raises(PretrainedError, match=SOURCES[source]) as caught:
         load_pretrained(source)
     assert "\n" not in str(caught.value)
@@ -233,6 +243,7 @@ HOSTILE = {
     "a huge tensor": (start(1, 0) + tensor(2**30, 2**30, 2**30) + ZEROS, "is cut: x ends at"),
     "an offset past the end": (start(1, 0) + tensor(4, offset=2**60) + ZEROS, "is cut: x ends"),
     "an unknown dtype": (start(1, 0) + tensor(4, kind=999) + ZEROS, "type 999"),
+    "a name of two lines": (start(1, 0) + tensor(33, kind=8, name="a\nb") + ZEROS, r"'a\\nb' has"),
     "half a block": (start(1, 0) + tensor(33, kind=8) + ZEROS, "rows of 33 numbers, and Q8_0"),
     "a tensor twice": (start(2, 0) + tensor(4) * 2 + ZEROS, "tensor occurs twice"),
     "no architecture": (start(1, 0) + tensor(4) + ZEROS, "general.architecture=None"),
@@ -292,7 +303,7 @@ def damaged(data: bytes, header_bytes: int, dice: random.Random) -> bytes:
     """The file with a few bytes of its header changed, or cut there."""
     changed = bytearray(data)
     for _ in range(dice.randint(1, 6)):
-        place = dice.randrange(header_bytes)
+        place = dice.randrange(min(header_bytes, len(changed)))
         match dice.randrange(4):
             case 0:
                 changed[place] = dice.randrange(256)

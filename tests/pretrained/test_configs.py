@@ -117,6 +117,63 @@ def test_fields_of_real_files_are_understood(changes, expected, own_folder):
     assert differing == expected
 
 
+# What the config.json of a model on the hub says, and the number of its parameters.
+COMMON = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "use_cache": True, "torch_dtype": "bfloat16"}
+QWEN = {**COMMON, "vocab_size": 151936, "tie_word_embeddings": True, "rope_theta": 1e6}
+QWEN |= {"use_sliding_window": False}
+ON_THE_HUB = {
+    "SmolLM2-135M": (
+        {"model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536}
+        | {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+        | {"max_position_embeddings": 8192, "tie_word_embeddings": True, "rope_theta": 100000}
+        | {"is_llama_config": True, "rope_interleaved": False, "rope_scaling": None, **COMMON},
+        134_515_008,
+    ),
+    "TinyLlama-1.1B": (
+        {"model_type": "llama", "vocab_size": 32000, "hidden_size": 2048, **COMMON}
+        | {"intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32}
+        | {"num_key_value_heads": 4, "max_position_embeddings": 2048, "pretraining_tp": 1}
+        | {"rope_scaling": None, "tie_word_embeddings": False},
+        1_100_048_384,
+    ),
+    "Llama-3.2-1B": (
+        {"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, **COMMON}
+        | {"intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
+        | {"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072}
+        | {"rope_theta": 500000.0, "rope_scaling": OLD_LLAMA3 | {"factor": 32.0}}
+        | {"tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}
+        | {"eos_token_id": [128001, 128008, 128009]},
+        1_235_814_400,
+    ),
+    "Qwen2.5-0.5B": (
+        {"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, **QWEN}
+        | {"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}
+        | {"max_position_embeddings": 32768, "sliding_window": 32768, "max_window_layers": 24}
+        | {"use_mrope": False},
+        494_032_768,
+    ),
+    "Qwen3-0.6B": (
+        {"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, **QWEN}
+        | {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8}
+        | {"head_dim": 128, "max_position_embeddings": 40960, "sliding_window": None}
+        | {"max_window_layers": 28, "rope_scaling": None, "attention_bias": False},
+        596_049_920,
+    ),
+    "GPT-2": (
+        {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_ctx": 1024}
+        | {"n_embd": 768, "n_layer": 12, "n_head": 12, "activation_function": "gelu_new"}
+        | {"layer_norm_epsilon": 1e-5, "resid_pdrop": 0.1, "summary_type": "cls_index"},
+        124_439_808,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_HUB)
+def test_models_of_the_hub_have_their_number_of_parameters(name):
+    fields, n_params = ON_THE_HUB[name]
+    assert config_from_hf(fields, "config.json")[1].n_params == n_params
+
+
 @pytest.mark.parametrize("kind", ["LlamaConfig", "GPT2Config", "Qwen2Config", "Qwen3Config"])
 def test_every_default_field_of_transformers_is_known(kind):
     config = getattr(transformers, kind)()
@@ -163,8 +220,13 @@ REFUSED_GGUF = [
     ({"tokenizer.ggml.merges": ...}, "tokenizer.ggml.merges is missing"),
     ({"tokenizer.ggml.merges": ["ab"]}, "'ab', no pair"),
     ({"tokenizer.ggml.merges": ["ab cd"]}, "no vocabulary"),
-    ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or no list"),
+    ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or not a list"),
     ({"tokenizer.ggml.eos_token_id": 5000}, "the end token 5000"),
+    (
+        {"tokenizer.ggml.tokens": ["$A:x", "a", "b", "ab"], "tokenizer.ggml.merges": ["a b"]}
+        | {"tokenizer.ggml.add_bos_token": True},
+        r"no text can begin with '\$A:x'",
+    ),
     (
         {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 5000},
         "bos_token_id=5000",

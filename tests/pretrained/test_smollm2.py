@@ -109,8 +109,8 @@ def check_texts(texts: torch.Tensor, their_texts: torch.Tensor, theirs) -> None:
 def test_the_tokenizer_is_that_of_transformers(path, ours):
     """As transformers builds it from the same file, but for digits that are not ASCII.
 
-    SmolLM2's tokenizer.json and llama.cpp make a word of each; transformers' reading of GGUF
-    forgets that, and joins them.
+    SmolLM2's tokenizer.json and llama.cpp make a word of each; transformers' reader of GGUF
+    joins them.
     """
     theirs = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     for text in [*PROMPTS, *(TEXTS[name] for name in TEXTS if name != "digits")]:

@@ -70,11 +70,22 @@ def test_it_offers_what_a_char_tokenizer_offers(ours):
     assert ours.stop == (2,)
 
 
+def test_a_long_text_is_neither_cut_nor_padded(tmp_path):
+    write_tokenizer(tmp_path)
+    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": SPECIALS[0]}
+    cut = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+    change_json(tmp_path / "tokenizer.json", truncation=cut, padding=padding)
+    tokenizer = tokenizer_of_folder(tmp_path)
+    assert tokenizer.decode(tokenizer.encode("the fox " * 20)) == "the fox " * 20
+    assert len(tokenizer.encode("x")) == 1
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda t: t.encode(""), "the prompt is empty"),
-        (lambda t: t.encode("\ud800"), "no Unicode"),
+        (lambda t: t.encode("\ud800"), "not valid Unicode"),
         (lambda t: t.decode([-1]), r"token -1: must be an integer in \[0, 303\]"),
         (lambda t: t.decode([2**40]), "token 1099511627776"),
         (lambda t: t.decode([0.5]), r"token 0\.5"),
