@@ -151,7 +151,7 @@ class BatchEngine:
                 f"{manager.block_len} positions, and there are {manager.n_blocks}: "
                 f"ask for fewer tokens, or for n_blocks={blocks}"
             )
-        seq = Sequence(request, request.draw(self.config.vocab_size))
+        seq = Sequence(request, request.noise(self.config.vocab_size))
         self.scheduler.waiting.append(seq)
         self.alive[request.id] = seq
 
@@ -266,13 +266,22 @@ class BatchEngine:
         for seq, tokens in zip(batch, drawn, strict=True):
             request = seq.request
             first = seq.num_new_tokens
+            n_kept = len(tokens)
+            for i, token in enumerate(tokens, first):
+                if request.ends_with(token, i):
+                    n_kept = i - first + 1
+                    break
+            if n_kept < len(tokens):  # the rest was drawn behind the end
+                seq.logprobs = seq.logprobs[: n_kept - len(tokens)]
+                tokens = tokens[:n_kept]
+            stopped = n_kept > 0 and request.ends_with(tokens[-1], first + n_kept - 1)
             seq.tokens += tokens
             seq.num_new_tokens += len(tokens)
             # All but the last of the drawn tokens were read, too.
             read = seq.num_scheduled_tokens + max(0, len(tokens) - 1)
             self.block_manager.advance(seq, read)
             seq.num_shown_tokens = max(seq.num_shown_tokens, seq.num_computed_tokens)
-            last = request.max_new_tokens - 1
+            last = first + n_kept - 1 if stopped else request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
             if tokens and seq.logprobs:
                 first = len(seq.logprobs) - len(tokens) + 1  # the first token has the prompt's, too
