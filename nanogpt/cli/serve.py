@@ -130,7 +130,10 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
 
 
 def _limits(args: argparse.Namespace) -> dict[str, Any]:
-    return {limit: getattr(args, limit) for limit in ("running", "waiting", "timeout")}
+    """How many requests there may be, and the seconds of each."""
+    usual = 600.0 if args.model else 60.0
+    timeout = usual if args.timeout is None else args.timeout
+    return {"running": args.running, "waiting": args.waiting, "timeout": timeout}
 
 
 def _backend_for(args: argparse.Namespace, model: LanguageModel) -> tuple[str, str]:
@@ -154,7 +157,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_lesson(parser, "its heads serve")
     add("--running", type=int, default=64, metavar="N", help="most requests in a step (64)")
     add("--waiting", type=int, default=256, metavar="N", help="most that wait beside them (256)")
-    add("--timeout", type=float, default=60.0, metavar="S", help="seconds of a request (60)")
+    limit = "seconds of a request (60; with --model 600)"
+    add("--timeout", type=float, metavar="S", help=limit)
     add_shared(parser, "--threads", "--device")
 
 

@@ -155,9 +155,9 @@ class BatchEngine:
         if blocks > manager.n_blocks:
             raise ValueError(
                 f"request {request.id!r}: {n_prompt} + {n_new} tokens need {blocks} blocks of "
-                f"{manager.block_len} positions, and there are {manager.n_blocks} (by default, as "
-                f"many as half of the available memory holds): "
-                f"ask for fewer tokens, or for n_blocks={blocks}"
+                f"{manager.block_len} positions, and there are {manager.n_blocks}: "
+                f"ask for fewer tokens, or for n_blocks={blocks} (by default blocks take at most "
+                f"half of the available memory)"
             )
         seq = Sequence(request, request.noise(self.config.vocab_size))
         self.scheduler.waiting.append(seq)

@@ -39,6 +39,8 @@ def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
         return encode(read)
     except ValueError as error:
         raise Refused(400, first_line(error), "messages") from None
+    except ModuleNotFoundError as error:  # jinja2, in which templates are written
+        raise Refused(500, first_line(error), "messages") from None
 
 
 def _read_message(message: Any, where: str) -> dict[str, str]:

@@ -10,11 +10,13 @@ import importlib.util
 import itertools
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
 from chat_fixtures import ENDS, LLAMA, llama, text_of, tokenizer, tokens_alone, up_to_end
 from conftest import seeded
+from platformdirs import user_cache_dir
 from pretrained_fixtures import TEXTS, V_TOKENIZER
 from server_fixtures import ask, events
 
@@ -24,6 +26,9 @@ from nanogpt.decoder.model import Decoder
 from nanogpt.engines.decoder_library import Packed, decoder_library
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.pretrained.fetch import fetch_smollm2
+from nanogpt.pretrained.load import load_pretrained
+from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.sampling import PLAIN, SamplingParams, draw_noise
 from nanogpt.serving import batch
 from nanogpt.serving.batch import BatchEngine, serve
@@ -505,3 +510,33 @@ def test_openai(url, model, backend):
         with pytest.raises(openai.BadRequestError) as caught:
             create(**asked, tools=[{"type": "function", "function": {"name": "f"}}])
         assert caught.value.param == "tools"
+
+
+# ------------------------------------------------------------------ a model that writes English
+
+
+@pytest.mark.slow
+def test_smollm2_answers_as_generate_does_alone(backend):
+    try:
+        path = fetch_smollm2(Path(user_cache_dir("nanogpt-notebooks"), "models"))
+    except (PretrainedError, OSError) as error:
+        pytest.skip(f"no SmolLM2 here: {error}")
+    model, own = load_pretrained(path)
+    rows = [
+        ("What is the capital of France?", GREEDY, {"temperature": 0}),
+        ("What is the capital of France? 🦊", GREEDY, {"temperature": 0}),  # it answers in French
+        ("Write a haiku 🦊", PLAIN, {"seed": 5}),
+        ("Hi", SamplingParams(0.7, top_p=0.9), {"seed": 6, "temperature": 0.7, "top_p": 0.9}),
+    ]
+    with listening(Server(model, own, backend=backend, timeout=600)) as url:
+        for i, (question, sampling, fields) in enumerate(rows):
+            messages = [{"role": "user", "content": question}]
+            prompt = own.chat(messages)
+            seed = fields.get("seed", 0)
+            tokens = tokens_alone(model, prompt, 16, sampling, seed, **engine_of(backend))
+            want = "".join(own.stream(tokens))
+            assert i > 0 or "Paris" in want
+            (choice,) = chat(url, messages, max_tokens=16, **fields)["choices"]
+            assert choice["message"]["content"] == want
+            reason = "stop" if set(tokens) & set(own.stop) else "length"
+            assert choice["finish_reason"] == reason
