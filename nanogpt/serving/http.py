@@ -381,8 +381,8 @@ class Handler(RequestHandler):
             self.completions = read(self.body)
         else:
             self.completions = await self.server.loop.run_in_executor(None, read, self.body)
-            if self.stream.closed():  # the client has left meanwhile
-                return
+            if self.stream.closed():
+                raise Refused(499, "the client has closed its connection")
         self.ended: asyncio.Future[None] = asyncio.Future()
         self.stream.on_half_close = self._half_closed
         if self.stream.half_closed:

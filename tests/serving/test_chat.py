@@ -30,7 +30,7 @@ from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import load_pretrained
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.sampling import PLAIN, SamplingParams, draw_noise
-from nanogpt.serving import batch
+from nanogpt.serving import batch, sequence
 from nanogpt.serving.batch import BatchEngine, serve
 from nanogpt.serving.completions import Reader
 from nanogpt.serving.http import Server, listening
@@ -83,7 +83,7 @@ def requests_of(n: int) -> list[Request]:
         content = f"Hello, fox {'again ' * (i % 3)}{i % 2}"
         prompt = tokenizer().chat([{"role": "user", "content": content}])
         stop = ENDS if i % 4 else ()
-        least = (0, 9)[i % 5 == 0]
+        least = (0, 9)[i % 2]
         found.append(
             Request(prompt, 24, SAMPLINGS[i % 4], i, id=i, stop=stop, min_new_tokens=least)
         )
@@ -91,7 +91,12 @@ def requests_of(n: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("how", [{}, {"budget": 5, "block_len": 4}, {"max_running": 2}], ids=str)
-def test_each_request_gets_the_tokens_of_generate_up_to_an_end(model, backend, how):
+@pytest.mark.parametrize("rows", [1, 3, 200])
+def test_each_request_gets_the_tokens_of_generate_up_to_an_end(
+    model, backend, how, rows, monkeypatch
+):
+    """However many rows of its noise are drawn at a time."""
+    monkeypatch.setattr(sequence, "DRAWN", rows * model.config.vocab_size)
     requests = requests_of(12)
     found = {one.id: [] for one in requests}
     ended = set()
