@@ -43,12 +43,12 @@ def ask(url: str, method: str, path: str, body=None, headers=None) -> tuple[int,
         connection.close()
 
 
-def events(url: str, **fields) -> Iterator[dict]:
+def events(url: str, path: str = "/v1/completions", **fields) -> Iterator[dict]:
     """The events of a streamed answer, as they come. Raises ValueError at an error."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
     try:
         body = json.dumps({**fields, "stream": True})
-        connection.request("POST", "/v1/completions", body, JSON)
+        connection.request("POST", path, body, JSON)
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
         assert "text/event-stream" in answer.headers["Content-Type"]

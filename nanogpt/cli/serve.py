@@ -1,4 +1,4 @@
-"""python -m nanogpt serve: a model behind HTTP, with the completions part of OpenAI's interface."""
+"""python -m nanogpt serve: a model behind HTTP, with OpenAI's completions and chats."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..files import KEEPER
 from .common import add_lesson, add_shared, set_threads, weights_for
+from .pretrained import SOURCES, announce_download
 
 if TYPE_CHECKING:
     from ..decoder.checkpoint import Checkpoint
+    from ..model import LanguageModel
     from ..serving.completions import Reader
     from ..serving.http import Server
 
@@ -28,8 +30,11 @@ def run(args: argparse.Namespace) -> int:
     from ..serving.http import listening
 
     set_threads(args.threads)
-    args.checkpoint = weights_for(args, KEEPER)
-    server = _server(args, load_checkpoint(args.checkpoint))
+    if args.model:
+        server = _pretrained_server(args)
+    else:
+        args.checkpoint = weights_for(args, KEEPER)
+        server = _server(args, load_checkpoint(args.checkpoint))
     gc.freeze()  # or a search for garbage, now and then, looks through all of PyTorch: 0.1 s
     try:
         where = (args.host, args.port, args.allow_host, args.allow_origin)
@@ -48,12 +53,54 @@ def run(args: argparse.Namespace) -> int:
 
 def _introduce(url: str, reader: Reader) -> None:
     """Say that it is ready, and a request that this model can answer."""
-    chars = reader.tokenizer.chars
-    prompt = "KING:" if set("KING:") <= set(chars) and reader.longest > 5 else chars[0]
-    body = json.dumps({"model": reader.name, "prompt": prompt, "max_tokens": 16})
+    from ..data import CharTokenizer
+    from ..serving.texts import template_of
+
+    tokenizer = reader.tokenizer
+    path = "/v1/completions"
+    asked: dict[str, object] = {"prompt": "The"}
+    if isinstance(tokenizer, CharTokenizer):
+        fits = set("KING:") <= set(tokenizer.chars) and reader.longest > 5
+        asked = {"prompt": "KING:" if fits else tokenizer.chars[0]}
+    elif template_of(tokenizer):
+        path = "/v1/chat/completions"
+        asked = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    body = json.dumps({"model": reader.name, **asked, "max_tokens": 16})
     print(f"{url} is ready; ask it, as in\n")
-    print(f"curl {url}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}")
+    print(f"curl {url}{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}")
     print("\nCtrl-C ends it", flush=True)
+
+
+def _pretrained_server(args: argparse.Namespace) -> Server:
+    """The server of a model that other people trained, not started yet."""
+    from ..device import pick_device
+    from ..pretrained.load import load_pretrained
+    from ..serving.http import Server
+    from ..serving.native_steps import BACKENDS
+
+    if args.lesson or args.checkpoint != KEEPER:
+        other = "--lesson" if args.lesson else f"the checkpoint {args.checkpoint}"
+        raise ValueError(f"--model {args.model} and {other}: one model is served; leave one out")
+    announce_download(args.model)
+    model, tokenizer = load_pretrained(args.model)
+    device = pick_device(args.device)
+    model = model.to(device.device)
+    c = model.config
+    size = f"{model.n_params:,} parameters, a vocabulary of {c.vocab_size:,}"
+    backend, note = _backend_for(args, model)
+    print(f"{args.model}: {size}\n{note}, {device}", flush=True)
+    server = Server(
+        model,
+        tokenizer,
+        name=Path(args.model).name.removesuffix(".gguf"),
+        backend=BACKENDS[backend],
+        **_limits(args),
+    )
+    n = server.engine.positions
+    memory = model.cache_bytes(n) / 1e9
+    longest = server.reader.longest
+    print(f"texts of up to {longest:,} tokens; caches of {n:,}, up to {memory:.1f} GB", flush=True)
+    return server
 
 
 def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
@@ -62,11 +109,10 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
     from ..decoder.standard import not_standard
     from ..device import pick_device
     from ..serving.http import Server
-    from ..serving.native_steps import BACKENDS, choose_backend
+    from ..serving.native_steps import BACKENDS
 
     device = pick_device(args.device)
     model = saved.model.to(device.device).eval()
-    limits = {limit: getattr(args, limit) for limit in ("running", "waiting", "timeout")}
     name = Path(args.checkpoint).stem
     if args.lesson:
         from ..series.practice import lesson_of, model_with
@@ -75,12 +121,27 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
         model = model_with(lesson_of(args.lesson, "Head"), model)
         note = "blocks of the scheduler stand where your cache would"
         print(f"{saved}\n{note}, {device}", flush=True)
-        return Server(model, saved.tokenizer, name=name, backend=ModuleBackend, **limits)
-    backend, reason = (args.backend, "") if args.backend else choose_backend(saved.model)
-    print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}, {device}", flush=True)
+        return Server(model, saved.tokenizer, name=name, backend=ModuleBackend, **_limits(args))
+    backend, note = _backend_for(args, saved.model)
+    print(f"{saved}\n{note}, {device}", flush=True)
     if backend == "modules" and not_standard(model) is None:
         model = as_decoder(model)  # the same function, faster
-    return Server(model, saved.tokenizer, name=name, backend=BACKENDS[backend], **limits)
+    return Server(model, saved.tokenizer, name=name, backend=BACKENDS[backend], **_limits(args))
+
+
+def _limits(args: argparse.Namespace) -> dict[str, Any]:
+    """How many requests there may be, and the seconds of each."""
+    usual = 600.0 if args.model else 60.0
+    timeout = usual if args.timeout is None else args.timeout
+    return {"running": args.running, "waiting": args.waiting, "timeout": timeout}
+
+
+def _backend_for(args: argparse.Namespace, model: LanguageModel) -> tuple[str, str]:
+    """The name of the backend, and a note about it."""
+    from ..serving.native_steps import choose_backend
+
+    backend, reason = (args.backend, "") if args.backend else choose_backend(model)
+    return backend, f"{backend} steps{f': {reason}' if reason else ''}"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -89,13 +150,15 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
     add("--allow-host", action="append", default=[], metavar="NAME", help="its name behind a proxy")
+    add("--model", metavar="SOURCE", help=f"a pretrained model instead: {SOURCES}")
     pages = "a page that may ask it, as http://localhost:3000; *: all"
     add("--allow-origin", action="append", default=[], metavar="URL", help=pages)
     add("--backend", choices=["native", "modules"], help="native, where it can be built")
     add_lesson(parser, "its heads serve")
     add("--running", type=int, default=64, metavar="N", help="most requests in a step (64)")
     add("--waiting", type=int, default=256, metavar="N", help="most that wait beside them (256)")
-    add("--timeout", type=float, default=60.0, metavar="S", help="seconds of a request (60)")
+    limit = "seconds of a request (60; with --model 600)"
+    add("--timeout", type=float, metavar="S", help=limit)
     add_shared(parser, "--threads", "--device")
 
 

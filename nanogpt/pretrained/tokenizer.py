@@ -94,24 +94,21 @@ class PretrainedTokenizer:
         Together it is `decode` of all tokens. Ends before the first of `stop`, without asking for
         more. Each of `tokens` is one token, as a number or a tensor of one element.
         """
-        shown: list[int] = []  # tokens of the last text, which decide on a space in the next one
-        waiting: list[int] = []
+        pieces = self.pieces()
         for token in tokens:
             number = int(token)
             if number in self.stop:
                 break
-            waiting.append(number)
-            before = self.decode(shown)
-            text = self.decode(shown + waiting)
-            if text.endswith(HALF) and len(waiting) < LONGEST:
-                continue
-            if len(text) > len(before):
-                yield text[len(before) :]
-                shown = waiting
-                waiting = []
-        rest = self.decode(shown + waiting)[len(self.decode(shown)) :]
+            text = pieces.push(number)
+            if text:
+                yield text
+        rest = pieces.end()
         if rest:
             yield rest
+
+    def pieces(self) -> Pieces:
+        """The text of tokens that are pushed one by one, as in `stream`."""
+        return Pieces(self)
 
     def chat_text(self, messages: Sequence[Message], answer: bool = True) -> str:
         """The messages in the model's own template; `answer` adds the beginning of an answer.
@@ -126,6 +123,34 @@ class PretrainedTokenizer:
     def chat(self, messages: Sequence[Message], answer: bool = True) -> Tensor:
         """The tokens of `chat_text`, for a prompt.  -> (T,) int64. Raises ValueError as it does."""
         return self._encoded(self.chat_text(messages, answer), add_special=False)
+
+
+class Pieces:
+    """The text of one token after another, in whole characters: half a one waits for its rest."""
+
+    def __init__(self, tokenizer: PretrainedTokenizer):
+        self.tokenizer = tokenizer
+        self.shown: list[int] = []  # tokens of the last text, which decide on a space in the next
+        self.waiting: list[int] = []
+
+    def push(self, token: int) -> str:
+        """The text that this token completes; "" if it completes none."""
+        self.waiting.append(token)
+        before = self.tokenizer.decode(self.shown)
+        text = self.tokenizer.decode(self.shown + self.waiting)
+        if text.endswith(HALF) and len(self.waiting) < LONGEST:
+            return ""
+        if len(text) > len(before):
+            self.shown = self.waiting
+            self.waiting = []
+        elif len(self.waiting) >= LONGEST:  # control tokens, which have no text
+            self.waiting = []
+        return text[len(before) :]
+
+    def end(self) -> str:
+        """The text of what waits, at the end of all tokens."""
+        before = self.tokenizer.decode(self.shown)
+        return self.tokenizer.decode(self.shown + self.waiting)[len(before) :]
 
 
 # ------------------------------------------------------------------ from a folder

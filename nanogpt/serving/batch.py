@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config import check_int, check_switch, check_type
+from ..device import available_memory
 from ..model import LanguageModel
 from ..sampling import sample
 from .modules import ModuleBackend, flat_step
@@ -83,11 +84,11 @@ class BatchEngine:
 
     `backend` computes a step: ModuleBackend, or NativeBackend, which draws, too. Keys and values
     lie in `n_blocks` blocks of `block_len` positions (default: enough for `max_running` sequences
-    of block_size). A step reads at most `budget` tokens (None: whole prompts), so a small one cuts
-    prompts in chunks. With `reuse` a prompt is read from where it stops being the beginning of an
-    earlier sequence. A model with code of its own gets whole prompts, whatever `budget` and `reuse`
-    say, as `generate` calls it. Raises ValueError for a model that the backend does not compute,
-    and for numbers below 1.
+    of block_size, but at most half of the available memory). A step reads at most `budget` tokens
+    (None: whole prompts), so a small one cuts prompts in chunks. With `reuse` a prompt is read from
+    where it stops being the beginning of an earlier sequence. A model with code of its own gets
+    whole prompts, whatever `budget` and `reuse` say, as `generate` calls it. Raises ValueError for
+    a model that the backend does not compute, and for numbers below 1.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class BatchEngine:
         check_int("block_len", block_len, 1, MOST)
         check_int("max_running", max_running, 1, MOST)
         if n_blocks is None:
-            n_blocks = max_running * -(-model.config.block_size // block_len)
+            wanted = max_running * -(-model.config.block_size // block_len)
+            n_blocks = min(wanted, MOST, fitting_blocks(model, block_len))
         budget = NO_LIMIT if budget is None else budget
         check_int("n_blocks", n_blocks, 1, MOST)
         check_int("budget", budget, 1)
@@ -126,6 +128,11 @@ class BatchEngine:
         self.block_manager = block_manager(n_blocks, block_len, reuse)
         self.scheduler = scheduler(self.block_manager, budget, max_running)
         self.alive: dict[Hashable, Sequence] = {}  # by the id of the request
+
+    @property
+    def positions(self) -> int:
+        """How many positions all blocks have, so the longest text that it can serve."""
+        return self.block_manager.n_blocks * self.block_manager.block_len
 
     @property
     def busy(self) -> bool:
@@ -149,9 +156,10 @@ class BatchEngine:
             raise ValueError(
                 f"request {request.id!r}: {n_prompt} + {n_new} tokens need {blocks} blocks of "
                 f"{manager.block_len} positions, and there are {manager.n_blocks}: "
-                f"ask for fewer tokens, or for n_blocks={blocks}"
+                f"ask for fewer tokens, or for n_blocks={blocks} (by default blocks take at most "
+                f"half of the available memory)"
             )
-        seq = Sequence(request, request.draw(self.config.vocab_size))
+        seq = Sequence(request, request.noise(self.config.vocab_size))
         self.scheduler.waiting.append(seq)
         self.alive[request.id] = seq
 
@@ -266,13 +274,22 @@ class BatchEngine:
         for seq, tokens in zip(batch, drawn, strict=True):
             request = seq.request
             first = seq.num_new_tokens
+            n_kept = len(tokens)
+            for i, token in enumerate(tokens, first):
+                if request.ends_with(token, i):
+                    n_kept = i - first + 1
+                    break
+            if n_kept < len(tokens):  # the rest was drawn behind the end
+                seq.logprobs = seq.logprobs[: n_kept - len(tokens)]
+                tokens = tokens[:n_kept]
+            stopped = n_kept > 0 and request.ends_with(tokens[-1], first + n_kept - 1)
             seq.tokens += tokens
             seq.num_new_tokens += len(tokens)
             # All but the last of the drawn tokens were read, too.
             read = seq.num_scheduled_tokens + max(0, len(tokens) - 1)
             self.block_manager.advance(seq, read)
             seq.num_shown_tokens = max(seq.num_shown_tokens, seq.num_computed_tokens)
-            last = request.max_new_tokens - 1
+            last = first + n_kept - 1 if stopped else request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
             if tokens and seq.logprobs:
                 first = len(seq.logprobs) - len(tokens) + 1  # the first token has the prompt's, too
@@ -288,6 +305,29 @@ class BatchEngine:
         for step in zip_longest(*columns):
             outputs += filter(None, step)  # None: a sequence that drew fewer tokens
         return outputs
+
+
+def fitting_blocks(model: LanguageModel, block_len: int) -> int:
+    """How many blocks of keys and values half of the available memory holds.
+
+    The other half is for the steps' own tensors, and for whatever else runs. Raises ValueError when
+    it is not even one.
+    """
+    device = model.device
+    if device.type == "cuda":
+        available: int | None = torch.cuda.mem_get_info(device)[0]
+    else:
+        available = available_memory()
+    if available is None:  # the system does not say
+        return MOST
+    size = model.cache_bytes(block_len)
+    if available < 2 * size:
+        raise ValueError(
+            f"a block of {block_len} positions takes {size / 1e6:,.1f} MB, and half of the "
+            f"{available / 1e6:,.1f} MB that are available is less: close other programs, or "
+            f"give n_blocks"
+        )
+    return available // (2 * size)
 
 
 def _logprobs(logits: Tensor, tokens: list[int], n_top: int) -> list[Logprob]:

@@ -1,4 +1,4 @@
-"""OpenAI's completions API: the bodies of requests, and the format of answers.
+"""OpenAI's APIs of completions and chats: the bodies of requests, and the format of answers.
 
 Knows neither sockets nor threads; the parameters are in parameters.py. Every answer names its
 `seed`: the same request with it gives the same text. Choice i is sampled with seed + i.
@@ -11,14 +11,27 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 
 from ..data import CharTokenizer
-from ..sampling import SamplingParams
-from .parameters import Fields, Refused, is_greedy, read_parameters, show
+from ..sampling import MOST_NEW, SamplingParams
+from .messages import read_messages
+from .parameters import (
+    CHAT_PARAMETERS,
+    PARAMETERS,
+    Fields,
+    Refused,
+    Table,
+    is_greedy,
+    read_parameters,
+    show,
+)
 from .sequence import Logprob, Output, Request
+from .texts import Tokenizer, name_of, pieces_of, stop_tokens
 
 Json = dict[str, Any]
 
@@ -26,55 +39,57 @@ Json = dict[str, Any]
 class FinishReason(str, Enum):
     """Why a text has ended, as OpenAI's API names it."""
 
-    STOP = "stop"  # by a stop string
+    STOP = "stop"  # by a stop string, or a token that ends a text
     LENGTH = "length"  # by max_tokens, or the context
 
 
 class Completion:
     """The answer to one prompt of a body, whose checked fields are `fields`.
 
-    It shows max_tokens of the drawn tokens, with echo after the prompt. The engine's side calls
-    `take` and `end`, which call `tell`, all in one event loop. A text that may be the beginning of
-    a stop is held back.
+    It shows the text of max_tokens of the drawn tokens, with echo after the prompt. The engine's
+    side calls `take` and `end`, which call `tell`, all in one event loop. A text that may be the
+    beginning of a stop is held back, and so is half of a character.
     """
 
-    def __init__(self, request: Request, fields: Fields, chars: str, index: int):
+    def __init__(self, request: Request, fields: Fields, tokenizer: Tokenizer, index: int):
         self.request = request
         self.fields = fields
-        self.chars = chars
+        self.tokenizer = tokenizer
         self.index = index
         self.head = fields["head"] | {"seed": request.seed}
-        # The text of every event of a stream, before its piece and after it.
-        shape = {"index": index, "text": "\0", "logprobs": None, "finish_reason": None}
-        self._shape = event({**self.head, "choices": [shape]}).rsplit(json.dumps("\0"), 1)
         self.begun = time.perf_counter()
         self.reason: FinishReason | None = None  # None while it goes on
         self.error: Refused | None = None  # the reason of an early end
         self.tell: Callable[[Completion], None] = lambda _: None
+        self._pieces = pieces_of(tokenizer)
         self._text = ""  # can be sent now
         self._held = ""  # may become a stop
         self._usage_in_events = asks_for(fields, "continuous_usage_stats")
         self.n_new = 0
-        self._n_shown = 0
-        self._logprobs: list[Logprob] = []  # of characters that are not sent yet
+        self._n_read = 0  # characters of the text, and of what is held
+        self._n_sent = 0  # characters
+        self._logprobs: list[tuple[int, Logprob]] = []  # of tokens not sent yet: where they begin
+        # The text of every event of a stream, before its piece and after it.
+        shape = {**self.head, "choices": [self._form("\0", None)]}
+        self._shape = event(shape).rsplit(json.dumps("\0"), 1)
 
     def take(self, outputs: list[Output]) -> None:
         """The next tokens from the engine."""
         if self.reason:  # they were drawn behind a stop
             return
         if self.fields["echo"] and outputs[0].index == 0:
-            prompt = self.request.prompt.tolist()
-            self._text = "".join(self.chars[token] for token in prompt)
-            self._logprobs = [Logprob(prompt[0], None, {})]  # nothing is before it
+            self._show_prompt(outputs[0].logprobs)
         for output in outputs:
-            self._logprobs += output.logprobs
-            if self.fields["max_tokens"]:  # else the prompt alone is asked for
-                self.n_new += 1
-                self._held += self.chars[output.token]
-            stops = [stop for stop in self.fields["stop"] if self._held.endswith(stop)]
-            if stops and self.n_new > self.fields["min_tokens"]:
-                if not self.fields["include_stop_str_in_output"]:
-                    self._held = self._held.removesuffix(max(stops, key=len))
+            if not self.fields["max_tokens"]:  # the prompt alone is asked for
+                break
+            self.n_new += 1
+            self._logprobs += [(self._n_read, logprob) for logprob in output.logprobs[-1:]]
+            ends = self.request.ends_with(output.token, output.index)
+            piece = self._pieces.end() if ends else self._pieces.push(output.token)
+            if output.finished and not ends:
+                piece += self._pieces.end()
+            self._n_read += len(piece)
+            if self._meets_stop(piece) or ends:
                 self.reason = FinishReason.STOP
                 break
         if outputs[-1].finished:
@@ -88,6 +103,31 @@ class Completion:
         """End it early."""
         self.error = self.error or error
         self.tell(self)
+
+    def _show_prompt(self, logprobs: Sequence[Logprob]) -> None:
+        """Begin with the prompt's text, and what is said of its tokens; nothing is before one."""
+        prompt = self.request.prompt.tolist()
+        about = [Logprob(prompt[0], None, {}), *logprobs[:-1]] if logprobs else []
+        for i, token in enumerate(prompt):
+            self._logprobs += [(self._n_read, one) for one in about[i : i + 1]]
+            piece = self._pieces.push(token)
+            self._text += piece
+            self._n_read += len(piece)
+
+    def _meets_stop(self, piece: str) -> bool:
+        """Hold the piece up to where a stop is complete. Whether one is."""
+        stops = self.fields["stop"] if self.n_new > self.fields["min_tokens"] else []
+        if not stops:
+            self._held += piece
+            return False
+        for char in piece:
+            self._held += char
+            found = [stop for stop in stops if self._held.endswith(stop)]
+            if found:
+                if not self.fields["include_stop_str_in_output"]:
+                    self._held = self._held.removesuffix(max(found, key=len))
+                return True
+        return False
 
     def _may_stop(self) -> int:
         """How many of the last characters may become a stop."""
@@ -113,18 +153,29 @@ class Completion:
         text = self._text
         self._text = ""
         shown = None if self.request.logprobs is None else self._shown(len(text))
-        return {"index": self.index, "text": text, "logprobs": shown, "finish_reason": self.reason}
+        return self._form(text, shown)
+
+    def _form(self, text: str, logprobs: Json | None) -> Json:
+        """A text as OpenAI's API writes it."""
+        return {
+            "index": self.index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": self.reason,
+        }
 
     def _shown(self, n: int) -> Json:
-        """The log-probabilities of the next n characters, each of which is a token."""
-        logprobs = self._logprobs[:n]
-        self._logprobs = self._logprobs[n:]
-        start = self._n_shown
-        self._n_shown += n
+        """The log-probabilities of the tokens that begin in the next n characters."""
+        self._n_sent += n
+        known = self._logprobs
+        if self.reason != FinishReason.LENGTH:  # else all, also those without a character
+            known = [pair for pair in known if pair[0] < self._n_sent]
+        self._logprobs = self._logprobs[len(known) :]
+        name = partial(name_of, self.tokenizer)
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []
-        for logprob in logprobs:
-            if logprob.value is None:  # of the first character: nothing is before it
+        for _, logprob in known:
+            if logprob.value is None:  # of the first token: nothing is before it
                 values.append(None)
                 tops.append(None)
                 continue
@@ -132,12 +183,52 @@ class Completion:
             # JSON has no infinite number, and no NaN.
             finite = {token: max(-9999.0, value) for token, value in top.items()}
             values.append(finite[logprob.token])
-            tops.append({self.chars[token]: value for token, value in finite.items()})
+            named: dict[str, float] = {}
+            for token, value in finite.items():  # the likeliest first; one sign for all half ones
+                named.setdefault(name(token), value)
+            tops.append(named)
         return {
-            "tokens": [self.chars[p.token] for p in logprobs],
+            "tokens": [name(logprob.token) for _, logprob in known],
             "token_logprobs": values,
             "top_logprobs": tops,
-            "text_offset": list(range(start, start + n)),
+            "text_offset": [place for place, _ in known],
+        }
+
+
+class ChatCompletion(Completion):
+    """An answer in a chat. A stream tells its role first, then the text, then why it ends."""
+
+    _introduced = False
+
+    def event(self) -> str:
+        if self.reason is None and self._introduced:
+            return super().event()
+        reason = self.reason
+        self.reason = None  # only the last event tells it
+        events = []
+        if not self._introduced:
+            self._introduced = True
+            events.append(self._delta({"role": "assistant", "content": ""}))
+        events.append(super().event())
+        self.reason = reason
+        if reason:
+            events.append(self._delta({}))
+        return "".join(events)
+
+    def _delta(self, delta: Json) -> str:
+        choice = {**self._form("", None), "delta": delta}
+        known = {"usage": usage([self])} if self._usage_in_events else {}
+        return event({**self.head, "choices": [choice], **known})
+
+    def _form(self, text: str, logprobs: Json | None) -> Json:
+        name, message = "message", {"role": "assistant", "content": text, "refusal": None}
+        if self.fields["stream"]:
+            name, message = "delta", {"content": text}
+        return {
+            "index": self.index,
+            name: message,
+            "logprobs": logprobs,
+            "finish_reason": self.reason,
         }
 
 
@@ -148,15 +239,33 @@ class Reader:
     texts.
     """
 
-    def __init__(self, tokenizer: CharTokenizer, name: str, longest: int, most: int = 1024):
+    def __init__(self, tokenizer: Tokenizer, name: str, longest: int, most: int = 1024):
         self.tokenizer = tokenizer
         self.name = name
         self.longest = longest
         self.most = most
+        self.plain = isinstance(tokenizer, CharTokenizer)
 
     def read(self, data: bytes | bytearray) -> list[Completion]:
         """The completions that a body in JSON asks for. Raises Refused, which names the field."""
-        body = _parse(data)
+        body = self._body(data, '{"prompt": "KING:"}')
+        prompts = [self._tokens(prompt) for prompt in self._split(body.pop("prompt", None))]
+        fields = self._fields(body, prompts, PARAMETERS)
+        about = {"id": f"cmpl-{fields['request_id']}", "object": "text_completion"}
+        return self._completions(prompts, fields, about, "prompt", Completion)
+
+    def read_chat(self, data: bytes | bytearray) -> list[Completion]:
+        """The answers that the body of a chat asks for. Raises Refused, which names the field."""
+        body = self._body(data, '{"messages": [{"role": "user", "content": "Hello"}]}')
+        prompts = [read_messages(body.pop("messages", None), self.tokenizer)]
+        fields = self._fields(body, prompts, CHAT_PARAMETERS) | {"echo": False, "logprobs": None}
+        kind = "chat.completion.chunk" if fields["stream"] else "chat.completion"
+        about = {"id": f"chatcmpl-{fields['request_id']}", "object": kind}
+        return self._completions(prompts, fields, about, "messages", ChatCompletion)
+
+    def _body(self, data: bytes | bytearray, example: str) -> Json:
+        """The object of a body, which may name the model. Raises Refused."""
+        body = _parse(data, example)
         model = body.pop("model", None)
         if model not in (None, "", self.name):
             raise Refused(
@@ -164,20 +273,30 @@ class Reader:
                 f"model {show(model)} is not here: this server has {show(self.name)}",
                 "model",
             )
-        prompts = self._split(body.pop("prompt", None))
-        fields = read_parameters(body, len(self.tokenizer), max(map(len, prompts)))
+        return body
+
+    def _fields(self, body: Json, prompts: list[Tensor], table: Table) -> Fields:
+        """The parameters. Raises Refused."""
+        longest = max(map(len, prompts))
+        fields = read_parameters(body, len(self.tokenizer), longest, self.plain, table)
         if isinstance(fields["stop"], str):
             fields["stop"] = [fields["stop"]]
         if fields["seed"] == -1:
             fields["seed"] = secrets.randbits(31)
         if fields["request_id"] is None:
             fields["request_id"] = secrets.token_hex(12)
-        about = {"id": f"cmpl-{fields['request_id']}", "object": "text_completion"}
-        fields["head"] = about | {"created": int(time.time()), "model": self.name}
-        return self._completions(prompts, fields)
+        return fields
 
-    def _completions(self, prompts: list[str | list[int]], fields: Fields) -> list[Completion]:
-        """`n` completions of each prompt."""
+    def _completions(
+        self,
+        prompts: list[Tensor],
+        fields: Fields,
+        about: Json,
+        param: str,
+        kind: type[Completion],
+    ) -> list[Completion]:
+        """`n` completions of each prompt, (T,); `param` is the field that it comes from."""
+        fields["head"] = about | {"created": int(time.time()), "model": self.name}
         n = fields["n"]
         if n * len(prompts) > self.most:
             raise Refused(
@@ -188,10 +307,19 @@ class Reader:
             "sampling": _sampling(fields, len(self.tokenizer)),
             "logprobs": n_top,
             "echo": fields["echo"] and n_top is not None,
+            "stop": () if fields["ignore_eos"] else stop_tokens(self.tokenizer),
+            "min_new_tokens": min(fields["min_tokens"], MOST_NEW),
         }
         completions: list[Completion] = []
-        for prompt in prompts:
-            tokens = self._tokens(prompt, fields["max_tokens"])
+        for tokens in prompts:
+            if len(tokens) > self.longest:
+                raise Refused(
+                    400,
+                    f"a prompt of {len(tokens):,} tokens + {show(max(fields['max_tokens'], 1))} "
+                    f"new > the context of {self.longest:,}: shorten the prompt to at most "
+                    f"{self.longest:,}",
+                    param,
+                )
             room = self.longest + 1 - len(tokens)
             n_new = room if fields["max_tokens"] == -1 else min(fields["max_tokens"], room)
             for _ in range(n):
@@ -201,7 +329,7 @@ class Reader:
                     seed -= 2**64
                 # With max_tokens=0 a token is sampled and not shown.
                 request = Request(tokens, max(n_new, 1), seed=seed, **same)
-                completions.append(Completion(request, fields, self.tokenizer.chars, index))
+                completions.append(kind(request, fields, self.tokenizer, index))
         return completions
 
     def _split(self, prompt: Any) -> list[str | list[int]]:
@@ -220,42 +348,26 @@ class Reader:
                 )
         return prompts
 
-    def _tokens(self, prompt: str | list[int], max_tokens: int) -> Tensor:
+    def _tokens(self, prompt: str | list[int]) -> Tensor:
         """The tokens of a prompt.  (T,)"""
-        n = len(prompt)
-        if n > self.longest:
-            raise Refused(
-                400,
-                f"a prompt of {n:,} tokens + {show(max(max_tokens, 1))} new > the context of "
-                f"{self.longest:,}: shorten the prompt to at most {self.longest:,}",
-                "prompt",
-            )
-        chars = self.tokenizer.chars
-        unknown = sorted(set(prompt) - set(chars)) if isinstance(prompt, str) else []
-        if unknown:
-            named = ", ".join(map(repr, unknown[:5])) + (", …" if len(unknown) > 5 else "")
-            raise Refused(
-                400,
-                f"{named} not in the vocabulary of {len(chars):,} characters, "
-                f"such as {chars[:5]!r}",
-                "prompt",
-            )
-        last = len(chars) - 1
-        if not isinstance(prompt, str):
+        last = len(self.tokenizer) - 1
+        try:
+            if isinstance(prompt, str):
+                return self.tokenizer.encode(prompt)
             for token in prompt:
                 if not 0 <= token <= last:
-                    raise Refused(400, f"token {show(token)}: must be in [0, {last}]", "prompt")
-            prompt = "".join(chars[token] for token in prompt)
-        try:
-            return self.tokenizer.encode(prompt)
-        except ValueError as error:  # it is empty
+                    raise ValueError(f"token {show(token)}: must be in [0, {last}]")
+            if not prompt:
+                raise ValueError("the prompt is empty: give a token or more")
+        except ValueError as error:
             raise Refused(400, str(error), "prompt") from None
+        return torch.tensor(prompt, dtype=torch.int64)
 
 
-def _parse(data: bytes | bytearray) -> Json:
-    """The object of a body. Raises Refused."""
+def _parse(data: bytes | bytearray, example: str) -> Json:
+    """The object of a body; `example` is one. Raises Refused."""
     if not data.strip():
-        raise Refused(400, 'the body is empty: send a JSON object, as in {"prompt": "KING:"}')
+        raise Refused(400, f"the body is empty: send a JSON object, as in {example}")
     try:
         body = json.loads(
             data, object_pairs_hook=_unique, parse_float=_number, parse_constant=_no_constant
@@ -263,7 +375,7 @@ def _parse(data: bytes | bytearray) -> Json:
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):
-        raise Refused(400, 'the body must be a JSON object, as in {"prompt": "KING:"}')
+        raise Refused(400, f"the body must be a JSON object, as in {example}")
     return body
 
 

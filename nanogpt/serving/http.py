@@ -24,7 +24,6 @@ from tornado.netutil import is_valid_ip
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from ..config import check_int, check_positive
-from ..data import CharTokenizer
 from ..model import LanguageModel
 from .batch import BatchEngine, Scheduler
 from .completions import Completion, Json, Reader, asks_for, event, usage
@@ -32,9 +31,11 @@ from .modules import ModuleBackend
 from .parameters import Refused, show
 from .sequence import Output
 from .sockets import Connection, accept, bind
+from .texts import Tokenizer, without_spare_tokens
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
+QUICK = 2**14  # bytes of a body that is read at once; a longer one, in a thread beside the loop
 LONGEST = 2**36  # bytes of a body: more do not come in the time that a body may take
 PATIENCE = 0.5  # seconds after which a client that sends no more is asked whether it still reads
 DRAIN = 10.0  # seconds for the answers that are being written when the server ends
@@ -67,7 +68,9 @@ class Server:
     engine or the loop fails, `failure` holds the error, and all ends. `trace(id, kind, at)` is
     called there when a request was "received" and for each "token"; `id` is the answer's, `at` is
     time.perf_counter().
-    Raises ValueError for a model that the backend does not compute.
+    A text is at most as long as the model's context and as the engine's blocks, which take half of
+    the memory that is available. Raises ValueError for a model that the backend does not compute,
+    and for a tokenizer that is not its own.
     """
 
     loop: asyncio.AbstractEventLoop  # set when it listens
@@ -75,7 +78,7 @@ class Server:
     def __init__(
         self,
         model: LanguageModel,
-        tokenizer: CharTokenizer,
+        tokenizer: Tokenizer,
         *,
         name: str = "nanogpt",
         backend: Any = ModuleBackend,
@@ -87,16 +90,14 @@ class Server:
         check_int("running", running, 1, 4096)  # each needs memory
         check_int("waiting", waiting, 0)
         check_positive("timeout", timeout)
-        n = len(tokenizer)
-        size = model.config.vocab_size
-        if n != size:
-            raise ValueError(f"the tokenizer has {n} characters, the model's vocabulary {size}")
+        model = without_spare_tokens(model, tokenizer)
         self.most = running + waiting
         self.timeout = timeout
         self.trace = trace
         self.created = int(time.time())
-        self.reader = Reader(tokenizer, name, model.config.block_size, self.most)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
+        longest = min(model.config.block_size, self.engine.positions)
+        self.reader = Reader(tokenizer, name, longest, self.most)
         self.metrics = Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}  # by the request's id
         self.draining = False
@@ -367,9 +368,21 @@ class Handler(RequestHandler):
 
     async def complete(self) -> None:
         """Prompts continued: whole, or as server-sent events while their tokens come."""
+        await self._answer_with(self.server.reader.read)
+
+    async def chat(self) -> None:
+        """The next message of a chat, likewise."""
+        await self._answer_with(self.server.reader.read_chat)
+
+    async def _answer_with(self, read: Callable[[bytes | bytearray], list[Completion]]) -> None:
         if len(self.body) > BODY:
             raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
-        self.completions = self.server.reader.read(self.body)
+        if len(self.body) <= QUICK:
+            self.completions = read(self.body)
+        else:
+            self.completions = await self.server.loop.run_in_executor(None, read, self.body)
+            if self.stream.closed():
+                raise Refused(499, "the client has closed its connection")
         self.ended: asyncio.Future[None] = asyncio.Future()
         self.stream.on_half_close = self._half_closed
         if self.stream.half_closed:
@@ -462,6 +475,7 @@ READ = ("GET", "HEAD")
 MODELS = "/v1/models"
 ROUTES = {
     "/v1/completions": Route(("POST",), Handler.complete),
+    "/v1/chat/completions": Route(("POST",), Handler.chat),
     MODELS: Route(READ, Handler.models),
     f"{MODELS}/NAME": Route(READ, Handler.model),
     "/health": Route(READ, Handler.health),

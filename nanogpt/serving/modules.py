@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..cache import enable_kv_cache
+from ..decoder.model import Decoder
 from ..decoder.standard import not_standard
 from ..generation import ModuleDecoder, check_filled
 from ..model import LanguageModel
@@ -81,6 +82,8 @@ class ModuleBackend(ModuleDecoder):
     def __init__(self, model: LanguageModel, n_blocks: int, block_len: int):
         super().__init__(model)
         self.own_code = not_standard(model) is not None
+        # A large vocabulary's logits of a whole prompt are most of the memory that it takes.
+        self.skips_logits = not self.own_code and type(model) is Decoder
         self.caches = enable_kv_cache(self.model, lambda _: BlockCache(n_blocks, block_len))
 
     @property
@@ -103,7 +106,11 @@ class ModuleBackend(ModuleDecoder):
         logits = []
         counts = step.sequences.bincount()
         groups = self.rectangles(counts)
+        is_wanted = torch.zeros(len(step.tokens), dtype=torch.bool)
+        is_wanted[step.wanted] = True
+        computed = []  # the rows of the step whose logits are computed
         for rows in groups:
+            tokens = step.tokens[rows]
             pos = step.positions[rows]
             tables = step.block_tables[step.sequences[rows[:, 0]]]
             slots = step.slot_mapping[rows]
@@ -113,13 +120,19 @@ class ModuleBackend(ModuleDecoder):
                 cache.index = index
                 cache.length = int(pos[0, 0])
             pos = pos[0] if self.own_code else pos
-            out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
+            last = {}
+            if self.skips_logits:
+                last["last"] = max(1, int(is_wanted[rows].sum(1).max()))
+                rows = rows[:, -last["last"] :]
+            out = self.model(tokens.to(device), pos=pos.to(device), **last)[0]
             if not self.checked:
                 self.check(step.tokens[rows], out)
                 check_filled(0 if cache.k is None else None for cache in self.caches)
             logits.append(out.flatten(0, 1))
-        order = torch.cat([rows.flatten() for rows in groups]).argsort()
-        return torch.cat(logits)[order[step.wanted].to(device)]
+            computed.append(rows.flatten())
+        place = torch.empty(len(step.tokens), dtype=torch.int64)  # of a row among the computed ones
+        place[torch.cat(computed)] = torch.arange(sum(map(len, computed)))
+        return torch.cat(logits)[place[step.wanted].to(device)]
 
     def rectangles(self, counts: Tensor) -> list[Tensor]:
         """The rows of the step that are read at once; `counts` (S,) are each sequence's.  (B, T)"""

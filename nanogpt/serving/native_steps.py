@@ -42,18 +42,23 @@ class NativeSequence(CSequence):
         self.block_numbers = array("q", [0] * -(-length // block_len))
         self.known = None  # the list that `block_numbers` copies
         self.n_known = 0  # its numbers that are copied
-        self.numbers = None if sampling.greedy else seq.noise.float().contiguous()
         self.address = ctypes.addressof(self)
         super().__init__(
             tokens=self.all_tokens.buffer_info()[0],
             table=self.block_numbers.buffer_info()[0],
-            noise=None if sampling.greedy else self.numbers.data_ptr(),
-            noise_stride=0 if sampling.greedy else self.numbers.shape[-1],
+            noise=None,
+            noise_stride=0 if seq.noise is None else seq.noise.vocab_size,
             n_prompt=seq.num_prompt_tokens,
             top_k=sampling.top_k or 0,
             temperature=sampling.temperature,
             top_p=1.0 if sampling.top_p is None else sampling.top_p,
         )
+
+    def draw_noise(self, seq: Sequence, n: int) -> None:
+        """The noise of the next n tokens. The first row in memory is that of position n_prompt."""
+        seq.noise.draw(seq.num_new_tokens, n)
+        self.noise = seq.noise.rows.data_ptr()
+        self.n_prompt = seq.num_prompt_tokens + seq.noise.first
 
     def copy(self, blocks: list[int]) -> None:
         """Where the sequence lies now. A block table only grows; a new one begins from nothing."""
@@ -124,6 +129,8 @@ class NativeBackend:
             n_blocks = len(blocks)
             if native.n_known != n_blocks or native.known is not blocks:
                 native.copy(blocks)
+            if n_new and seq.noise is not None:
+                native.draw_noise(seq, n_new)
             longest = max(longest, n_blocks)
             start = seq.num_computed_tokens
             n = seq.num_scheduled_tokens
@@ -168,7 +175,7 @@ def choose_backend(model: LanguageModel) -> tuple[str, str]:
     try:
         reason = NativeBackend.supports(model)
         if not reason:
-            NativeBackend(model, 1, 1)
+            decoder_library()
             return "native", ""
     except CannotBuild as error:
         reason = str(error)

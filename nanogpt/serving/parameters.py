@@ -1,4 +1,4 @@
-"""The parameters of a completion, as a table: OpenAI's, vLLM's and llama.cpp's.
+"""The parameters of a completion and of a chat, as tables: OpenAI's, vLLM's and llama.cpp's.
 
 Clients send parameters that their users never set: vLLM's benchmark sends a `repetition_penalty` of
 1, others a `frequency_penalty` of 0. So a parameter that this server does not implement is refused
@@ -129,6 +129,7 @@ class Context:
     fields: Fields
     n_vocab: int
     n_prompt: int  # tokens of the longest prompt
+    plain: bool = True  # whether every token is a piece of text: there are no control tokens
 
     @property
     def greedy(self) -> bool:
@@ -182,7 +183,7 @@ def _keeps_likeliest(value: Any, context: Context) -> bool:
 
 def _without_logprobs(value: Any, context: Context) -> bool:
     """A format of log-probabilities, of a request that gets none."""
-    return isinstance(value, bool) and context.fields["logprobs"] is None
+    return isinstance(value, bool) and context.fields.get("logprobs") is None
 
 
 def _samples(value: Any, context: Context) -> bool:
@@ -193,6 +194,11 @@ def _samples(value: Any, context: Context) -> bool:
 def _cuts_nothing(value: Any, context: Context) -> bool:
     """A limit that the prompt keeps. -1 is the model's limit, which is checked in any case."""
     return integer(-1).fits(value) and value != 0 and not 0 < value < context.n_prompt
+
+
+def _without_control_tokens(value: Any, context: Context) -> bool:
+    """What to do about control tokens, of a vocabulary that has none."""
+    return isinstance(value, bool) and context.plain
 
 
 def _outside_vocabulary(value: Any, context: Context) -> bool:
@@ -258,7 +264,9 @@ def _same_order(value: Any, context: Context) -> bool:
 
 # ------------------------------------------------------------------ the table
 
-PARAMETERS: dict[str, Served | Alias | Unused | Neutral] = {
+Table = dict[str, Served | Alias | Unused | Neutral]
+
+PARAMETERS: Table = {
     # OpenAI's completions API.
     "best_of": Neutral(when=_is_n, words="the value of n"),
     "echo": Served(False, SWITCH),
@@ -285,11 +293,11 @@ PARAMETERS: dict[str, Served | Alias | Unused | Neutral] = {
     "safety_identifier": Unused(TEXT),
     "service_tier": Unused(TEXT),
     "store": Unused(SWITCH),
-    # vLLM: sampling. This tokenizer has no special tokens, so no end token either.
+    # vLLM: sampling.
     "allowed_token_ids": Neutral([], when=_all_tokens),
     "bad_words": Neutral([]),
     "early_stopping": Unused(ANYTHING),  # of a beam search
-    "ignore_eos": Unused(SWITCH),
+    "ignore_eos": Served(False, SWITCH),
     "include_stop_str_in_output": Served(False, SWITCH),
     "length_penalty": Unused(NUMBER),  # of a beam search
     "logprob_token_ids": Neutral([]),
@@ -297,7 +305,7 @@ PARAMETERS: dict[str, Served | Alias | Unused | Neutral] = {
     "min_tokens": Served(0, integer(0)),
     "prompt_logprobs": Neutral(False, words="false; logprobs with echo has those of the prompt"),
     "repetition_penalty": Neutral(1),
-    "skip_special_tokens": Unused(SWITCH),
+    "skip_special_tokens": Neutral(True, when=_without_control_tokens),
     "spaces_between_special_tokens": Unused(SWITCH),
     "stop_token_ids": Neutral([], when=_outside_vocabulary, words="[]; stop has strings"),
     "top_k": Served(0, integer(-1)),  # 0, -1 and the vocabulary's size or more: all tokens
@@ -306,7 +314,7 @@ PARAMETERS: dict[str, Served | Alias | Unused | Neutral] = {
     "use_beam_search": Neutral(False),
     "watermarking": Neutral(False),
     # vLLM: the rest.
-    "add_special_tokens": Unused(SWITCH),
+    "add_special_tokens": Neutral(True, when=_without_control_tokens),
     "cache_salt": Neutral(words="null: all requests share one prefix cache"),
     "ec_transfer_params": Neutral({}),
     "guided_choice": Neutral([]),
@@ -402,32 +410,65 @@ PARAMETERS: dict[str, Served | Alias | Unused | Neutral] = {
     "timings_per_token": Neutral(False),
 }
 
-DEFAULTS = {name: row.default for name, row in PARAMETERS.items() if isinstance(row, Served)}
+# What a chat has instead. Its log-probabilities have another form; an answer ends by itself.
+CHAT_PARAMETERS: Table = PARAMETERS | {
+    "add_generation_prompt": Neutral(True),
+    "add_special_tokens": Neutral(False, when=_without_control_tokens),  # the template has them
+    "audio": Neutral(),
+    "chat_template": Neutral(words="null: the model's own is used"),
+    "chat_template_kwargs": Neutral({}),
+    "continue_final_message": Neutral(False),
+    "documents": Neutral([]),
+    "echo": Neutral(False),
+    "function_call": Neutral("none", "auto"),
+    "functions": Neutral([]),
+    "include_reasoning": Unused(SWITCH),
+    "logprobs": Neutral(False),
+    "max_tokens": Served(-1, integer(-1)),
+    "modalities": Neutral(["text"]),
+    "parallel_tool_calls": Unused(SWITCH),
+    "prediction": Neutral(),
+    "prompt_logprobs": Neutral(False),
+    "reasoning_effort": Unused(TEXT),
+    "suffix": Neutral(""),
+    "tool_choice": Neutral("none", "auto"),
+    "tools": Neutral([]),
+    "top_logprobs": Neutral(0),
+    "verbosity": Unused(TEXT),
+    "web_search_options": Neutral({}),
+}
 
 
 # ------------------------------------------------------------------ reading a body
 
 
-def read_parameters(body: dict[str, Any], n_vocab: int, n_prompt: int) -> Fields:
+def read_parameters(
+    body: dict[str, Any],
+    n_vocab: int,
+    n_prompt: int,
+    plain: bool = True,
+    table: Table = PARAMETERS,
+) -> Fields:
     """The served parameters of a body, checked, with defaults. Raises Refused.
 
-    `n_prompt` is the length of the longest prompt. A name that is not in the table is refused, as
+    `n_prompt` is the length of the longest prompt, `plain` says that there are no control tokens.
+    `table` is PARAMETERS, or CHAT_PARAMETERS. A name that is not in the table is refused, as
     OpenAI's API does it. vLLM and llama.cpp ignore it, and a misspelled `temprature` gives another
     text without a word. An unknown list or object that is empty asks for nothing.
     """
     given = {name: value for name, value in body.items() if value is not None}
     for name, value in given.items():
-        if name not in PARAMETERS and value not in ([], {}):
-            near = get_close_matches(name[:60], PARAMETERS, n=1, cutoff=0.8)
+        if name not in table and value not in ([], {}):
+            near = get_close_matches(name[:60], table, n=1, cutoff=0.8)
             guess = f" (did you mean {near[0]}?)" if near else ""
             shown = show(name)[1:-1]
             raise Refused(
                 400, f"{shown}={show(value)}: no such parameter{guess}; leave it out", name
             )
-    fields = _read_served(given)
-    context = Context(fields, n_vocab, n_prompt)
+    fields = _read_served(given, table)
+    context = Context(fields, n_vocab, n_prompt, plain)
     for name, value in given.items():
-        row = PARAMETERS.get(name)
+        row = table.get(name)
         if isinstance(row, Unused) and not row.kind.fits(value):
             raise Refused(400, f"{name}={show(value)}: must be {row.kind.words}", name)
         if isinstance(row, Neutral) and not row.accepts(value, context):
@@ -446,17 +487,17 @@ def read_parameters(body: dict[str, Any], n_vocab: int, n_prompt: int) -> Fields
     return fields
 
 
-def _read_served(given: dict[str, Any]) -> Fields:
+def _read_served(given: dict[str, Any], table: Table) -> Fields:
     """The served parameters, with defaults. Each may have its own name or an alias."""
-    fields = dict(DEFAULTS)
+    fields = {name: row.default for name, row in table.items() if isinstance(row, Served)}
     keys: dict[str, str] = {}  # the name under which each was given
     for key, value in given.items():
-        row = PARAMETERS.get(key)
+        row = table.get(key)
         name = row.name if isinstance(row, Alias) else key
         if name not in fields or (name == "logprobs" and value is False):
             continue  # false, as in chat requests, is null
-        served = PARAMETERS[name]
-        assert isinstance(served, Served)  # as every name of DEFAULTS
+        served = table[name]
+        assert isinstance(served, Served)  # as every name of `fields`
         kind = served.kind
         if not kind.fits(value):
             raise Refused(400, f"{key}={show(value)}: must be {kind.words}", key)

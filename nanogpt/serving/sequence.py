@@ -34,7 +34,8 @@ class Request:
     with this seed, whoever else is served. `arrival` is in seconds after the start; `id` names it
     in errors (a number by default). `logprobs` asks for the log-probability of each token drawn and
     of so many likeliest; with `echo` for those of the prompt's, too. They are the model's own:
-    temperature, top_k and top_p do not change them.
+    temperature, top_k and top_p do not change them. The text ends behind a token of `stop`, once it
+    has more than `min_new_tokens` tokens.
     """
 
     prompt: Tensor
@@ -45,6 +46,8 @@ class Request:
     id: Hashable = field(default_factory=count().__next__)
     logprobs: int | None = None
     echo: bool = False
+    stop: tuple[int, ...] = ()
+    min_new_tokens: int = 0
 
     def __post_init__(self) -> None:
         where = f"request {self.id!r}: "
@@ -56,6 +59,11 @@ class Request:
         check_number(f"{where}arrival", self.arrival, 0.0, 1e9)
         limits.check_seed(f"{where}seed", self.seed)
         check_switch(f"{where}echo", self.echo)
+        check_int(f"{where}min_new_tokens", self.min_new_tokens, 0)
+        if not isinstance(self.stop, tuple):
+            raise ValueError(f"{where}stop={self.stop!r:.60}: pass a tuple of tokens, as in (2,)")
+        for token in self.stop:
+            check_int(f"{where}stop", token, 0, limits.MOST_NEW)
         if self.logprobs is not None or self.echo:
             check_int(f"{where}logprobs", self.logprobs, 0, limits.MOST_NEW)
 
@@ -67,12 +75,46 @@ class Request:
         limits.check_length(len(self.prompt), self.max_new_tokens, positions, where)
         limits.check_sampling(self.sampling, vocab_size, where)
 
-    def draw(self, vocab_size: int) -> Tensor | None:
-        """The noise of its tokens, on the CPU: (max_new_tokens, V); None if it needs none."""
-        if self.sampling.greedy:
-            return None
-        generator = torch.Generator().manual_seed(self.seed)
-        return draw_noise(self.max_new_tokens, 1, vocab_size, generator)[:, 0]
+    def ends_with(self, token: int, index: int) -> bool:
+        """Whether this token, number `index` of the new ones, ends the text."""
+        return token in self.stop and index >= self.min_new_tokens
+
+    def noise(self, vocab_size: int) -> Noise | None:
+        """The noise of its tokens; None if it needs none."""
+        return None if self.sampling.greedy else Noise(self.seed, self.max_new_tokens, vocab_size)
+
+
+DRAWN = 2**16  # numbers of noise that are drawn at a time: two milliseconds
+
+
+class Noise:
+    """The noise of one request, (n_rows, V): the numbers of `draw_noise`, drawn as they are needed.
+
+    A generator that draws row after row gives the numbers of the whole tensor. For 2,048 tokens
+    over a vocabulary of 49,152 that one would take 0.4 GB, and everyone would wait three seconds.
+    """
+
+    def __init__(self, seed: int, n_rows: int, vocab_size: int):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.n_rows = n_rows
+        self.vocab_size = vocab_size
+        self.first = 0  # the number of the first of `rows`
+        self.rows = torch.empty(0, vocab_size)
+
+    def draw(self, first: int, n: int) -> None:
+        """Let `rows` have the rows first … first + n - 1; those before are forgotten."""
+        drawn = self.first + len(self.rows)
+        if first + n <= drawn:
+            return
+        most = max(first + n - drawn, DRAWN // self.vocab_size)
+        new = draw_noise(min(most, self.n_rows - drawn), 1, self.vocab_size, self.generator)[:, 0]
+        self.rows = torch.cat([self.rows[first - self.first :], new])
+        self.first = first
+
+    def row(self, number: int) -> Tensor:
+        """(V,)"""
+        self.draw(number, 1)
+        return self.rows[number - self.first]
 
 
 class Sequence:
@@ -84,10 +126,10 @@ class Sequence:
     `num_shown_tokens` were returned already, or were not requested.
     """
 
-    def __init__(self, request: Request, noise: Tensor | None):
+    def __init__(self, request: Request, noise: Noise | None):
         self.request = request
         self.running = False  # whether it holds blocks, and takes part in steps
-        self.noise = noise  # a row for each new token
+        self.noise = noise  # None if it is greedy
         self.native = None  # the state that native code keeps of it
         self.tokens: list[int] = request.prompt.tolist()
         self.num_prompt_tokens = len(self.tokens)
@@ -114,7 +156,7 @@ class Sequence:
     def next_noise(self) -> Tensor:
         """The noise of the next token, where it is not greedy.  (V,)"""
         assert self.noise is not None
-        return self.noise[self.num_new_tokens]
+        return self.noise.row(self.num_new_tokens)
 
     @property
     def wanted(self) -> int:

@@ -1,12 +1,20 @@
-"""python -m nanogpt generate --model: one text on stdout, errors in one line."""
+"""generate --model and serve --model: the text of `generate`, errors in one line."""
 
 from __future__ import annotations
 
+import json
+import shlex
+
 import pytest
 from conftest import seeded
+from server_fixtures import ask
 
 from nanogpt import SamplingParams, generate, load_pretrained
 from nanogpt.cli import main
+from nanogpt.cli import serve as serve_command
+from nanogpt.engines.decoder_library import decoder_library
+from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.serving.texts import without_spare_tokens
 
 CALL = ["generate", "--max-new-tokens", "12", "--backend", "modules"]
 
@@ -59,4 +67,56 @@ def test_what_cannot_be_done_is_told_in_one_line(options, words, capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert len(said.err.splitlines()) == 1
+    assert words in said.err
+
+
+# ------------------------------------------------------------------ serve --model
+
+
+@pytest.mark.parametrize("backend", ["modules", "native"])
+def test_serve_answers_what_it_proposes(backend, kept_folders, capsys, monkeypatch):
+    if backend == "native":
+        try:
+            decoder_library()
+        except CannotBuild as error:
+            pytest.skip(str(error))
+    folder = kept_folders("llama 3.2")
+    answers = []
+
+    def ask_and_end(url, reader, real=serve_command._introduce):
+        real(url, reader)
+        (curl,) = (line for line in capsys.readouterr().out.splitlines() if "curl" in line)
+        _, address, *_, body = shlex.split(curl)
+        assert address == f"{url}/v1/chat/completions"
+        body = json.dumps(json.loads(body) | {"temperature": 0})
+        answers.append(ask(url, "POST", "/v1/chat/completions", body))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serve_command, "_introduce", ask_and_end)
+    assert main(["serve", "--model", str(folder), "--port", "0", "--backend", backend]) == 0
+    ((status, answer),) = answers
+    assert (status, answer["model"]) == (200, folder.name)
+    model, tokenizer = load_pretrained(folder)
+    question = "What is the capital of France?"
+    prompt = tokenizer.chat([{"role": "user", "content": question}])
+    tokens = generate(
+        without_spare_tokens(model, tokenizer), prompt[None], 16, SamplingParams(greedy=True)
+    )
+    expected = "".join(tokenizer.stream(tokens))
+    assert expected
+    assert answer["choices"][0]["message"]["content"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model", "nowhere"], "error: source='nowhere': no model there"),
+        (["fox", "--model", "nowhere"], "nowhere and the checkpoint fox: one model is served"),
+        (["--lesson", "--model", "nowhere"], "nowhere and --lesson: one model is served"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_one_line(options, words, capsys):
+    assert main(["serve", "--port", "0", *options]) == 2
+    said = capsys.readouterr()
+    assert (said.out, len(said.err.splitlines())) == ("", 1)
     assert words in said.err

@@ -11,6 +11,7 @@ from nanogpt.engines.exact import exact
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.sampling import SamplingParams
+from nanogpt.serving import native_steps
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.native_steps import NativeBackend, choose_backend
 from nanogpt.serving.sequence import Request
@@ -103,5 +104,5 @@ def test_where_nothing_can_be_built_modules_serve(monkeypatch):
         raise CannotBuild("no compiler")
 
     assert choose_backend(build(torch.float32)) == ("native", "")
-    monkeypatch.setattr(NativeBackend, "__init__", cannot)
+    monkeypatch.setattr(native_steps, "decoder_library", cannot)
     assert choose_backend(build(torch.float32)) == ("modules", "no compiler")

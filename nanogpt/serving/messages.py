@@ -1,0 +1,87 @@
+"""The messages of a chat, and the prompt that the model's own template makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..console import first_line
+from .parameters import Refused, show
+from .texts import Tokenizer, template_of
+
+ROLES = ("system", "user", "assistant")
+
+
+def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
+    """The prompt of a chat, up to the beginning of the answer.  -> (T,)
+
+    Raises Refused for what are no messages, for those that the template refuses, and where the
+    model has no template.
+    """
+    encode = template_of(tokenizer)
+    if encode is None:
+        raise Refused(
+            400,
+            "this model has no chat template: it continues texts; send one as prompt to "
+            "/v1/completions",
+            "messages",
+        )
+    if not isinstance(messages, list) or not messages:
+        raise Refused(
+            400,
+            f"messages={show(messages)}: pass a list of one or more, as in "
+            f'[{{"role": "user", "content": "Hello"}}]',
+            "messages",
+        )
+    read = [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    try:
+        return encode(read)
+    except ValueError as error:
+        raise Refused(400, first_line(error), "messages") from None
+    except ModuleNotFoundError as error:  # jinja2, in which templates are written
+        raise Refused(500, first_line(error), "messages") from None
+
+
+def _read_message(message: Any, where: str) -> dict[str, str]:
+    """A role and a text. Other fields may be empty, as clients send back what they got."""
+    if not isinstance(message, dict):
+        raise Refused(
+            400, f"{where}={show(message)}: must be an object with role and content", where
+        )
+    role = message.get("role")
+    if role not in ROLES:
+        raise Refused(
+            400, f"{where}.role={show(role)}: must be {', '.join(ROLES)}", f"{where}.role"
+        )
+    for name, value in message.items():
+        if name not in ("role", "content") and value not in (None, [], {}, ""):
+            shown = show(name)[1:-1]
+            raise Refused(
+                400,
+                f"{where}.{shown}={show(value)}: not implemented; leave it out",
+                f"{where}.{shown}",
+            )
+    return {"role": role, "content": _text_of(message.get("content"), f"{where}.content")}
+
+
+def _text_of(content: Any, where: str) -> str:
+    """A string, or the text parts of a list."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise Refused(
+            400, f"{where}={show(content)}: must be a string or a list of text parts", where
+        )
+    texts = []
+    for i, part in enumerate(content):
+        text = part.get("text") if isinstance(part, dict) else None
+        if not isinstance(text, str) or part.get("type") != "text":
+            raise Refused(
+                400,
+                f"{where}[{i}]={show(part)}: must be a text part, as in "
+                f'{{"type": "text", "text": "Hello"}}',
+                where,
+            )
+        texts.append(text)
+    return "\n".join(texts)

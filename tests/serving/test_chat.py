@@ -1,0 +1,547 @@
+"""Chats of a pretrained model: its tokenizer, its end tokens and its template behind HTTP.
+
+Each text is the one that `generate` gives alone with the same seed, by either backend.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from chat_fixtures import ENDS, LLAMA, llama, text_of, tokenizer, tokens_alone, up_to_end
+from conftest import seeded
+from platformdirs import user_cache_dir
+from pretrained_fixtures import TEXTS, V_TOKENIZER
+from server_fixtures import ask, events
+
+from nanogpt.data import CharTokenizer
+from nanogpt.decoder.config import DecoderConfig
+from nanogpt.decoder.model import Decoder
+from nanogpt.engines.decoder_library import Packed, decoder_library
+from nanogpt.engines.native import Native
+from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.pretrained.fetch import fetch_smollm2
+from nanogpt.pretrained.load import load_pretrained
+from nanogpt.pretrained.needs import PretrainedError
+from nanogpt.sampling import PLAIN, SamplingParams, draw_noise
+from nanogpt.serving import batch, sequence
+from nanogpt.serving.batch import BatchEngine, serve
+from nanogpt.serving.completions import Reader
+from nanogpt.serving.http import Server, listening
+from nanogpt.serving.modules import ModuleBackend
+from nanogpt.serving.native_steps import NativeBackend
+from nanogpt.serving.parameters import CHAT_PARAMETERS, Neutral, Refused
+from nanogpt.serving.sequence import Noise, Output, Request
+from nanogpt.serving.texts import without_spare_tokens
+
+GREEDY = SamplingParams(greedy=True)
+SAMPLINGS = [PLAIN, GREEDY, SamplingParams(0.7, top_k=20), SamplingParams(1.2, top_p=0.9)]
+HELLO = [{"role": "user", "content": "Hello, fox"}]
+CHAT_PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module", params=["modules", "native"])
+def backend(request):
+    if request.param == "modules":
+        return ModuleBackend
+    try:
+        decoder_library()
+    except CannotBuild as error:
+        pytest.skip(str(error))
+    return NativeBackend
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The model as it is served: tokens that the tokenizer lacks are never sampled."""
+    return without_spare_tokens(llama(), tokenizer())
+
+
+@pytest.fixture(scope="module")
+def url(backend):
+    with listening(Server(llama(), tokenizer(), name="fox", backend=backend)) as url:
+        yield url
+
+
+def engine_of(backend) -> dict:
+    return {"engine": Native} if backend is NativeBackend else {}
+
+
+# ------------------------------------------------------------------ the engine
+
+
+def requests_of(n: int) -> list[Request]:
+    """Requests of all samplings; most begin alike."""
+    found = []
+    for i in range(n):
+        content = f"Hello, fox {'again ' * (i % 3)}{i % 2}"
+        prompt = tokenizer().chat([{"role": "user", "content": content}])
+        stop = ENDS if i % 4 else ()
+        least = (0, 9)[i % 2]
+        found.append(
+            Request(prompt, 24, SAMPLINGS[i % 4], i, id=i, stop=stop, min_new_tokens=least)
+        )
+    return found
+
+
+@pytest.mark.parametrize("how", [{}, {"budget": 5, "block_len": 4}, {"max_running": 2}], ids=str)
+@pytest.mark.parametrize("rows", [1, 3, 200])
+def test_each_request_gets_the_tokens_of_generate_up_to_an_end(
+    model, backend, how, rows, monkeypatch
+):
+    """However many rows of its noise are drawn at a time."""
+    monkeypatch.setattr(sequence, "DRAWN", rows * model.config.vocab_size)
+    requests = requests_of(12)
+    found = {one.id: [] for one in requests}
+    ended = set()
+    for output in serve(model, requests, backend=backend, **how):
+        assert output.request.id not in ended
+        found[output.request.id].append(output.token)
+        ended |= {output.request.id} if output.finished else set()
+    short = 0
+    for one in requests:
+        want = tokens_alone(model, one.prompt, 24, one.sampling, one.seed, **engine_of(backend))
+        n = one.min_new_tokens
+        want = want[:n] + up_to_end(want[n:], one.stop)
+        assert found[one.id] == want, one.id
+        short += len(want) < 24
+    assert len(ended) == 12
+    assert 0 < short < 12
+
+
+def test_of_a_call_of_several_steps_what_is_behind_the_end_is_dropped(model, backend):
+    """Its log-probabilities, too; and a later request finds right blocks."""
+    prompt = requests_of(1)[0].prompt
+    whole = tokens_alone(model, prompt, 24, PLAIN, 5, **engine_of(backend))
+    for place in (0, 3, 23):
+        stop = (whole[place],)
+        engine = BatchEngine(model, backend=backend, block_len=4)
+        for repeat in range(2):
+            engine.add(Request(prompt, 24, seed=5, id=repeat, stop=stop, logprobs=1))
+            outputs = []
+            while engine.busy:
+                outputs += engine.step()
+                engine.audit()
+            assert [one.token for one in outputs] == up_to_end(whole, stop)
+            assert all([p.token for p in one.logprobs] == [one.token] for one in outputs)
+
+
+def test_a_token_that_the_tokenizer_lacks_is_never_sampled(model, backend):
+    prompt = requests_of(1)[0].prompt
+    for sampling in SAMPLINGS:
+        spare = tokens_alone(llama(), prompt, 30, sampling)
+        assert max(spare) >= V_TOKENIZER  # the model itself samples such tokens
+        (request,) = [Request(prompt, 30, sampling, seed=0, logprobs=3)]
+        outputs = list(serve(model, [request], backend=backend))
+        assert max(one.token for one in outputs) < V_TOKENIZER
+        assert max(max(p.top) for one in outputs for p in one.logprobs) < V_TOKENIZER
+    tokens = torch.arange(40)[None]
+    assert torch.equal(model(tokens)[0][..., :V_TOKENIZER], llama()(tokens)[0][..., :V_TOKENIZER])
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    with pytest.raises(ValueError, match="2 characters, the model's vocabulary 320"):
+        Server(llama(), CharTokenizer("ab"))
+    for fields in ({"vocab_size": V_TOKENIZER - 1}, {"logit_softcap": 5.0}):
+        model = Decoder(DecoderConfig(**LLAMA | fields))
+        with pytest.raises(ValueError, match="304 tokens, the model's vocabulary"):
+            Server(model, tokenizer())
+
+
+@pytest.mark.parametrize("size", [1, 13, 320, 49_152])
+def test_noise_drawn_in_pieces_is_the_noise_of_the_whole_text(size):
+    n = 7 if size > 1000 else 500
+    want = draw_noise(n, 1, size, seeded(5))[:, 0]
+    noise = Noise(5, n, size)
+    most = 0
+    draw = random.Random(1)
+    first = 0
+    while first < n:
+        count = min(n - first, draw.randint(1, 4))
+        noise.draw(first, count)
+        most = max(most, noise.rows.numel())
+        start = first - noise.first
+        assert torch.equal(noise.rows[start : start + count], want[first : first + count])
+        first += draw.randint(0, count)  # a step that fails asks for the same rows again
+    assert most <= 2**16 + 8 * size  # those of a draw, and rows that are not used up
+
+
+def test_logits_that_nobody_wants_are_not_computed(model):
+    engine = BatchEngine(model, budget=16)
+    rows = []
+    head = engine.backend.model.lm_head
+    head.register_forward_hook(lambda module, args, out: rows.append(out.shape[:2].numel()))
+    engine.add(Request(torch.arange(40), 4, GREEDY))
+    while engine.busy:
+        engine.step()
+    assert (
+        rows == [1] * 6
+    )  # three chunks of the prompt, of which the last gives a token; three more
+
+
+def test_weights_are_packed_once_for_all_requests(monkeypatch):
+    try:
+        decoder_library()
+    except CannotBuild as error:
+        pytest.skip(str(error))
+    packed = []
+    real = Packed.pack
+    monkeypatch.setattr(Packed, "pack", lambda self, w: (packed.append(1), real(self, w)))
+    list(serve(llama(), requests_of(5), backend=NativeBackend))
+    assert packed == [1]
+
+
+@pytest.mark.parametrize(("available", "blocks"), [(None, 64 * 8), (10**12, 64 * 8), (10**5, 12)])
+def test_blocks_take_at_most_half_of_the_available_memory(monkeypatch, available, blocks):
+    monkeypatch.setattr(batch, "available_memory", lambda: available)
+    model = llama()
+    assert model.cache_bytes(16) == 4096
+    engine = BatchEngine(model)
+    assert engine.block_manager.n_blocks == blocks
+    monkeypatch.setattr(batch, "available_memory", lambda: 8_191)
+    with pytest.raises(ValueError, match=r"16 positions takes 0\.0 MB, and half of the 0\.0 MB"):
+        BatchEngine(model)
+    monkeypatch.setattr(batch, "available_memory", lambda: 8_192 * 2)
+    server = Server(model, tokenizer())
+    assert server.reader.longest == 32
+    with pytest.raises(Refused, match="33 tokens .* the context of 32"):
+        server.reader.read(json.dumps({"prompt": [5] * 33}).encode())
+
+
+# ------------------------------------------------------------------ texts
+
+
+def pieces(tokens: list[int], **fields) -> tuple[list[str], str]:
+    """What is sent after each token, and why it ended."""
+    reader = Reader(tokenizer(), "fox", 128)
+    (completion,) = reader.read(json.dumps({"prompt": "a", **fields}).encode())
+    sent = []
+    for i, token in enumerate(tokens):
+        output = Output(completion.request, token, i, i == len(tokens) - 1)
+        completion.take([output])
+        sent.append(completion.choice()["text"])
+        if completion.reason:
+            break
+    return sent, completion.reason
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_half_a_character_waits_for_its_rest(name):
+    text = tokenizer().decode(tokenizer().encode(TEXTS[name]))
+    tokens = tokenizer().encode(TEXTS[name]).tolist()
+    sent, reason = pieces(tokens, max_tokens=100, ignore_eos=True)
+    assert ("".join(sent), reason) == (text, "length")
+    assert not any("\ufffd" in piece for piece in sent)
+    cut, _ = pieces([*tokens[:-1]], max_tokens=100, ignore_eos=True)
+    assert text.startswith("".join(cut).removesuffix("\ufffd"))
+
+
+def test_a_stop_may_lie_across_tokens_and_no_part_of_it_is_sent():
+    draw = random.Random(2)
+    text = TEXTS["words"] + "🙂 we 🦊 the fox, 我喜欢 the dog"
+    tokens = tokenizer().encode(text).tolist()
+    hits = 0
+    for _ in range(300):
+        stops = []
+        for _ in range(draw.randint(1, 3)):
+            start = draw.randrange(len(text))
+            stops.append(text[start : start + draw.randint(1, 6)] + draw.choice(["", "", "~"]))
+        include = draw.random() < 0.3
+        ends = [(text.find(stop) + len(stop), -len(stop)) for stop in stops if stop in text]
+        want, reason = text, "length"
+        if ends:
+            end, length = min(ends)
+            want, reason = text[: end if include else end + length], "stop"
+        how = {"stop": stops, "include_stop_str_in_output": include}
+        sent, found = pieces(tokens, max_tokens=100, ignore_eos=True, **how)
+        assert ("".join(sent), found) == (want, reason), stops
+        assert all(want.startswith("".join(sent[:n])) for n in range(len(sent)))
+        hits += found == "stop"
+    assert hits > 100
+
+
+def test_log_probabilities_are_those_of_tokens_and_say_where_each_begins(url, model):
+    body = {"prompt": "the fox 🦊", "max_tokens": 6, "seed": 5, "logprobs": 2, "ignore_eos": True}
+    _, whole = ask(url, "POST", "/v1/completions", json.dumps(body | {"echo": True}))
+    (choice,) = whole["choices"]
+    found = choice["logprobs"]
+    prompt = tokenizer().encode("the fox 🦊")
+    new = tokens_alone(model, prompt, 6, PLAIN, 5)
+    tokens = [*prompt.tolist(), *new]
+    assert found["tokens"] == [tokenizer().decode([token], special=True) for token in tokens]
+    rows = model(torch.tensor(tokens)[None])[0][0].log_softmax(-1)[
+        range(len(tokens) - 1), tokens[1:]
+    ]
+    assert found["token_logprobs"][0] is None
+    torch.testing.assert_close(
+        torch.tensor(found["token_logprobs"][1:]), rows.detach(), rtol=1e-3, atol=1e-3
+    )
+    assert choice["text"] == tokenizer().decode(tokens)
+    offsets = found["text_offset"]
+    assert offsets == sorted(offsets)
+    for name, start in zip(found["tokens"], offsets, strict=True):
+        text = choice["text"][start:].lstrip("\ufffd")  # half characters before it
+        assert "\ufffd" in name or name.startswith("<|") or text.startswith(name)
+    parts = [one["choices"][0] for one in events(url, **body)]
+    streamed = list(itertools.chain(*[part["logprobs"]["tokens"] for part in parts]))
+    assert streamed == found["tokens"][len(prompt) :]
+
+
+# ------------------------------------------------------------------ chats
+
+
+def chat(url: str, messages=HELLO, **fields) -> dict:
+    status, answer = ask(url, "POST", CHAT_PATH, json.dumps({"messages": messages, **fields}))
+    assert status == 200, answer
+    return answer
+
+
+def streamed(url: str, **fields) -> list[dict]:
+    """The events of a streamed chat."""
+    return list(events(url, path=CHAT_PATH, messages=HELLO, **fields))
+
+
+CASES = [  # fields of a body, and what `generate` is asked for
+    ({"max_tokens": 12, "seed": 1}, (12, PLAIN, 1)),
+    ({"max_completion_tokens": 12, "seed": 2}, (12, PLAIN, 2)),
+    ({"max_tokens": 40, "temperature": 0}, (40, GREEDY, 0)),
+    ({"seed": 4, "temperature": 0.7, "top_k": 20}, (None, SamplingParams(0.7, top_k=20), 4)),
+    ({"seed": 5, "temperature": 1.2, "top_p": 0.9}, (None, SamplingParams(1.2, top_p=0.9), 5)),
+    ({"seed": 6, "max_tokens": 30, "ignore_eos": True}, (30, PLAIN, 6)),
+    ({"seed": 7, "max_tokens": 40, "min_tokens": 20}, (40, PLAIN, 7)),
+]
+
+
+@pytest.mark.parametrize(("fields", "how"), CASES, ids=str)
+def test_an_answer_is_what_generate_gives_alone(url, model, backend, fields, how):
+    n, sampling, seed = how
+    prompt = tokenizer().chat(HELLO)
+    n = n or 128 + 1 - len(prompt)
+    tokens = tokens_alone(model, prompt, n, sampling, seed, **engine_of(backend))
+    stop = () if fields.get("ignore_eos") else ENDS
+    least = fields.get("min_tokens", 0)
+    tokens = tokens[:least] + up_to_end(tokens[least:], stop)
+    ends = "stop" if len(tokens) > least and tokens[-1] in stop else "length"
+    shown = tokens[:-1] if ends == "stop" else tokens
+    want = text_of(shown, stop=())
+    answer = chat(url, **fields)
+    (choice,) = answer["choices"]
+    message = {"role": "assistant", "content": want, "refusal": None}
+    assert (choice["message"], choice["finish_reason"]) == (message, ends)
+    counts = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens)}
+    counts["total_tokens"] = sum(counts.values())
+    assert (answer["usage"], answer["object"]) == (counts, "chat.completion")
+    assert answer["id"].startswith("chatcmpl-")
+
+    *parts, last = streamed(url, **fields, stream_options={"include_usage": True})
+    assert (last["choices"], last["usage"]) == ([], counts)
+    deltas = [part["choices"][0]["delta"] for part in parts]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert deltas[-1] == {}
+    assert all(set(delta) == {"content"} for delta in deltas[1:-1])
+    assert "".join(delta["content"] for delta in deltas[:-1]) == want
+    reasons = [part["choices"][0]["finish_reason"] for part in parts]
+    assert reasons == [None] * (len(parts) - 1) + [ends]
+    assert {part["object"] for part in parts} == {"chat.completion.chunk"}
+
+
+def test_messages_are_read_by_the_models_template(url):
+    several = [{"role": "system", "content": "Be brief."}, *HELLO]
+    several += [{"role": "assistant", "content": "Hi", "refusal": None, "tool_calls": []}, *HELLO]
+    n = len(tokenizer().chat([{k: m[k] for k in ("role", "content")} for m in several]))
+    assert chat(url, several, seed=1, max_tokens=3)["usage"]["prompt_tokens"] == n
+    parts = [{"type": "text", "text": "Hello,"}, {"type": "text", "text": "fox"}]
+    joined = [{"role": "user", "content": "Hello,\nfox"}]
+    in_parts = chat(url, [{"role": "user", "content": parts}], seed=1, max_tokens=3)
+    assert in_parts["choices"] == chat(url, joined, seed=1, max_tokens=3)["choices"]
+    answer = chat(url, n=2, seed=1, max_tokens=8)
+    alone = [chat(url, seed=seed, max_tokens=8)["choices"][0]["message"] for seed in (1, 2)]
+    assert [choice["message"] for choice in answer["choices"]] == alone
+
+
+def test_a_stop_string_ends_an_answer(url):
+    text = chat(url, seed=6, max_tokens=30, ignore_eos=True)["choices"][0]["message"]["content"]
+    stop = text[5:8]
+    (choice,) = chat(url, seed=6, max_tokens=30, ignore_eos=True, stop=stop)["choices"]
+    assert choice["message"]["content"] == text[: text.index(stop)]
+    assert choice["finish_reason"] == "stop"
+
+
+# ------------------------------------------------------------------ what is refused
+
+BAD = [
+    ({}, "messages", "messages=null: pass a list"),
+    ({"messages": []}, "messages", "messages=[]: pass a list"),
+    ({"messages": "Hello"}, "messages", "pass a list"),
+    ({"messages": {"role": "user", "content": "a"}}, "messages", "pass a list"),
+    ({"messages": ["Hello"]}, "messages[0]", "must be an object"),
+    ({"messages": [None]}, "messages[0]", "must be an object"),
+    ({"messages": [{"content": "a"}]}, "messages[0].role", "role=null: must be system, user"),
+    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role", 'role="tool"'),
+    ({"messages": [{"role": ["user"], "content": "a"}]}, "messages[0].role", "must be system"),
+    ({"messages": [{"role": "a\nb", "content": "a"}]}, "messages[0].role", "must be system"),
+    ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "content=null: must be"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "must be a string or"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "must be a string or"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content",
+        "must be a text part",
+    ),
+    ({"messages": [{"role": "user", "content": ["a"]}]}, "messages[0].content", "a text part"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+        "messages[0].content",
+        "a text part",
+    ),
+    ({"messages": [{"role": "user", "content": "a", "name": "me"}]}, "messages[0].name", "leave"),
+    ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "Unicode"),
+    ({"messages": [{"role": "user", "content": "a" * 4000}]}, "messages", "the context of 128"),
+    ({"messages": HELLO, "prompt": "a"}, "prompt", "no such parameter"),
+    ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "at least -1"),
+    ({"messages": HELLO, "temprature": 1}, "temprature", "did you mean temperature"),
+    ({"messages": HELLO, "logprobs": True}, "logprobs", "not implemented"),
+    ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "not implemented"),
+    ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not implemented"),
+    ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "not implemented"),
+    ({"messages": HELLO, "frequency_penalty": 0.5}, "frequency_penalty", "not implemented"),
+    ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "not"),
+    ({"messages": HELLO, "skip_special_tokens": False}, "skip_special_tokens", "not implemented"),
+    ({"messages": HELLO, "add_special_tokens": True}, "add_special_tokens", "not implemented"),
+    ({"messages": HELLO, "stop_token_ids": [5]}, "stop_token_ids", "stop has strings"),
+    ({"messages": HELLO, "echo": True}, "echo", "not implemented"),
+]
+
+
+def refused(read, body: dict) -> Refused:
+    with pytest.raises(Refused) as caught:
+        read(json.dumps(body).encode())
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 400
+    json.dumps(caught.value.body())
+    return caught.value
+
+
+@pytest.mark.parametrize(("body", "param", "says"), BAD, ids=lambda value: str(value)[:40])
+def test_a_bad_body_is_a_line_that_names_the_field(body, param, says):
+    found = refused(Reader(tokenizer(), "fox", 128).read_chat, body)
+    assert (found.status, found.param) == (400, param)
+    assert says in str(found)
+
+
+ODD = [True, 0, -1, 10**400, "", "é\ud800\x00\n\x1b", "x" * 9000, [], [[]], [None], {}, {"": {}}]
+
+
+@pytest.mark.parametrize("name", ["role", "content", "name", "tool_calls", "a\nb"])
+def test_no_value_in_a_message_gives_more_than_one_line(name):
+    read = Reader(tokenizer(), "fox", 128).read_chat
+    deep = json.loads("[" * 500 + "]" * 500)
+    for value in [*ODD, deep, [{"type": "text", "text": value} for value in ODD]]:
+        body = {"messages": [HELLO[0] | {name: value}]}
+        try:
+            read(json.dumps(body).encode())
+        except Refused:
+            assert refused(read, body).status == 400
+
+
+def test_what_asks_for_nothing_is_accepted():
+    read = Reader(tokenizer(), "fox", 128).read_chat
+    room = 128 + 1 - len(tokenizer().chat(HELLO))
+    for name, row in CHAT_PARAMETERS.items():
+        values = row.values if isinstance(row, Neutral) else ()
+        for value in (None, *values):
+            (one,) = read(json.dumps({"messages": HELLO, name: value}).encode())
+            assert (one.request.max_new_tokens, one.request.stop) == (room, ENDS)
+
+
+def test_a_model_without_a_template_says_so():
+    for made in (tokenizer(template=None), CharTokenizer("abc")):
+        found = refused(Reader(made, "fox", 128).read_chat, {"messages": HELLO})
+        assert (found.status, found.param) == (400, "messages")
+        assert "no chat template" in str(found)
+    strict = tokenizer(template="{{ raise_exception('roles must\nalternate') }}")
+    found = refused(Reader(strict, "fox", 128).read_chat, {"messages": HELLO})
+    assert "refuses these messages (roles must" in str(found)
+
+
+def test_a_text_of_control_tokens_is_refused_where_it_would_change():
+    read = Reader(tokenizer(), "fox", 128).read
+    for name in ("skip_special_tokens", "add_special_tokens"):
+        read(json.dumps({"prompt": "a", name: True}).encode())
+        assert refused(read, {"prompt": "a", name: False}).param == name
+    assert refused(read, {"prompt": [5, V_TOKENIZER]}).param == "prompt"
+
+
+def test_a_long_body_is_read_beside_the_loop(url):
+    status, answer = ask(url, "POST", CHAT_PATH, json.dumps({"messages": HELLO * 4000}))
+    assert (status, answer["error"]["param"]) == (400, "messages")
+
+
+# ------------------------------------------------------------------ clients
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("openai"), reason="openai not installed")
+def test_openai(url, model, backend):
+    openai = importlib.import_module("openai")
+    prompt = tokenizer().chat(HELLO)
+    want = text_of(tokens_alone(model, prompt, 40, GREEDY, **engine_of(backend)))
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        create = client.chat.completions.create
+        asked = {"model": "fox", "messages": HELLO, "temperature": 0, "max_tokens": 40}
+        neutral = {"n": 1, "logprobs": False, "tools": [], "tool_choice": "auto", "user": "me"}
+        neutral |= {
+            "frequency_penalty": 0,
+            "presence_penalty": 0,
+            "response_format": {"type": "text"},
+        }
+        answer = create(**asked, **neutral)
+        assert (answer.choices[0].message.role, answer.choices[0].message.content) == (
+            "assistant",
+            want,
+        )
+        *parts, last = create(**asked, stream=True, stream_options={"include_usage": True})
+        assert "".join(part.choices[0].delta.content or "" for part in parts) == want
+        assert parts[-1].choices[0].finish_reason == answer.choices[0].finish_reason
+        assert last.usage == answer.usage
+        history = [*HELLO, answer.choices[0].message.model_dump(), *HELLO]
+        assert create(**asked | {"messages": history}).choices[0].message.content is not None
+        with pytest.raises(openai.BadRequestError) as caught:
+            create(**asked, tools=[{"type": "function", "function": {"name": "f"}}])
+        assert caught.value.param == "tools"
+
+
+# ------------------------------------------------------------------ a model that writes English
+
+
+@pytest.mark.slow
+def test_smollm2_answers_as_generate_does_alone(backend):
+    try:
+        path = fetch_smollm2(Path(user_cache_dir("nanogpt-notebooks"), "models"))
+    except (PretrainedError, OSError) as error:
+        pytest.skip(f"no SmolLM2 here: {error}")
+    model, own = load_pretrained(path)
+    rows = [
+        ("What is the capital of France?", GREEDY, {"temperature": 0}),
+        ("What is the capital of France? 🦊", GREEDY, {"temperature": 0}),  # it answers in French
+        ("Write a haiku 🦊", PLAIN, {"seed": 5}),
+        ("Hi", SamplingParams(0.7, top_p=0.9), {"seed": 6, "temperature": 0.7, "top_p": 0.9}),
+    ]
+    with listening(Server(model, own, backend=backend, timeout=600)) as url:
+        for i, (question, sampling, fields) in enumerate(rows):
+            messages = [{"role": "user", "content": question}]
+            prompt = own.chat(messages)
+            seed = fields.get("seed", 0)
+            tokens = tokens_alone(model, prompt, 16, sampling, seed, **engine_of(backend))
+            want = "".join(own.stream(tokens))
+            assert i > 0 or "Paris" in want
+            (choice,) = chat(url, messages, max_tokens=16, **fields)["choices"]
+            assert choice["message"]["content"] == want
+            reason = "stop" if set(tokens) & set(own.stop) else "length"
+            assert choice["finish_reason"] == reason
