@@ -54,7 +54,9 @@ def family_form(model: Decoder) -> Exported:
             tensor = torch.zeros(rows, dtype=model.dtype)
         tensors |= _as_stored(part, tensor.detach().cpu(), family)
     dtype = str(model.dtype).removeprefix("torch.")
-    return {**config, "architectures": [CLASSES[family.model_type]], "dtype": dtype}, tensors
+    about: dict[str, Any] = {"architectures": [CLASSES[family.model_type]], "dtype": dtype}
+    about |= dict.fromkeys(["bos_token_id", "eos_token_id", "pad_token_id"])
+    return config | about, tensors
 
 
 def _family_of(c: DecoderConfig) -> tuple[Family, dict[str, Any], DecoderConfig]:
@@ -130,7 +132,7 @@ def write_pretrained(
     folder = real_path(folder)
     others = _tokenizer_files(tokenizer, model.config.block_size)
     ids = list(tokenizer.stop) if isinstance(tokenizer, PretrainedTokenizer) else []
-    config |= {"bos_token_id": None, "eos_token_id": ids or None, "pad_token_id": None}
+    config["eos_token_id"] = ids or None
     others["config.json"] = config
     for name in (MARK, WEIGHTS, *others):
         check_replaceable(folder / name)  # all, before the first is written
