@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from ..decoder.model import Decoder
 from ..engines.base import Engine
 from ..engines.eager import Uncached
 from ..engines.generation import generate
-from ..export.huggingface import Exported
 from ..sampling import SamplingParams
 from ..timing import Summary, clock, interleave, summary
 from .ladder import Rung, build_engine, chosen_rungs
@@ -184,7 +183,9 @@ def _decode_by_peer(prompt: Tensor, n_new: int, decode: Decode) -> Timed:
 # ------------------------------------------------------------------ transformers
 
 
-def transformers_peer(form: Exported, weight_bytes: int) -> dict[str, PretrainedPeer]:
+def transformers_peer(
+    form: tuple[dict[str, Any], dict[str, Tensor]], weight_bytes: int
+) -> dict[str, PretrainedPeer]:
     """transformers' `generate` in float32, over its dynamic and its static cache.
 
     `form` is a config and tensors, from the export. Raises ImportError without transformers.
