@@ -341,6 +341,37 @@ static bool all_below_infinity(const float *x, int64_t n) {
   return all_below;
 }
 
+// The two halves of a product of 64-bit numbers, folded into one.
+INLINE uint64_t folded(uint64_t a, uint64_t b) {
+  const unsigned __int128 product = (unsigned __int128)a * b;
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+// A hash of 64 bits of all bytes. Two chains read the first half and two the second: of two streams the
+// processor fetches more ahead. Multiplication and folding are those of wyhash (Wang Yi,
+// https://github.com/wangyi-fudan/wyhash).
+static uint64_t fingerprint(const void *data, int64_t bytes) {
+  constexpr uint64_t ODD[4] = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb,
+                               0xd6e8feb86659fd93};
+  uint64_t chains[4] = {1, 2, 3, 4};
+  const int64_t steps = bytes / 64;
+  const char *left = (const char *)data;
+  const char *right = left + 32 * steps;
+  uint64_t words[8];
+  for (int64_t i = 0; i < steps; i++) {
+    memcpy(words, left + 32 * i, 32);
+    memcpy(words + 4, right + 32 * i, 32);
+    UNROLL for (int j = 0; j < 4; j++)
+      chains[j] = folded(words[2 * j] ^ ODD[j], words[2 * j + 1] ^ chains[j]);
+  }
+  memset(words, 0, sizeof words);
+  memcpy(words, left + 64 * steps, bytes - 64 * steps);
+  uint64_t result = (uint64_t)bytes;
+  for (uint64_t word : words) result = folded(result ^ ODD[0], word ^ ODD[1]);
+  for (uint64_t chain : chains) result = folded(result ^ ODD[2], chain ^ ODD[3]);
+  return result;
+}
+
 #if defined(__AVX2__)
 // Eight numbers of eight rows, `stride` apart, become eight columns, LANES apart.
 INLINE void transpose(const float *rows, int64_t stride, float *columns) {
