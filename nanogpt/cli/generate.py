@@ -95,6 +95,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="SOURCE", help=f"print one text by a pretrained model: {SOURCES}")
     add("--prompt", metavar="TEXT", help="what --model continues")
     add("--chat", action="store_true", help="--prompt is a message, in the model's own template")
+    about = "with --model: guess tokens, by `lookup` in the text or by a smaller model; same text"
+    add("--draft", metavar="SOURCE", help=about)
+    about = "with --model: bits of a weight in compiled code (32); with 8 the text may differ"
+    add("--bits", type=int, choices=(32, 8), default=32, help=about)
     add("--checkpoint", default=KEEPER, metavar="PATH", help="(the model that ships)")
     add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (one newline)")
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")

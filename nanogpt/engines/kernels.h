@@ -330,15 +330,18 @@ ONE_COPY float round_row(const float *x, int64_t n, int16_t *codes, int64_t padd
 
 // ---------------------------------------------------------------- packing
 
-// Whether all n numbers are below +inf, so none is NaN.
+// Whether all n numbers are below +inf, so none is NaN. Bits are compared, as integers: with
+// -ffinite-math-only the compiler may take x < INFINITY for true.
 static bool all_below_infinity(const float *x, int64_t n) {
-  ints below = ints{} - 1;
-  int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) below &= load(x + i) < all(INFINITY);
-  bool all_below = true;
-  for (int lane = 0; lane < LANES; lane++) all_below &= below[lane] != 0;
-  for (; i < n; i++) all_below &= x[i] < INFINITY;
-  return all_below;
+  constexpr int32_t INF = 0x7f800000;                  // NaNs of positive sign are above it
+  constexpr int32_t MINUS_INF = INF - 0x7fffffff - 1;  // NaNs of negative sign: up to 0
+  int32_t wrong = 0;
+  for (int64_t i = 0; i < n; i++) {
+    int32_t bits;
+    memcpy(&bits, x + i, sizeof bits);
+    wrong |= (bits >= INF) | ((bits < 0) & (bits > MINUS_INF));
+  }
+  return !wrong;
 }
 
 // The two halves of a product of 64-bit numbers, folded into one.

@@ -193,3 +193,18 @@ def test_every_bit_changes_the_fingerprint(n):
     zeros = torch.zeros(256, dtype=torch.uint8)
     prints |= {lib.fingerprint_of(zeros.data_ptr(), length) for length in range(256)}
     assert len(prints) == 8 * n + 1 + 256 - (n == 0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 13, 16, 65])
+def test_numbers_are_told_from_nan_and_infinity_at_every_place(n):
+    lib = decoder_library()
+    top = torch.finfo(torch.float32).max
+    for i in range(n):
+        for value, right in [(0.0, 1), (-0.0, 1), (top, 1), (-top, 1), (-torch.inf, 1)] + [
+            (torch.inf, 0),
+            (torch.nan, 0),
+            (-torch.nan, 0),
+        ]:
+            numbers = torch.ones(n)
+            numbers[i] = value
+            assert lib.are_numbers(numbers.data_ptr(), n) == right
