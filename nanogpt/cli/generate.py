@@ -28,8 +28,11 @@ def run(args: argparse.Namespace) -> None:
     if args.model is not None:
         write_text(args)
         return
-    if args.prompt or args.chat:
-        raise ValueError("--prompt and --chat are for --model; a job reads --prompts FILE")
+    if args.prompt or args.chat or args.draft or args.bits != 32:
+        raise ValueError(
+            "--prompt and --chat are for --model, as are --draft and --bits; a job reads "
+            "--prompts FILE"
+        )
     from ..cluster.job import write_shards
 
     check_int("workers", args.workers, 1, 1000)
