@@ -119,10 +119,10 @@ def ladder(
     limits = Limits(model, n_new)
     built: dict[Rung, RungRow] = {}
     runs: dict[Rung, Callable[[], Tensor]] = {}
-    for rung in _chosen(limits.device, only):
+    for rung in chosen_rungs(limits.device, only):
         if rung.engine is None:
             continue
-        engine, built[rung] = _build(rung.engine, model)
+        engine, built[rung] = build_engine(rung.engine, model)
         if engine:
             form = heads if rung.engine in (Uncached, PerHead) else packed
             runs[rung] = _generation(form, n_new, seed, engine)
@@ -159,21 +159,27 @@ def ladder(
     }
 
 
-def _chosen(device: torch.device, only: str | None) -> list[Rung]:
+def chosen_rungs(device: torch.device, only: str | None) -> list[Rung]:
+    """The rungs that `only` names, as in "1467"; None: all. Raises ValueError."""
     known = {rung.number: rung for rung in rungs(device)}
     if only is not None and (not only or set(only) - set(known)):
         raise ValueError(f"no rungs {only}: choose from {''.join(known)}, as in 1467")
     return [rung for number, rung in known.items() if only is None or number in only]
 
 
-def _build(kind: type[Engine], model: LanguageModel) -> tuple[Engine | None, RungRow]:
-    """An engine of this class and the seconds of its build; or why there is none."""
+def build_engine(
+    kind: type[Engine], model: LanguageModel, capacity: int | None = None
+) -> tuple[Engine | None, RungRow]:
+    """An engine of this class and the seconds of its build; or why there is none.
+
+    `capacity` is the most tokens of a text; None: block_size.
+    """
     weight = model.lm_head.weight
     refusal = kind.refuses(model.config)
     if refusal:
         return None, {"unavailable": str(refusal)}
     try:
-        engine = kind(model.config, dtype=weight.dtype, device=weight.device)
+        engine = kind(model.config, capacity=capacity, dtype=weight.dtype, device=weight.device)
     except CannotBuild as error:
         return None, {"unavailable": str(error)}
     return engine, {"build_seconds": engine.build_seconds}

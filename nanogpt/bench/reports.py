@@ -6,6 +6,7 @@ from typing import Any
 
 from .ladder import LadderResult, RungRow
 from .load import LATENCIES
+from .pretrained import PretrainedResult, PretrainedRow
 from .speculation import SpeculationResult
 from .tables import number_of, repeats_text, summary_text, table
 from .throughput import share_text
@@ -47,6 +48,43 @@ def _rung(row: RungRow) -> dict[str, str]:
         "ratio to the first": summary_text(row["speedup"], 1),
         "tokens": "equal" if row["equal"] else "differ",
         "build (s)": f"{build:.1f}" if build > 0.05 else "",  # below that nothing is built
+    }
+
+
+def pretrained_text(result: PretrainedResult) -> str:
+    """The result of `pretrained_ladder`: a row for each rung, and the machine's limit below."""
+    read = result["limits"]["read"]
+    n_new = result["n_new"]
+    rows = [row for row in result["rungs"] if "unavailable" not in row]
+    lines = [
+        f"\n{result['n_params']:,} parameters, {n_new} greedy tokens of one text after a prompt of "
+        f"{result['n_prompt']}; {repeats_text(result['repeats'])}\n",
+        table([_pretrained_rung(row, n_new, read["median"]) for row in rows]),
+    ]
+    absent = [row for row in result["rungs"] if "unavailable" in row]
+    lines += [f"{row['rung']}  {row['label']}: not here: {row['unavailable']}" for row in absent]
+    lines.append(
+        f"\nread bandwidth {read['median'] / 1e9:.1f} GB/s over "
+        f"{result['limits']['step_bytes'] / 1e6:.0f} MB ({read['how']}); another program's tokens "
+        f"may differ by its dtype"
+    )
+    return "\n".join(lines)
+
+
+def _pretrained_rung(row: PretrainedRow, n_new: int, bandwidth: float) -> dict[str, str]:
+    read = row["read_per_second"]["median"]
+    same = row["equal_tokens"]
+    return {
+        "rung": row["rung"],
+        "": row["label"],
+        "weights": row["weights"],
+        "first token (ms)": f"{1000 * row['first_token']['median']:,.0f}",
+        "prompt tokens/s": summary_text(row["prompt_per_second"], 0),
+        "then tokens/s": summary_text(row["tokens_per_second"], 1),
+        "ratio": summary_text(row["speedup"], 1),
+        "GB/s": f"{read / 1e9:.1f}",
+        "of the bound": f"{read / bandwidth:.0%}",
+        "tokens": "equal" if same == n_new else f"the first {same} equal",
     }
 
 

@@ -62,8 +62,11 @@ def work(
     cached: bool,
     itemsize: int = 4,
     kv_itemsize: int = 4,
+    n_prompt: int = 1,
 ) -> Work:
-    """Floating-point operations and bytes of one token: the mean over n_new, after a prompt of one.
+    """Floating-point operations and bytes of one token: the mean over n_new, after a prompt.
+
+    The last token of the prompt is read with the first new one, and all before it are in the cache.
 
     Counted, not measured: two operations for each weight and position, four for each number of a
     query and key that it looks at. A step reads each weight once (`itemsize` bytes), and the keys
@@ -72,13 +75,15 @@ def work(
     c = decoder_config(config)
     if cached:
         computed = 1.0  # positions
-        seen = (positions_seen(c, layer, 0, n_new) for layer in range(c.n_layer))
+        start = n_prompt - 1
+        seen = (positions_seen(c, layer, start, n_new) for layer in range(c.n_layer))
         pairs = sum(seen) / n_new  # of a query and a key, in all layers
         kv = 2 * c.kv_heads * c.head_size * kv_itemsize * pairs
     else:
-        computed = (n_new + 1) / 2
+        lengths = range(n_prompt, n_prompt + n_new)
+        computed = sum(lengths) / n_new
         # The whole square is computed, its masked part included.
-        pairs = c.n_layer * (n_new + 1) * (2 * n_new + 1) / 6
+        pairs = c.n_layer * sum(n * n for n in lengths) / n_new
         kv = 0.0
     flop = 2 * c.matrix_weights * computed + 4 * c.n_head * c.head_size * pairs
     return {"flop": flop, "bytes": c.weight_bytes(itemsize) + kv}
@@ -146,12 +151,13 @@ def _measured(values: Iterable[float], how: str) -> Measured:
 class Limits:
     """The machine's peak, and its bandwidth for as many bytes as a step reads, turn by turn."""
 
-    def __init__(self, model: LanguageModel, n_new: int):
+    def __init__(self, model: LanguageModel, n_new: int, n_prompt: int = 1):
         weight = model.lm_head.weight
         self.device = weight.device
         self.dtype = weight.dtype
         size = weight.element_size()
-        self.need = work(model.config, n_new, cached=True, itemsize=size, kv_itemsize=size)
+        sizes = {"itemsize": size, "kv_itemsize": size, "n_prompt": n_prompt}
+        self.need = work(model.config, n_new, cached=True, **sizes)
         self.reads: list[Measured] = []
         self.peaks: list[Measured] = []
 

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..bench import load, reports, speculation
+from ..bench import llama_cpp, load, reports, speculation
 from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
+from ..bench.pretrained import PretrainedPeer, pretrained_ladder, transformers_peer
 from ..bench.roofline import peak_arithmetic, read_bandwidth
 from ..bench.step import step_rows
 from ..bench.tables import table
@@ -21,11 +23,14 @@ from ..bench.training import KINDS, Run, compared, train_interleaved
 from ..config import SIZES, check_int
 from ..data import load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
+from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder
 from ..engines.drafts import DraftModel
 from ..export.huggingface import exported
+from ..export.pretrained import family_form
 from ..files import KEEPER
 from ..model import GPT, LanguageModel
+from ..pretrained.load import AnyTokenizer, find, load_pretrained
 from ..serving.native_steps import BACKENDS, choose_backend
 from ..training.trainer import full_loss
 from . import common
@@ -42,13 +47,22 @@ def ladder_options(parser: argparse.ArgumentParser) -> None:
     common.add_shared(parser, "--repeats", "--threads", "--device")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--rungs", metavar="NUMBERS", help="only these, as in 1467")
-    peer = "beside the same weights in transformers, in JAX: pip install '.[peers]'"
-    parser.add_argument("--peer", nargs="+", choices=["hf", "jax"], default=[], help=peer)
+    parser.add_argument("--model", metavar="SOURCE", help="a pretrained model: a file, smollm2, …")
+    about = "with --model: length of the prompt (64)"
+    parser.add_argument("--prompt-tokens", **common.POSITIVE, help=about)
+    peer = "beside the same weights elsewhere; jax is for checkpoints, llama.cpp for --model"
+    choices = ["hf", "jax", "llama.cpp"]
+    parser.add_argument("--peer", nargs="+", choices=choices, default=[], help=peer)
     common.add_json(parser, "ladder-SIZE.json")
 
 
 def time_ladder(args: argparse.Namespace) -> None:
     """How fast does this machine decode, by each engine?"""
+    if args.model is not None:
+        _time_pretrained(args)
+        return
+    if args.prompt_tokens or "llama.cpp" in args.peer:
+        raise ValueError("--prompt-tokens and --peer llama.cpp are for a pretrained model: --model")
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
     path = common.json_path(args.json, "ladder", f"ladder-{name}.json")
     device = common.measured_device(args)
@@ -77,6 +91,71 @@ def _peers(names: list[str], model: LanguageModel) -> dict[str, Peer]:
         return peers | (jax_scan(packed) if "jax" in names else {})
     except ImportError as error:
         raise ImportError(f"{error}: pip install '.[peers]'") from error
+
+
+PROMPT = (  # what the model continues, as often as the length of the prompt needs it
+    "A lighthouse keeper counts the ships that pass. On some days there are three, on others "
+    "thirty, and in the winter of 1903 there was none for a week. He wrote every number into a "
+    "book with a green cover, and beside it the direction of the wind.\n"
+)
+
+
+def _time_pretrained(args: argparse.Namespace) -> None:
+    """The ladder of a pretrained model."""
+    if args.checkpoint or "jax" in args.peer:
+        raise ValueError("--model is a model of others: leave out --checkpoint and --peer jax")
+    name = Path(args.model).stem
+    path = common.json_path(args.json, "pretrained ladder", f"ladder-{name}.json")
+    device = common.measured_device(args)
+    dtype = getattr(torch, args.dtype)
+    if args.peer and (device.device.type, dtype) != ("cpu", torch.float32):
+        raise ValueError("--peer computes float32 on the CPU: give --device cpu --dtype float32")
+    model, tokenizer = load_pretrained(args.model, dtype=dtype)
+    model = model.to(device.device)
+    block = model.config.block_size
+    n_prompt = args.prompt_tokens or min(64, block // 2)
+    n_new = args.tokens or min(64, block // 2)
+    check_int("prompt_tokens", n_prompt, 1, block - 2)
+    check_int("tokens", n_new, 2, block - n_prompt)
+    prompt = _prompt_of(tokenizer, n_prompt)
+    with TemporaryDirectory() as folder:
+        peers = _pretrained_peers(args, model, n_prompt + n_new, Path(folder))
+        result = pretrained_ladder(
+            model, prompt, n_new=n_new, repeats=args.repeats, only=args.rungs, peers=peers
+        )
+    print(reports.pretrained_text(result))
+    about = {"what": "pretrained ladder", "model": args.model, "dtype": args.dtype}
+    common.write_result(path, device, about | result)
+
+
+def _prompt_of(tokenizer: AnyTokenizer, n: int) -> Tensor:
+    """n tokens of PROMPT, over and over.  -> (n,)"""
+    text = PROMPT
+    while len(tokenizer.encode(text)) < n:
+        text += text
+    return tokenizer.encode(text)[:n]
+
+
+def _pretrained_peers(
+    args: argparse.Namespace, model: Decoder, capacity: int, folder: Path
+) -> dict[str, PretrainedPeer]:
+    """Other programs on the same weights; files for them are written into `folder`."""
+    peers: dict[str, PretrainedPeer] = {}
+    if "hf" in args.peer:
+        peers |= transformers_peer(family_form(model), model.config.weight_bytes())
+    if "llama.cpp" in args.peer:
+        source = find(args.model)
+        llama_cpp.check_gguf(source)
+        files = {llama_cpp.own_type(source): source}
+        for kind in llama_cpp.TYPES:
+            if kind not in files:
+                files[kind] = folder / f"{kind}.gguf"
+                llama_cpp.rewrite(source, files[kind], kind)
+        for kind, file in files.items():
+            decode = llama_cpp.LlamaCpp(file, capacity)
+            size = llama_cpp.weight_bytes(file)
+            peers[f"llama.cpp, {kind}"] = PretrainedPeer(decode, kind, size, 2)
+    return peers
 
 
 # ------------------------------------------------------------------ bench train

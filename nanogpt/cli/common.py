@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 OUTPUTS = ROOT / "outputs" / "run"
 # The extra of the wheel that has a package; of others it is `notebooks`.
-EXTRAS = {"jax": "peers", "ray": "ray", "transformers": "export"}
+EXTRAS = {"jax": "peers", "xllamacpp": "peers", "ray": "ray", "transformers": "export"}
 EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
 
 

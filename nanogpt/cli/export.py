@@ -15,7 +15,35 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the checkpoint's weights, whole or not at all, and print how to load them."""
+    """Write the weights, whole or not at all, and print how to load them."""
+    if args.model is None:
+        _from_checkpoint(args)
+    else:
+        _from_pretrained(args)
+
+
+def _from_pretrained(args: argparse.Namespace) -> None:
+    """A pretrained model as a folder of its family."""
+    from ..export.huggingface import MARK
+    from ..export.pretrained import write_pretrained
+    from ..pretrained.load import load_pretrained
+
+    if args.checkpoint or args.lesson or args.form != "auto":
+        raise ValueError(
+            "--model writes a pretrained model as a folder of its family: leave out the "
+            "checkpoint, --form and --lesson"
+        )
+    out = Path(args.out or OUTPUTS / "export")
+    check_folder(out, MARK, args.overwrite)
+    model, tokenizer = load_pretrained(args.model)
+    config = write_pretrained(model, tokenizer, out, args.model)
+    print(f"{args.model}: {model.n_params:,} parameters")
+    print(f"written: {out}, for {config['architectures'][0]}")
+    print("AutoModelForCausalLM.from_pretrained(PATH) loads it")
+
+
+def _from_checkpoint(args: argparse.Namespace) -> None:
+    """A checkpoint of ours as transformers or Karpathy's class load it."""
     from ..decoder.checkpoint import is_written, load_checkpoint, write_tensors
     from ..export.huggingface import MARK, write_folder
     from ..export.lecture import lecture_state_dict
@@ -55,6 +83,7 @@ def _check(args: argparse.Namespace, saved: Checkpoint) -> None:
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoint", nargs="?", help="its path (the model of that form that ships)")
+    add("--model", metavar="SOURCE", help="a pretrained model instead: a folder, a file, smollm2")
     about = "auto: OPT for the lecture's architecture, NanoChat for the keeper's; lecture: one file"
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
     add_lesson(parser, "its heads must compute what is exported")

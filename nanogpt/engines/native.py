@@ -29,7 +29,6 @@ from .decoder_library import (
     CTurn,
     Packed,
     Work,
-    check_numbers,
     decoder_library,
     helpers_library,
     up,
@@ -200,7 +199,6 @@ class Session:
         self.end_known = T
         weights = flatten(model)
         check_float32(weights_of(weights))
-        check_numbers(weights_of(weights))
         try:
             self.memory = engine.spare.pop()
         except IndexError:

@@ -17,7 +17,6 @@ from ..engines.decoder_library import (
     CSequence,
     Packed,
     Work,
-    check_numbers,
     decoder_library,
     up,
     weights_of,
@@ -85,7 +84,6 @@ class NativeBackend:
         self.packed = Packed(self.config)
         weights = flatten(model)
         check_float32(weights_of(weights))
-        check_numbers(weights_of(weights))
         self.packed.pack(weights)
         # Zeros, because slots that block_len leaves unused are multiplied by 0.
         sizes = self.packed.cache_sizes(n_blocks, block_len)

@@ -18,7 +18,7 @@ from engine_fixtures import (
 from shapes import DECODERS
 
 from nanogpt import DraftModel, Native, Native8, SamplingParams
-from nanogpt.engines.decoder_library import helpers_library
+from nanogpt.engines.decoder_library import decoder_library, helpers_library
 from nanogpt.engines.generation import complete, generate
 from nanogpt.engines.native import rounded
 from nanogpt.training.recipes import MODERN
@@ -128,3 +128,83 @@ def test_a_forgotten_generation_gives_back_no_memory_that_was_freed():
     gc.collect()
     assert all(memory.work.alive for memory in engine.spare)
     assert_same_tokens(model, engine, prompt_of(5), 10)
+
+
+# ------------------------------------------------------------------ weights stay packed
+
+
+EDITS = {  # of a model in place, most of them without a new version of the tensor
+    "a number through .data": lambda m: m.blocks[1].ffwd.up.weight.data[3, 5].add_(1.0),
+    "one bit": lambda m: m.lm_head.weight.data.view(torch.int32)[7, 2].bitwise_xor_(1 << 22),
+    "through numpy": lambda m: m.lm_head.weight.detach().numpy().__imul__(-1),
+    "a bias": lambda m: m.lm_head.bias.data[3].add_(9.0),
+    "two rows change places": lambda m: m.lm_head.weight.data.copy_(m.lm_head.weight.flip(0)),
+    "a norm": lambda m: m.ln_f.weight.data.neg_(),
+    "an embedding": lambda m: m.token_embedding_table.weight.data.neg_(),
+}
+
+
+@pytest.mark.parametrize("kind", [Native, Native8])
+@pytest.mark.parametrize("edit", EDITS)
+def test_the_next_generation_sees_every_edit(edit, kind):
+    model = deepcopy(shared_model(**SMALL, block_size=40))
+    engine = kind(model.config)
+    complete(model, prompt_of(3, batch=1, vocab=65), 5, engine=engine)
+    EDITS[edit](model)
+    given = prompt_of(3, batch=1, vocab=65), 30
+    ours = complete(model, *given, engine=engine, generator=seeded(2))
+    fresh = complete(model, *given, engine=kind(model.config), generator=seeded(2))
+    assert torch.equal(ours, fresh)
+
+
+def test_equal_weights_are_packed_once_and_nan_is_always_refused(monkeypatch):
+    model = deepcopy(shared_model(**SMALL, block_size=40))
+    other = deepcopy(model)
+    engine = Native(model.config)
+    packed = []
+    pack = engine.library.pack_matrix
+    monkeypatch.setattr(engine.library, "pack_matrix", lambda a: packed.append(a) or pack(a))
+    prompt = prompt_of(3, batch=1, vocab=65)
+    for one, n_packed in [(model, 4 * model.config.n_layer + 1), (model, 0), (other, 0)]:
+        packed.clear()
+        complete(one, prompt, 5, engine=engine)
+        assert len(packed) == n_packed
+    for parameter in other.parameters():
+        kept = parameter.data.flatten()[-1].item()
+        parameter.data.view(-1)[-1] = float("nan")
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            complete(other, prompt, 5, engine=engine)
+        parameter.data.view(-1)[-1] = kept
+    assert torch.equal(
+        complete(other, prompt, 5, engine=engine), complete(model, prompt, 5, engine=engine)
+    )
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 63, 64, 65, 130, 200])
+def test_every_bit_changes_the_fingerprint(n):
+    data = torch.randint(0, 256, (n,), dtype=torch.uint8, generator=seeded(n))
+    lib = decoder_library()
+    prints = {lib.fingerprint_of(data.data_ptr(), n)}
+    for byte in range(n):
+        for bit in range(8):
+            data[byte] ^= 1 << bit
+            prints.add(lib.fingerprint_of(data.data_ptr(), n))
+            data[byte] ^= 1 << bit
+    zeros = torch.zeros(256, dtype=torch.uint8)
+    prints |= {lib.fingerprint_of(zeros.data_ptr(), length) for length in range(256)}
+    assert len(prints) == 8 * n + 1 + 256 - (n == 0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 13, 16, 65])
+def test_numbers_are_told_from_nan_and_infinity_at_every_place(n):
+    lib = decoder_library()
+    top = torch.finfo(torch.float32).max
+    for i in range(n):
+        for value, right in [(0.0, 1), (-0.0, 1), (top, 1), (-top, 1), (-torch.inf, 1)] + [
+            (torch.inf, 0),
+            (torch.nan, 0),
+            (-torch.nan, 0),
+        ]:
+            numbers = torch.ones(n)
+            numbers[i] = value
+            assert lib.are_numbers(numbers.data_ptr(), n) == right

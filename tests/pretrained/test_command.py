@@ -9,7 +9,7 @@ import pytest
 from conftest import seeded
 from server_fixtures import ask
 
-from nanogpt import SamplingParams, generate, load_pretrained
+from nanogpt import Native8, SamplingParams, complete, generate, load_pretrained
 from nanogpt.cli import main
 from nanogpt.cli import serve as serve_command
 from nanogpt.engines.decoder_library import decoder_library
@@ -49,6 +49,35 @@ def test_sampling_and_the_seed_are_those_of_generate(kept_folders, capsys):
     assert capsys.readouterr().out == text_of(folder, False, sampling, seed=5)
 
 
+@pytest.mark.parametrize("backend", ["modules", "native"])
+@pytest.mark.parametrize("draft", ["lookup", "the model itself", "gpt2"])
+def test_a_draft_changes_no_text(draft, backend, kept_folders, capsys):
+    folder = kept_folders("llama")
+    source = {"lookup": "lookup", "the model itself": str(folder)}.get(draft)
+    source = source or str(kept_folders(draft))
+    words = [*CALL, "--model", str(folder), "--prompt", "the", "--backend", backend]
+    assert main([*words, "--draft", source]) == 0
+    assert capsys.readouterr().out == text_of(folder, False, SamplingParams())
+
+
+@pytest.mark.parametrize("draft", [[], ["--draft", "lookup"]])
+def test_weights_of_8_bits_give_the_text_of_native8(draft, kept_folders, capsys):
+    folder = kept_folders("qwen2")
+    model, tokenizer = load_pretrained(folder)
+    prompt = tokenizer.encode("the")[None]
+    expected = complete(model, prompt, 12, engine=Native8, generator=seeded(0))
+    words = [*CALL, "--model", str(folder), "--prompt", "the", "--backend", "auto", "--bits", "8"]
+    assert main([*words, *draft]) == 0
+    tokens = tokenizer.stream(expected[0, prompt.shape[1] :])
+    assert capsys.readouterr().out == "the" + "".join(tokens) + "\n"
+
+
+def test_8_bits_need_compiled_code(kept_folders, capsys):
+    words = [*CALL, "--model", str(kept_folders("llama")), "--prompt", "the", "--bits", "8"]
+    assert main(words) == 2
+    assert "--bits 8 is for compiled code: leave out --backend modules" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -58,6 +87,8 @@ def test_sampling_and_the_seed_are_those_of_generate(kept_folders, capsys):
         (["--model", "nowhere", "--prompt", "x", "--workers", "2"], "error: --workers 2: --model"),
         (["--prompt", "x"], "error: --prompt and --chat are for --model"),
         (["--chat"], "error: --prompt and --chat are for --model"),
+        (["--draft", "lookup"], "error: --prompt and --chat are for --model, as are --draft"),
+        (["--bits", "8"], "error: --prompt and --chat are for --model, as are --draft and --bits"),
         (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
         (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),
     ],

@@ -103,7 +103,7 @@ def check(form="batched"):
             run(own, {0: [request(kind)]}, {})
             assert torch.equal(torch.stack(rows), torch.stack(own.logits[kind][: len(rows)]))
     # Such weights are refused; an overflow inside the model may still make a NaN.
-    with patch("nanogpt.serving.native_steps.check_numbers"):
+    with patch("nanogpt.engines.decoder_library.check_numbers"):
         numbers_that_are_none(backend=NativeBackend)
 
 

@@ -1,0 +1,137 @@
+"""llama.cpp beside our engines: the package xllamacpp, over the GGUF file that we read, too.
+
+llama.cpp computes a file in the types of its tensors, and rounds activations to 8 bits where the
+weights are quantized. So a file is written once more, its matrices expanded to F32, which are the
+weights that a Decoder has, or quantized to Q8_0. The build is the one that xllamacpp ships.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..pretrained.gguf_file import MAGIC, read_gguf
+from ..pretrained.needs import PretrainedError, needed
+
+TYPES = ("F32", "Q8_0")  # in which a file is written once more
+REWRITTEN = ("general.architecture", "general.file_type", "general.quantization_version")
+
+
+class LlamaCpp:
+    """A model of llama.cpp on one GGUF file, which decodes greedily, one text at a time.
+
+    It computes on as many threads as torch. Raises ImportError without xllamacpp.
+    """
+
+    def __init__(self, path: Path, capacity: int):
+        import xllamacpp
+
+        threads = torch.get_num_threads()
+        params = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.n_ctx = capacity
+        params.n_parallel = 1
+        params.n_gpu_layers = 0
+        params.cpuparams.n_threads = threads
+        params.cpuparams_batch.n_threads = threads
+        params.cache_prompt = False
+        params.cache_ram_mib = 0
+        params.warmup = False
+        params.verbosity = -1
+        self.server = xllamacpp.Server(params)
+        self.known: dict[tuple[int, ...], Tensor] = {}
+
+    def __call__(self, prompt: Tensor, n_new: int, first: Callable[[], None]) -> Tensor:
+        """The n_new tokens behind the prompt (T,); calls `first` when one is there.  -> (n_new,)
+
+        The streamed answer has no token numbers, and asking for them costs time. So they come from
+        another request, before the first one of a prompt.
+        """
+        ids = prompt.tolist()
+        request = {
+            "prompt": ids,
+            "n_predict": n_new,
+            "samplers": ["top_k"],
+            "top_k": 1,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "cache_prompt": False,
+        }
+        key = (*ids, n_new)
+        if key not in self.known:
+            answer = self._asked(request | {"logprobs": 1})
+            pieces = answer["choices"][0]["logprobs"]["content"]
+            self.known[key] = torch.tensor([piece["id"] for piece in pieces])
+        waiting = [first]
+
+        def on_piece(piece: dict[str, Any]) -> None:
+            if waiting:
+                waiting.pop()()
+
+        self._asked(request | {"stream": True}, on_piece)
+        return self.known[key]
+
+    def _asked(self, request: dict[str, Any], *on_piece: Callable[..., None]) -> Any:
+        answer = self.server.handle_completions(request, *on_piece)
+        if isinstance(answer, dict) and "error" in answer:
+            raise ValueError(f"llama.cpp refuses the text ({answer['error']}): take fewer tokens")
+        return answer
+
+
+def check_gguf(path: Path) -> None:
+    """Raises ValueError for what is no GGUF file."""
+    with suppress(OSError), open(path, "rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            return
+    raise ValueError(f"--peer llama.cpp reads GGUF files, and {path} is none: leave it out")
+
+
+def own_type(path: Path) -> str:
+    """The type of most numbers in a GGUF file, such as Q4_1. Raises PretrainedError."""
+    sizes: dict[str, int] = {}
+    for stored in read_gguf(path).tensors.values():
+        sizes[stored.kind] = sizes.get(stored.kind, 0) + stored.numel
+    return max(sizes, key=lambda kind: sizes[kind])
+
+
+def weight_bytes(path: Path) -> int:
+    """Bytes of a GGUF file that one decoded token reads: all but an untied table of embeddings."""
+    with needed("a GGUF file"):
+        from gguf import GGUFReader
+    sizes = {tensor.name: int(tensor.n_bytes) for tensor in GGUFReader(path).tensors}
+    tables = ["position_embd.weight"] + ["token_embd.weight"] * ("output.weight" in sizes)
+    return sum(size for name, size in sizes.items() if name not in tables)
+
+
+def rewrite(source: Path, target: Path, kind: str) -> None:
+    """Write a GGUF file once more, its matrices as `kind` of TYPES; vectors are F32.
+
+    Raises PretrainedError for tensors that cannot be expanded, and OSError.
+    """
+    with needed("a GGUF file"):
+        import gguf
+    reader = gguf.GGUFReader(source)
+    wanted = gguf.GGMLQuantizationType[kind]
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if name not in REWRITTEN and not name.startswith("GGUF."):
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type=inner)
+    for tensor in reader.tensors:
+        try:
+            numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError as error:
+            raise PretrainedError(f"{source}: {tensor.name} cannot be expanded: {error}") from error
+        if numbers.ndim == 1 or kind == "F32":
+            writer.add_tensor(tensor.name, numbers)
+        else:
+            writer.add_tensor(tensor.name, gguf.quants.quantize(numbers, wanted), raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,108 @@
+"""A pretrained model goes back to the folder of its family: transformers gives the same logits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from conftest import tokens
+from decoding_fixtures import decoder
+from pretrained_fixtures import MODELS, TEXTS, V, kept_folders, write_gguf  # noqa: F401
+from shapes import COMBINED
+
+from nanogpt import Decoder, DecoderConfig, load_pretrained
+from nanogpt.cli import main
+from nanogpt.export.huggingface import ExportError
+from nanogpt.export.pretrained import family_form, write_pretrained
+
+transformers = pytest.importorskip("transformers", reason="it is in requirements-test.txt")
+NANOGPT = {"activation": "gelu", "head_bias": False, "tied": True, "vocab_size": V}
+NO_BIAS = dict.fromkeys(["norm_bias", "qkv_bias", "proj_bias", "ffn_bias"], False)
+
+
+@torch.no_grad()
+def check_same_logits(model, folder):
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    idx = tokens(3, 24)
+    logits = theirs(idx).logits
+    assert logits.std() > 0.3, "so that a wrong weight would be seen"
+    assert float((model(idx)[0] - logits).abs().max()) < 1e-4
+    return theirs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_gives_the_same_logits_and_texts(name, kept_folders, tmp_path):  # noqa: F811
+    model, tokenizer = load_pretrained(kept_folders(name))
+    config = write_pretrained(model, tokenizer, tmp_path / "out", name)
+    theirs = check_same_logits(model, tmp_path / "out")
+    assert config["architectures"] == [type(theirs).__name__]
+    again, same = load_pretrained(tmp_path / "out")
+    assert again.config == model.config
+    assert (same.stop, same.template, same.specials) == (
+        tokenizer.stop,
+        tokenizer.template,
+        tokenizer.specials,
+    )
+    # AutoTokenizer would cut a text for Qwen 2 by its family's rule, whatever the file says.
+    cut = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
+    for text in TEXTS.values():
+        assert cut(text)["input_ids"] == tokenizer.encode(text).tolist()
+
+
+@pytest.mark.parametrize("name", ["llama 3.2", "gpt2", "qwen2"])
+def test_a_gguf_file_becomes_a_folder(name, tmp_path):
+    model, tokenizer = load_pretrained(write_gguf(tmp_path / "x.gguf", name))
+    write_pretrained(model, tokenizer, tmp_path / "out", name)
+    check_same_logits(model, tmp_path / "out")
+
+
+@pytest.mark.parametrize("biases", [{"qkv_bias": True}, NO_BIAS])
+def test_nanogpts_form_is_gpt2s_with_zeros_for_biases_that_it_has_not(biases, tmp_path):
+    model = decoder(torch.float32, **NANOGPT | biases)
+    _, tensors = family_form(model)
+    zeros = [name for name, t in tensors.items() if name.endswith("bias") and not t.any()]
+    assert bool(zeros) == (biases is NO_BIAS)
+    config = family_form(model)[0]
+    theirs = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**config)
+    )
+    theirs.load_state_dict(tensors, strict=False)
+    theirs.eval()
+    with torch.no_grad():
+        idx = tokens(3, 12)
+        assert float((model(idx)[0] - theirs(idx).logits).abs().max()) < 1e-4
+
+
+def test_the_dtype_is_kept(kept_folders, tmp_path):  # noqa: F811
+    model, tokenizer = load_pretrained(kept_folders("llama"), dtype=torch.bfloat16)
+    config = write_pretrained(model, tokenizer, tmp_path / "out", "llama")
+    assert config["dtype"] == "bfloat16"
+    again = load_pretrained(tmp_path / "out", dtype=torch.bfloat16)[0]
+    pairs = zip(model.parameters(), again.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("shape", [COMBINED["Gemma 2"], {}])
+def test_a_shape_without_a_family_is_refused(shape):
+    with pytest.raises(ExportError, match="none of the families llama, qwen2, qwen3, gpt2"):
+        family_form(Decoder(DecoderConfig(vocab_size=9, block_size=8, n_layer=1, **shape)))
+
+
+def test_the_command_writes_the_folder(kept_folders, tmp_path, capsys):  # noqa: F811
+    folder = kept_folders("qwen3")
+    out = tmp_path / "out"
+    words = ["export", "--model", str(folder), "--out", str(out)]
+    assert main(words) == 0
+    assert f"written: {out}, for Qwen3ForCausalLM" in capsys.readouterr().out
+    check_same_logits(load_pretrained(folder)[0], out)
+    assert main(words) == 0, "an earlier export is replaced"
+    (out / "nanogpt.json").write_text(json.dumps({}), encoding="utf-8")
+    assert main(words) == 2
+    assert "this command did not make that folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["x"], ["--form", "lecture"], ["--lesson"]])
+def test_options_of_checkpoints_are_refused_beside_a_model(more, tmp_path, capsys):
+    assert main(["export", "--model", "x", "--out", str(tmp_path / "out"), *more]) == 2
+    assert "--model" in capsys.readouterr().err
