@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,9 @@ def to_transformers(model: Decoder) -> Any:
 
     Raises ModuleNotFoundError without transformers.
     """
-    import transformers
+    with warnings.catch_warnings():  # one asks for widgets, for bars that no page shows
+        warnings.simplefilter("ignore")
+        import transformers
 
     c = model.config
     config = transformers.LlamaConfig(
