@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from ..cache import DynamicCache, cache_owners, kv_cache
+from ..cache import DynamicCache, enable_kv_cache, kv_cache
 from ..config import check_int
 from ..decoder.model import Decoder
 from ..model import replica
@@ -110,13 +110,13 @@ def steps_at(model: Decoder, length: int, repeats: int) -> Steps:
         return clock(model.device) - before
 
     steps = Steps(length, [], [])
-    with kv_cache(cached, DynamicCache, length):
-        cached(text[:, :-1], pos=pos[:-1], last=1)
-        for _ in range(repeats):
-            steps.uncached.append(seconds(lambda: model(text, last=1)))
-            steps.cached.append(seconds(lambda: cached(text[:, -1:], pos=pos[-1:], last=1)))
-            for owner in cache_owners(cached):
-                owner.cache.rewind(1)
+    caches = enable_kv_cache(cached, DynamicCache, length)
+    cached(text[:, :-1], pos=pos[:-1], last=1)
+    for _ in range(repeats):
+        steps.uncached.append(seconds(lambda: model(text, last=1)))
+        steps.cached.append(seconds(lambda: cached(text[:, -1:], pos=pos[-1:], last=1)))
+        for cache in caches:  # as it was before the step
+            cache.rewind(1)
     return steps
 
 

@@ -86,9 +86,9 @@ def _stand_in(reason: str) -> RealModel:
         for weight in model.blocks.parameters():
             weight.mul_(20 if weight.ndim == 2 else 1)
     note = (
-        f"NOT A REAL MODEL: {model.n_params:,} random weights of the same architecture, which write "
-        f"no English, because {reason}. What this page measures is of this small model, and its "
-        f"findings are left out."
+        f"NOT A REAL MODEL, because {reason}: {model.n_params:,} random weights of the same "
+        f"architecture, which write no English. What this page measures is of this small model, "
+        f"and its findings are left out."
     )
     return RealModel(model, CharTokenizer(LETTERS), False, note)
 
