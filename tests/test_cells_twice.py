@@ -11,6 +11,7 @@ import linecache
 import re
 import warnings
 from dataclasses import replace
+from importlib import import_module
 
 import nbformat
 import pytest
@@ -114,6 +115,8 @@ def test_every_cell_says_the_same_after_all_the_others(number, small, tmp_path, 
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path))
     monkeypatch.setenv("NANOGPT_CHECKPOINT", str(small))
     monkeypatch.chdir(ROOT / "notebooks")
+    if number == "13":
+        import_module("transformers.models.llama.modeling_llama")  # it names types of the real CUDA
     texts = "".join(cell.source for cell in nbformat.read(path, 4).cells)
     fewer = INSTEAD.get(number, {})
     assert all(theirs in texts for theirs in fewer)
