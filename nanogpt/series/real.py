@@ -39,6 +39,11 @@ SMALL = DecoderConfig(
     head_bias=False,
     tied=True,
 )
+# The fields that all models of the family share; rope_scaling is left out here.
+LLAMA = (
+    *("positions", "rope_scaling", "norm", "norm_weights", "embed_norm", "qk_norm", "activation"),
+    *("gated", "qkv_bias", "proj_bias", "ffn_bias", "head_bias", "window", "logit_softcap"),
+)
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,14 @@ def _stand_in(reason: str) -> RealModel:
 def to_transformers(model: Decoder) -> Any:
     """The same weights in transformers' LlamaForCausalLM, which computes with its own code.
 
-    Raises ModuleNotFoundError without transformers.
+    Raises ValueError for a model that is no Llama, and ModuleNotFoundError without transformers.
     """
+    for name in LLAMA:
+        if getattr(model.config, name) != getattr(SMALL, name):
+            raise ValueError(
+                f"transformers' Llama has {name}={getattr(SMALL, name)}, and this model has "
+                f"{getattr(model.config, name)}: choose a model of that family"
+            )
     with warnings.catch_warnings():  # one asks for widgets, for bars that no page shows
         warnings.simplefilter("ignore")
         import transformers

@@ -5,8 +5,9 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from notebook_fixtures import cells_of
 
-from nanogpt import DynamicCache
+from nanogpt import Decoder, DecoderConfig, DynamicCache
 from nanogpt.bench.gain import write
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.series import real
@@ -64,3 +65,29 @@ def test_its_weights_are_found_by_transformers_under_their_names():
             if "k_proj" in name:
                 weight.copy_(weight.flip(0))
         assert not torch.allclose(theirs(prompt).logits, expected, atol=1e-4)
+
+
+def test_a_model_of_another_family_is_refused_by_its_field():
+    with pytest.raises(ValueError, match="positions=rotary, and this model has learned"):
+        to_transformers(Decoder(DecoderConfig(vocab_size=9, n_layer=1, n_embd=8)))
+
+
+FORGETS = """
+from nanogpt.series.solutions import KVCache as Right
+class KVCache(Right):
+    def update(self, k, v, pos):
+        k, v, pos = super().update(k, v, pos)
+        return k[:, -6:], v[:, -6:], pos[-6:]
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "equal"),
+    [("from nanogpt.series.solutions import KVCache", True), (FORGETS, False)],
+)
+def test_the_readers_cache_runs_in_it_and_a_wrong_one_is_seen(reader, equal):
+    cache = cells_of(13, "your-cache", imports=reader)["YourCache"]
+    found = real_model("small")
+    prompt = found.tokenizer.encode("The best way to learn")[None]
+    plain = torch.cat([*write(found.model, prompt, 12)], dim=1)
+    assert torch.equal(torch.cat([*write(found.model, prompt, 12, cache)], dim=1), plain) is equal
