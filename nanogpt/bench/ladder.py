@@ -321,7 +321,7 @@ def _norm(w: JaxWeights, name: str, x: JaxArray) -> JaxArray:
 
 
 def hugging_face(exported: tuple[dict[str, Any], dict[str, Tensor]]) -> dict[str, Peer]:
-    """transformers' `generate` over its dynamic and its static cache; the noise is a processor.
+    """The peers of a model of transformers that has these weights.
 
     `exported` are a config and tensors from the export. Raises ImportError without transformers.
     """
@@ -330,7 +330,11 @@ def hugging_face(exported: tuple[dict[str, Any], dict[str, Tensor]]) -> dict[str
     config, weights = exported
     theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
     theirs.load_state_dict(weights)
-    theirs.eval()
+    return peers_of(theirs.eval())
+
+
+def peers_of(theirs: Any) -> dict[str, Peer]:
+    """transformers' `generate` over its dynamic and its static cache; the noise is a processor."""
     prompt = torch.zeros(1, 1, dtype=torch.int64)
 
     def decode(noise: Tensor, **cache: str) -> Tensor:

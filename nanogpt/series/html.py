@@ -49,6 +49,7 @@ COVERS = {  # the figure that a notebook is about, by its name
     "10": "request",
     "11": "look_back",
     "12": "last_bits",
+    "13": "gain",
 }
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NAME = re.compile(r"[A-Za-z_]\w{3,}")

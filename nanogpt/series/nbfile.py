@@ -27,7 +27,7 @@ METADATA = {
 }
 PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
 # Not on the spine, which is read in order: the number of a notebook, and after which one it can be.
-BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03"}
+BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03", "13": "06"}
 FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
 
 

@@ -111,6 +111,23 @@ WRONG = {
         ("F.pad(mask, (0, more))", "F.pad(mask, (0, more), value=True)", "weight"),
         ("(0, 0, 0, more)", "(0, 0, more, 0)", "places"),
     ],
+    "share-keys": [
+        ("k.repeat_interleave(n_head // k.shape[1], dim=1)", "k", "the shape is"),
+        (
+            "k.repeat_interleave(n_head // k.shape[1], dim=1)",
+            "k.repeat(1, n_head // k.shape[1], 1, 1)",
+            "cards",
+        ),
+        ("return k.rep", "return k.flip(1).rep", "query head 0"),
+    ],
+    "gated": [
+        ("F.silu(x @ gate.T) * (x @ up.T)", "(x @ gate.T) * F.silu(x @ up.T)", "wrong way round"),
+        (" * (x @ up.T)", " + x @ up.T", "add"),
+        ("F.silu(x @ gate.T)", "F.relu(x @ gate.T)", "ReLU"),
+        ("F.silu(x @ gate.T)", "(x @ gate.T)", "activation is missing"),
+        ("F.silu(x @ gate.T)", "(x @ gate.T).sigmoid()", "sigmoid"),
+        (" @ down.T", "", "shape"),
+    ],
 }
 
 

@@ -194,3 +194,14 @@ def test_equal_logits_have_no_place_on_a_log_scale():
     figure = plots.lines([{"curves": curves, "log": "y", "ls": ""}], "one is equal")
     x, y = figure.axes[0].transData.transform((1, 0.0))
     assert y < 0, "below the page: on the axis stands a small number"
+
+
+def test_marks_that_were_not_measured_are_open_and_the_others_filled():
+    curves = {"one": ([1, 2, 4], [1.0, 2.0, 3.0]), "other": ([1, 2, 4], [3.0, 2.0, 1.0])}
+    figure = plots.lines([{"curves": curves, "hollow": {"one": [2, 4]}}], "open marks")
+    open_marks = [
+        line.get_xydata().tolist()
+        for line in figure.axes[0].lines
+        if line.get_markerfacecolor() == style.PAPER
+    ]
+    assert open_marks == [[[2, 2]], [[4, 3]]]

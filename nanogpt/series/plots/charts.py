@@ -96,10 +96,11 @@ def lines(panels: Sequence[Data], title: str) -> Figure:
     """Curves in panels, two in a row, with the names of the first panel's below; on a phone one.
 
     A panel is {"curves": {name: (x, y)}}, where y holds numbers, or summaries, which are drawn with
-    their range; a third sequence beside them is drawn as open marks. Its "log" names the
-    logarithmic axes, as in "xy"; its "unit" is the number that is drawn as 1; "first" is the look
-    of its first curve; with "ls" "" points are not joined; "levels" are dashed lines across, and
-    "shade" is a stretch of x behind the curves; all else sets the axes, as xlabel does.
+    their range; a third sequence beside them is drawn as open marks. Its "hollow" are the x, by the
+    name of a curve, whose marks are open; its "log" names the logarithmic axes, as in "xy"; its
+    "unit" is the number that is drawn as 1; "first" is the look of its first curve; with "ls" ""
+    points are not joined; "levels" are dashed lines across, and "shade" is a stretch of x behind
+    the curves; all else sets the axes, as xlabel does.
     """
     columns = 1 if style.narrow() else min(len(panels), 2)
     rows = -(-len(panels) // columns)
@@ -119,6 +120,7 @@ def _curves(
     first: int = 0,
     levels: Sequence[float] = (),
     shade: tuple[float, float] | None = None,
+    hollow: dict[str, Sequence[float]] | None = None,
     **settings: Any,
 ) -> None:
     looks = LOOKS[first:]
@@ -138,6 +140,9 @@ def _curves(
         axes.plot(x, mid, color=colour, label=name, **look)
         if marks:
             axes.plot(x, *marks, mark, color=colour, ms=7, mfc="none")
+        for place, value in zip(x, mid, strict=True):
+            if hollow and place in hollow.get(name, ()):
+                axes.plot(place, value, mark, color=colour, ms=5, mfc=PAPER)
     if "x" in log:
         axes.set_xscale("log")
         axes.set_xticks(x, [f"{tick:,}" for tick in x])
