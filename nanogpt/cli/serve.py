@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         args.checkpoint = weights_for(args, KEEPER)
         server = _server(args, load_checkpoint(args.checkpoint))
+    gc.collect()  # weights that native code has packed
     gc.freeze()  # or a search for garbage, now and then, looks through all of PyTorch: 0.1 s
     try:
         where = (args.host, args.port, args.allow_host, args.allow_origin)

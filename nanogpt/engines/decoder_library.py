@@ -249,9 +249,12 @@ class Packed:
     def _matrix(self, name: str, a: Affine, parts: int = 1) -> CMatrix:
         """Pack a matrix. With gates it has two parts, each of whole panels."""
         source, packed = self.matrices.get(name) or self._new_matrix(name, a, parts)
-        source.weight = self._pointer(a.weight)
-        source.bias = None if a.bias is None else self._pointer(a.bias)
+        weight = a.weight.contiguous()  # read in this call only, so whoever has it may free it
+        bias = None if a.bias is None else a.bias.contiguous()
+        source.weight = weight.data_ptr()
+        source.bias = None if bias is None else bias.data_ptr()
         self.lib.pack_matrix(ctypes.addressof(source))
+        source.weight = source.bias = None
         return packed
 
     def _new_matrix(self, name: str, a: Affine, parts: int) -> tuple[CSource, CMatrix]:
