@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         args.checkpoint = weights_for(args, KEEPER)
         server = _server(args, load_checkpoint(args.checkpoint))
+    gc.collect()  # weights that native code has packed
     gc.freeze()  # or a search for garbage, now and then, looks through all of PyTorch: 0.1 s
     try:
         where = (args.host, args.port, args.allow_host, args.allow_origin)
@@ -92,7 +93,7 @@ def _pretrained_server(args: argparse.Namespace) -> Server:
     server = Server(
         model,
         tokenizer,
-        name=Path(args.model).name.removesuffix(".gguf"),
+        name=Path(args.model).name.removesuffix(".gguf") or "model",
         backend=BACKENDS[backend],
         **_limits(args),
     )
@@ -147,10 +148,10 @@ def _backend_for(args: argparse.Namespace, model: LanguageModel) -> tuple[str, s
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoint", nargs="?", default=KEEPER, help="its path (the model that ships)")
+    add("--model", metavar="SOURCE", help=f"a pretrained model instead: {SOURCES}")
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
     add("--allow-host", action="append", default=[], metavar="NAME", help="its name behind a proxy")
-    add("--model", metavar="SOURCE", help=f"a pretrained model instead: {SOURCES}")
     pages = "a page that may ask it, as http://localhost:3000; *: all"
     add("--allow-origin", action="append", default=[], metavar="URL", help=pages)
     add("--backend", choices=["native", "modules"], help="native, where it can be built")

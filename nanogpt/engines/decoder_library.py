@@ -260,16 +260,18 @@ class Packed:
     def _matrix(self, name: str, a: Affine, parts: int = 1) -> CMatrix:
         """Pack a matrix, if it is not packed. With gates it has two parts, each of whole panels."""
         source, packed = self.matrices.get(name) or self._new_matrix(name, a, parts)
-        tensors = [t for t in a if t is not None]
+        # Read in this call only, so whoever has the weights may free them.
+        tensors = [t.contiguous() for t in a if t is not None]
         fingerprints = [
-            self.lib.fingerprint_of(self._pointer(t), t.numel() * t.itemsize) for t in tensors
+            self.lib.fingerprint_of(t.data_ptr(), t.numel() * t.itemsize) for t in tensors
         ]
         if self.fingerprints.get(name) == fingerprints:
             return packed
         check_numbers(tensors)
-        source.weight = self._pointer(a.weight)
-        source.bias = None if a.bias is None else self._pointer(a.bias)
+        source.weight = tensors[0].data_ptr()
+        source.bias = None if a.bias is None else tensors[1].data_ptr()
         self.lib.pack_matrix(ctypes.addressof(source))
+        source.weight = source.bias = None
         self.fingerprints[name] = fingerprints
         return packed
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..config import check_int, check_switch, check_type
-from ..device import available_memory
 from ..model import LanguageModel
 from ..sampling import sample
+from .memory import fitting_blocks
 from .modules import ModuleBackend, flat_step
 from .sequence import BlockManager, Logprob, Output, Request, Sequence
 
@@ -112,7 +112,7 @@ class BatchEngine:
         check_int("max_running", max_running, 1, MOST)
         if n_blocks is None:
             wanted = max_running * -(-model.config.block_size // block_len)
-            n_blocks = min(wanted, MOST, fitting_blocks(model, block_len))
+            n_blocks = fitting_blocks(model, block_len, min(wanted, MOST))
         budget = NO_LIMIT if budget is None else budget
         check_int("n_blocks", n_blocks, 1, MOST)
         check_int("budget", budget, 1)
@@ -305,29 +305,6 @@ class BatchEngine:
         for step in zip_longest(*columns):
             outputs += filter(None, step)  # None: a sequence that drew fewer tokens
         return outputs
-
-
-def fitting_blocks(model: LanguageModel, block_len: int) -> int:
-    """How many blocks of keys and values half of the available memory holds.
-
-    The other half is for the steps' own tensors, and for whatever else runs. Raises ValueError when
-    it is not even one.
-    """
-    device = model.device
-    if device.type == "cuda":
-        available: int | None = torch.cuda.mem_get_info(device)[0]
-    else:
-        available = available_memory()
-    if available is None:  # the system does not say
-        return MOST
-    size = model.cache_bytes(block_len)
-    if available < 2 * size:
-        raise ValueError(
-            f"a block of {block_len} positions takes {size / 1e6:,.1f} MB, and half of the "
-            f"{available / 1e6:,.1f} MB that are available is less: close other programs, or "
-            f"give n_blocks"
-        )
-    return available // (2 * size)
 
 
 def _logprobs(logits: Tensor, tokens: list[int], n_top: int) -> list[Logprob]:

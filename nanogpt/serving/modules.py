@@ -21,6 +21,7 @@ from ..decoder.model import Decoder
 from ..decoder.standard import not_standard
 from ..generation import ModuleDecoder, check_filled
 from ..model import LanguageModel
+from .memory import unused_zeros
 from .sequence import Sequence
 
 
@@ -217,8 +218,8 @@ class BlockCache:
         if self.k is None:
             shape = self.n_blocks, *heads, self.block_len, hs
             with torch.inference_mode(False):  # written to in later steps, in any mode
-                self.k = torch.zeros(shape, dtype=k.dtype, device=k.device)
-                self.v = torch.zeros_like(self.k)
+                self.k = unused_zeros(shape, k.dtype, k.device)
+                self.v = unused_zeros(shape, k.dtype, k.device)
         index = self.index
         rows = index.rows(self.n_blocks, prod(heads), self.block_len)
         held = []

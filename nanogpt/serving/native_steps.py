@@ -24,6 +24,7 @@ from ..engines.decoder_library import (
 from ..engines.native import Native
 from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
+from .memory import unused_zeros
 from .modules import ModuleBackend
 from .sequence import Sequence
 
@@ -87,7 +88,8 @@ class NativeBackend:
         self.packed.pack(weights)
         # Zeros, because slots that block_len leaves unused are multiplied by 0.
         sizes = self.packed.cache_sizes(n_blocks, block_len)
-        self.keys, self.values = (torch.zeros(n, **FLOAT) for n in sizes)
+        kind = {"dtype": torch.float32, "device": torch.device("cpu")}
+        self.keys, self.values = (unused_zeros((n,), **kind) for n in sizes)
         addresses = self.keys.data_ptr(), self.values.data_ptr()
         self.cache = CCache(*addresses, n_blocks, block_len)
         self.work = Work()

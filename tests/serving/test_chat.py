@@ -30,7 +30,7 @@ from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import load_pretrained
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.sampling import PLAIN, SamplingParams, draw_noise
-from nanogpt.serving import batch, sequence
+from nanogpt.serving import memory, sequence
 from nanogpt.serving.batch import BatchEngine, serve
 from nanogpt.serving.completions import Reader
 from nanogpt.serving.http import Server, listening
@@ -199,15 +199,17 @@ def test_weights_are_packed_once_for_all_requests(monkeypatch):
 
 @pytest.mark.parametrize(("available", "blocks"), [(None, 64 * 8), (10**12, 64 * 8), (10**5, 12)])
 def test_blocks_take_at_most_half_of_the_available_memory(monkeypatch, available, blocks):
-    monkeypatch.setattr(batch, "available_memory", lambda: available)
+    monkeypatch.setattr(memory, "available_memory", lambda: available)
     model = llama()
     assert model.cache_bytes(16) == 4096
     engine = BatchEngine(model)
     assert engine.block_manager.n_blocks == blocks
-    monkeypatch.setattr(batch, "available_memory", lambda: 8_191)
-    with pytest.raises(ValueError, match=r"16 positions takes 0\.0 MB, and half of the 0\.0 MB"):
+    monkeypatch.setattr(memory, "available_memory", lambda: 8_191)
+    with pytest.raises(
+        ValueError, match="16 positions takes 4,096 bytes, and half of the 8,191 that"
+    ):
         BatchEngine(model)
-    monkeypatch.setattr(batch, "available_memory", lambda: 8_192 * 2)
+    monkeypatch.setattr(memory, "available_memory", lambda: 8_192 * 2)
     server = Server(model, tokenizer())
     assert server.reader.longest == 32
     with pytest.raises(Refused, match="33 tokens .* the context of 32"):
