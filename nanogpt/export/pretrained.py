@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data import CharTokenizer
-from ..decoder.config import BIASES, DecoderConfig
+from ..decoder.config import BIASES, DecoderConfig, beyond_lecture
 from ..decoder.model import Decoder
 from ..decoder.standard import check_standard
 from ..files import atomic_path, check_replaceable, real_path, write_json, write_whole
@@ -79,9 +79,10 @@ def _family_of(c: DecoderConfig) -> tuple[Family, dict[str, Any], DecoderConfig]
             filled.append((family, config, described))
     if filled:
         return filled[0]
+    fields = ", ".join(f"{name}={value}" for name, value in beyond_lecture(c).items())
     raise ExportError(
-        f"none of the families {', '.join(FAMILIES)} computes this shape ({c}): "
-        f"export it as a checkpoint"
+        f"none of the families {', '.join(FAMILIES)} computes this shape "
+        f"({fields or 'the lecture, whose head has a bias'}): save it as a checkpoint"
     )
 
 
