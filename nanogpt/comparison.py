@@ -164,5 +164,7 @@ def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Ten
     # log(noise) and a number that all candidates share. Times the temperature it is in units of
     # logits.
     scores = logits.double() - temperature * noise.double().log()
+    if scores.shape[-1] == 1:  # there is no other token to draw
+        return torch.full(scores.shape[:-1], math.inf, dtype=scores.dtype)
     best, second = scores.topk(2, dim=-1).values.unbind(-1)  # (N, B) each
     return best - second

@@ -60,8 +60,16 @@ def print_text(args: argparse.Namespace) -> None:
         prompt = tokenizer.chat([{"role": "user", "content": args.prompt}])
     else:
         prompt = tokenizer.encode(args.prompt)
+    length = len(prompt) + args.max_new_tokens - 1  # the last token is not read
+    if length > c.block_size:
+        raise ParameterError(
+            f"max_new_tokens={args.max_new_tokens}: after a prompt of {len(prompt)} tokens the "
+            f"context of {c.block_size:,} has room for {c.block_size + 1 - len(prompt)}",
+            "max_new_tokens",
+        )
+    if not args.chat:
         print(args.prompt, end="", flush=True)
-    how = _how(args.backend, args.bits, model, len(prompt) + args.max_new_tokens)
+    how = _how(args.backend, args.bits, model, length)
     if args.draft:
         how["draft"] = _draft(args.draft)
     generator = torch.Generator().manual_seed(args.seed)

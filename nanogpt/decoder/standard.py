@@ -1,10 +1,11 @@
 """Whether a model computes what the package's own classes compute: a list of what is allowed."""
 
+import copy
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import isfunction
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -235,8 +236,28 @@ def _code() -> Iterator[tuple[object, str, object]]:
         yield Tensor, name, vars(Tensor).get(name)  # None: inherited from C++
 
 
-# As it is when the package is imported: where a function is looked up, its name, and itself.
-CODE = [(vars(owner), name, value, owner) for owner, name, value in _code()]
+OURS = Path(__file__).parents[1]
+TORCH = Path(torch.__file__).parent
+PYTHON = Path(copy.__file__).parent
+
+
+def _as_shipped(value: Any) -> object:
+    """The value; None for a function that is not of this package, of torch or of Python.
+
+    This module is imported late, and somebody may have replaced a function before.
+    """
+    function = value.__func__ if isinstance(value, staticmethod) else value
+    if not isfunction(function):
+        return value  # from C++
+    file = Path(function.__code__.co_filename)
+    if OURS in file.parents or TORCH in file.parents:
+        return value
+    standard = PYTHON in file.parents and "site-packages" not in file.parts
+    return value if standard or file.name.startswith("<frozen") else None
+
+
+# As the packages ship it: where a function is looked up, its name, and itself.
+CODE = [(vars(owner), name, _as_shipped(value), owner) for owner, name, value in _code()]
 
 
 def _replaced_code() -> str | None:
@@ -273,7 +294,7 @@ def computes_as_standard(model: LanguageModel) -> bool:
         return False
     config = model.config
     try:
-        theirs = deepcopy(model).to("cpu", torch.float64).eval()
+        theirs = copy.deepcopy(model).to("cpu", torch.float64).eval()
         plain = class_of(config)(replace(config, dropout=0.0)).double().eval()
         idx = torch.arange(min(config.block_size, 48))[None] * 7 % config.vocab_size
         with torch.no_grad():

@@ -130,9 +130,13 @@ class Compiled(Exclusive):
         sizes = [self.capacity, c.vocab_size, c.n_embd]
         if c.qk_norm and c.norm_weights:
             sizes.append(c.head_size)
+        if c.ffn_bias:
+            sizes.append(c.hidden)
+        if c.qkv_bias:
+            sizes.append(c.qkv_rows)
         if min(sizes) <= INLINED:
             raise CannotBuild(
-                f"a width, vocabulary, capacity or normalised head up to {INLINED} is compiled in"
+                f"a vector of up to {INLINED} numbers is compiled in, as if it could not change"
             )
         source = "".join(map(inspect.getsource, (sys.modules[__name__], step, layers)))
         parts = {"source": source, "threads": torch.get_num_threads(), "config": str(self.config)}

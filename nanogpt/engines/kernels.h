@@ -520,9 +520,14 @@ INLINE vec sigmoid(vec x) {
   return (x > vec{} ? all(1) : e) / (1 + e);
 }
 
+// Near 0 a short series: 1 - e^-2x would lose its digits there.
 INLINE vec hyperbolic_tangent(vec x) {
-  const vec e = exponential(x > vec{} ? -2 * x : 2 * x);
-  const vec y = (1 - e) / (1 + e);
+  const vec size = x > vec{} ? x : -x;
+  const vec e = exponential(-2 * size);
+  const vec far = (1 - e) / (1 + e);
+  const vec square = x * x;
+  const vec near = size * (1 + square * (-0.33333333f + square * (0.13333333f - square * 0.05396825f)));
+  const vec y = size < all(0.15f) ? near : far;
   return x > vec{} ? y : -y;
 }
 

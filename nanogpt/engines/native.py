@@ -99,12 +99,15 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounded(model: LanguageModel) -> LanguageModel:
-    """A copy of the model with the matrices of Native8: rounded to 8 bits, held as float32."""
+    """A copy of the model with the matrices of Native8: rounded to 8 bits, held as float32.
+
+    Embeddings stay as they are, so a tied head gets a matrix of its own.
+    """
     copy = deepcopy(model)
     for layer in copy.modules():
         if isinstance(layer, nn.Linear):
             codes, scales = quantize(layer.weight.detach())
-            layer.weight.data = codes * scales[:, None]
+            layer.weight = nn.Parameter(codes * scales[:, None])
     return copy
 
 
@@ -295,7 +298,9 @@ class NativeSpeculation(SpeculativeLoop):
             target = sessions.enter_context(Session(self.engine, self.model, *generation))
             drafting = None
             valid = 0  # tokens of the text whose keys and values the draft holds
-            if self.drafter is not None:
+            # Rotary positions have no end, but the buffers of native code do: the last two tokens are
+            # not read by the draft.
+            if self.drafter is not None and end - 2 <= self.drafter.capacity:
                 drafting = Session(self.drafter, self.draft.model, *generation)
                 sessions.enter_context(drafting)
             target.decode(0, known - 1)

@@ -33,6 +33,16 @@ HUB_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safete
 HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
 
 
+def offline() -> bool:
+    """Whether NANOGPT_OFFLINE=1 forbids every download.
+
+    A run of notebooks sets it too, with a reason, when the corpus could not be downloaded. The
+    package index may be within reach all the same.
+    """
+    asked = os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0")
+    return asked and "NANOGPT_OFFLINE_REASON" not in os.environ
+
+
 def models_folder() -> Path:
     """Where fetched models are kept: `models` in NANOGPT_CACHE or in the user's cache folder."""
     named = path_in("NANOGPT_CACHE")
@@ -81,6 +91,11 @@ def _download(folder: Path) -> Path:
     # pip 25.1 and later take up a download where it broke off; earlier ones ignore the variable.
     environment = os.environ | {"PIP_RESUME_RETRIES": "5", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     elsewhere = f"put {path_of_model(folder)} there from another machine"
+    if offline():
+        raise PretrainedError(
+            f"SmolLM2 is not in {folder}, and NANOGPT_OFFLINE forbids to fetch it: unset it, or "
+            f"{elsewhere}"
+        )
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, encoding="utf-8", errors="replace"
@@ -138,7 +153,7 @@ def fetch_from_hub(name: str) -> Path:
     with needed(f"{name}, a name on the hub,"):
         from huggingface_hub import snapshot_download
     try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=offline()))
     except Exception as error:  # of the network, of the hub, of the disk: each library has its own
         raise PretrainedError(
             f"{name} could not be fetched from the hub ({first_line(error)}): correct the name, "

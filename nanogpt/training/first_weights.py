@@ -57,9 +57,19 @@ def previous_token_init(model: LanguageModel) -> None:
     it takes long over it. Here it is given, by one rule for both kinds of positions: a position is
     an angle, a key carries its own angle, and a query the angle of the place it looks for. All of
     it can be unlearned: these are ordinary weights.
+
+    It takes embeddings, queries and keys together, so a model stays as it is if one of them is
+    frozen, or if its embeddings are the head too.
     """
     if model.config.head_size < 2:
         return  # an angle needs two numbers
+    tokens = model.token_embedding_table.weight
+    attention = model.blocks[0].sa.parameters()
+    tables = [t.weight for t in (model.position_embedding_table,) if t is not None]
+    if tokens is model.lm_head.weight:
+        return
+    if not all(weight.requires_grad for weight in (tokens, *tables, *attention)):
+        return
     if isinstance(model, Decoder) and model.config.rotary:
         _previous_token_init_rotary(model)
     else:

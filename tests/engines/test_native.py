@@ -51,12 +51,27 @@ def test_native_computes_what_newer_models_have(row):
     assert_right_probabilities(model, Native, 3, 38, batch=1, by=4)
 
 
+@pytest.mark.parametrize("cap", [1e5, 1e8])
+def test_a_softcap_far_above_the_logits_keeps_their_digits(cap):
+    plain = shared_model(**MODERN)
+    capped = shared_model(**MODERN, logit_softcap=cap)
+    capped.load_state_dict(plain.state_dict())
+    expected = complete(plain, prompt_of(5), 20, engine=Native, generator=seeded(1))
+    found = complete(capped, prompt_of(5), 20, engine=Native, generator=seeded(1))
+    assert torch.equal(found, expected)
+
+
 def test_eight_bits_round_the_matrices_of_a_newer_model_too():
     model = shared_model(**MODERN)
     prompt = prompt_of(5)
     whole = uncached(rounded(model), prompt, 12)
     got = complete(model, prompt, 12, engine=Native8, generator=seeded(1))
     assert torch.equal(got, whole)
+    tied = shared_model(**MODERN, tied=True)
+    embeddings = tied.token_embedding_table.weight.clone()
+    whole = uncached(rounded(tied), prompt, 12)
+    assert torch.equal(rounded(tied).token_embedding_table.weight, embeddings)
+    assert torch.equal(complete(tied, prompt, 12, engine=Native8, generator=seeded(1)), whole)
     draft = DraftModel(model, k=3, engine=Native8)
     got = complete(model, prompt, 12, engine=Native, draft=draft, generator=seeded(1))
     assert torch.equal(got, uncached(model, prompt, 12))

@@ -161,6 +161,15 @@ def test_a_draft_and_a_target_of_any_architecture_are_decoded_natively(row):
     assert stats_of(target, whole, DraftModel(target, 3)).acceptance_rate == 1
 
 
+@pytest.mark.parametrize("engine", [None, Native])
+def test_a_rotary_draft_whose_buffers_are_shorter_than_the_text_is_asked_token_by_token(engine):
+    target = decoder(torch.float32, **COMBINED["Llama 3"])
+    whole = complete(target, prompt_of(T), 30)
+    draft = DraftModel(shared_model(**ROPE, block_size=T + 4), 4, engine=engine)
+    steps = generate(target, whole[:, :T], 30, engine=Native, draft=draft)
+    assert torch.equal(torch.cat([whole[:, :T], *steps], dim=1), whole)
+
+
 class Odd(CausalSelfAttention):
     """Attention that no engine knows."""
 

@@ -101,6 +101,20 @@ def test_what_cannot_be_done_is_told_in_one_line(options, words, capsys):
     assert words in said.err
 
 
+def test_a_text_ends_with_the_context(kept_folders, capsys):
+    folder = kept_folders("llama")
+    model, tokenizer = load_pretrained(folder)
+    room = model.config.block_size + 1 - len(tokenizer.encode("the"))
+    words = ["generate", "--model", str(folder), "--prompt", "the", "--max-new-tokens"]
+    assert main([*words, str(room)]) == 0
+    capsys.readouterr()
+    assert main([*words, str(room + 1)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"--max-new-tokens {room + 1}: after a prompt of" in said.err
+    assert f"has room for {room}" in said.err
+
+
 # ------------------------------------------------------------------ serve --model
 
 

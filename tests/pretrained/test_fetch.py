@@ -161,7 +161,7 @@ def hub(kept_folders, monkeypatch):
 
 
 def test_a_name_is_looked_up_on_the_hub(hub, kept_folders):
-    def snapshot_download(name, allow_patterns):
+    def snapshot_download(name, allow_patterns, local_files_only):
         hub.asked.append((name, tuple(allow_patterns)))
         return str(kept_folders("qwen2"))
 
@@ -175,7 +175,7 @@ def test_a_name_is_looked_up_on_the_hub(hub, kept_folders):
 
 @pytest.mark.parametrize("error", [OSError("no route"), ValueError("a\nb"), RuntimeError("401")])
 def test_a_hub_that_does_not_answer_is_told_in_one_line(error, hub):
-    def snapshot_download(name, allow_patterns):
+    def snapshot_download(name, allow_patterns, local_files_only):
         raise error
 
     hub.snapshot_download = snapshot_download
@@ -199,3 +199,11 @@ def test_what_is_no_name_is_not_looked_up(source, hub):
     with pytest.raises(PretrainedError, match="no model there"):
         load_pretrained(source)
     assert hub.asked == []
+
+
+def test_nothing_is_fetched_offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("NANOGPT_OFFLINE", "1")
+    monkeypatch.delenv("NANOGPT_OFFLINE_REASON", raising=False)
+    monkeypatch.setattr(fetch.subprocess, "run", None)
+    with pytest.raises(PretrainedError, match="NANOGPT_OFFLINE forbids to fetch it"):
+        fetch.fetch_smollm2(tmp_path)

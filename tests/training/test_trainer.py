@@ -318,6 +318,19 @@ def test_first_weights_are_finite_in_every_decoder_and_their_blocks_the_identity
         assert float(loss) == pytest.approx(guess, abs=1e-6)
 
 
+@pytest.mark.parametrize("fields", [{}, ROPE], ids=["table", "rotary"])
+@pytest.mark.parametrize("what", ["tied", "token_embedding_table", "blocks.0.sa.qkv"])
+def test_previous_token_init_leaves_frozen_and_tied_weights(what, fields):
+    model = Decoder(DecoderConfig(**SMALL | fields))
+    if what == "tied":
+        model.lm_head.weight = model.token_embedding_table.weight
+    else:
+        model.get_submodule(what).weight.requires_grad_(False)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    previous_token_init(model)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
 def test_previous_token_init_in_heads_wider_than_the_model_leaves_the_other_numbers():
     model = Decoder(DecoderConfig(**SMALL, head_dim=48))
     before = model.blocks[0].sa.qkv.weight[:192].detach().view(4, 48, 32).clone()
