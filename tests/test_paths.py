@@ -385,6 +385,8 @@ def test_what_is_no_checkpoint_of_ours_is_named_in_a_line(here, capsys, case, re
     name, make, *expected = FOREIGN[case]
     if reader == "verify model" and case == "a folder of transformers":
         pytest.skip("it reads those")
+    if reader == "verify model" and name.endswith((".gguf", ".pt")):
+        expected = []  # it reads such files, and says what is wrong with this one
     make(here / name)
     capsys.readouterr()
     if reader == "load_checkpoint":
