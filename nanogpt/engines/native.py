@@ -298,8 +298,8 @@ class NativeSpeculation(SpeculativeLoop):
             target = sessions.enter_context(Session(self.engine, self.model, *generation))
             drafting = None
             valid = 0  # tokens of the text whose keys and values the draft holds
-            # Rotary positions have no end, but the buffers of native code do: the last two tokens are
-            # not read by the draft.
+            # Rotary positions have no end, but the buffers of native code do. The last two tokens
+            # are not read by the draft.
             if self.drafter is not None and end - 2 <= self.drafter.capacity:
                 drafting = Session(self.drafter, self.draft.model, *generation)
                 sessions.enter_context(drafting)
