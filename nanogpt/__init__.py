@@ -33,7 +33,9 @@ The folders go beyond it. A folder imports files, and the folders above it in th
     cli         python -m nanogpt run | train | generate | serve | bench | export …
 
 From a prompt to its token: generation.py (the loop), model.py and attention.py (the logits),
-cache.py (keys and values), sampling.py (the sample). The names below load on first use.
+cache.py (keys and values), sampling.py (the sample). `nanogpt.generate` and `nanogpt.complete` are
+those of engines/generation.py: without an engine or a draft they run the lesson's loop. The names
+below load on first use.
 """
 
 import importlib

@@ -49,7 +49,7 @@ def step_rows(recipe: str, corpus: Corpus, device: Device) -> list[dict[str, str
     config = runner.config
     rows = []
     peak = peak_flops(device)
-    for begin in dict.fromkeys([0, *(round(share * config.steps) for share, _ in config.stages)]):
+    for begin in dict.fromkeys(config.stage_begins()):
         block, n = trainer.window(begin)
         parts = step_parts(trainer, begin)
         work = flops_per_token(trainer.model.config, block) * block * n

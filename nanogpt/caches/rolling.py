@@ -13,11 +13,12 @@ from ..data import send
 class RollingCache(KVCache):
     """A ring of the last `window` tokens, and the first `sinks` beside it: it does not grow.
 
-    For attention with that window and those sinks (GPTConfig.window). A new token takes the slot of
-    the oldest, which no later query sees. The first of several new tokens may see what the last
-    pushes out, so `update` returns the ring as it was and all new tokens. They are kept until the
-    next update, beside `nbytes`, so the last update can be rewound, but no earlier one. An update
-    of one token returns the ring, keeps nothing, and cannot be rewound: every step would pay.
+    For attention with that window and those sinks (DecoderConfig.window). A new token takes the
+    slot of the oldest, which no later query sees. The first of several new tokens may see what the
+    last pushes out, so `update` returns the ring as it was and all new tokens. They are kept until
+    the next update, beside `nbytes`, so the last update can be rewound, but no earlier one. An
+    update of one token returns the ring, keeps nothing, and cannot be rewound: every step would
+    pay.
     """
 
     rolls = True  # build_caches passes it the window of its module

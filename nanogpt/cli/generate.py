@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ..config import check_int
 from ..console import Progress
 from ..files import KEEPER, real_path
-from .common import OUTPUTS, add_lesson, weights_for
-from .pretrained import SOURCES, print_text
+from .common import add_lesson, weights_for
+from .pretrained import OF_JOBS, SOURCES, print_text
 
 if TYPE_CHECKING:
     from ..cluster.job import Job
@@ -100,12 +100,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--draft", metavar="SOURCE", help=about)
     about = "with --model: bits of a weight in compiled code (32); with 8 the text may differ"
     add("--bits", type=int, choices=(32, 8), default=32, help=about)
-    add("--checkpoint", default=KEEPER, metavar="PATH", help="(the model that ships)")
+    add("--checkpoint", metavar="PATH", help="(the model that ships)")
     add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (one newline)")
-    add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")
+    add("--samples", type=int, metavar="N", help="texts for each prompt (1)")
     add("--seed", type=int, default=0, metavar="N", help="of the first text; then the next (0)")
     out = "where the texts are kept; the same command resumes there (outputs/run/generate)"
-    add("--out", type=Path, default=OUTPUTS / "generate", metavar="FOLDER", help=out)
+    add("--out", type=Path, metavar="FOLDER", help=out)
     add("--max-new-tokens", type=int, default=200, metavar="N", help="of each text (200)")
     add("--temperature", type=float, default=1.0, metavar="X", help="below 1: likelier texts (1)")
     add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens alone")
@@ -113,9 +113,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--greedy", action="store_true", help="the likeliest token each time")
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add_lesson(parser, "heads, KVCache, sample and loop")
-    add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
-    add("--workers", type=int, default=1, metavar="N", help="processes; several need Ray (1)")
-    add("--cluster", default="", metavar="ADDRESS", help="of a Ray cluster that runs already")
+    add("--shard-size", type=int, metavar="N", help="texts in a file (32)")
+    add("--workers", type=int, metavar="N", help="processes; several need Ray (1)")
+    add("--cluster", metavar="ADDRESS", help="of a Ray cluster that runs already")
+    parser.set_defaults(**OF_JOBS)
 
 
 CALLS = {"generate": (options, run)}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
 
 LOOKUP = "lookup"  # the draft that is the text itself
-# Options of jobs of many texts, and their defaults: they are refused beside --model.
+# Options of jobs of many texts, and their defaults in generate.py: refused beside --model.
 OF_JOBS: dict[str, Any] = {
     "checkpoint": KEEPER,
     "prompts": None,

@@ -32,6 +32,7 @@ class Positions(Choice):
     ROTARY = "rotary"  # queries and keys rotate (Su et al. 2021, arXiv 2104.09864)
 
 
+# In the order of NormKind in engines/kernels.h, as native code gets the index.
 class Norm(Choice):
     """How activations are normalised."""
 
@@ -39,6 +40,7 @@ class Norm(Choice):
     RMS = "rms"  # RMSNorm: mean square 1 (Zhang and Sennrich 2019, arXiv 1910.07467)
 
 
+# In the order of Activation in engines/kernels.h, as native code gets the index.
 class Activation(Choice):
     """The function between the two linear layers of the feed-forward part."""
 

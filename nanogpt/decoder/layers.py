@@ -20,10 +20,8 @@ from .config import Activation, DecoderConfig, Norm, RopeScaling
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
     """True where the query at q_pos may look at the key at k_pos.  (…, T), (…, S) -> (…, T, S)
 
-    Position -1 marks an empty cache slot, which no query sees. With `window`, a query sees the
-    last `window` positions, its own included, and the first `sinks` of the text (Xiao et al. 2023,
-    arXiv 2309.17453). Prefill, decode and any chunk between are the same rule: there is no square
-    mask to slice and no "decoding needs no mask". Texts of a batch may be at different positions.
+    As `nanogpt.attention.visible`, but with `window` a query sees only the last `window` positions,
+    its own included, and the first `sinks` of the text (Xiao et al. 2023, arXiv 2309.17453).
     """
     # Queries become rows and keys columns, so that one comparison fills the whole (T, S) table.
     q_pos = q_pos[..., :, None]  # (…, T, 1)

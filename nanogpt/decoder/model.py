@@ -1,8 +1,8 @@
 """The general decoder as a module: for training, and for caches that hold what attention keeps.
 
-Names and structure are the lecture's, with all heads in one matrix. Every variation of
-`DecoderConfig` is one line in one place. Shapes: B batch, T tokens, C width, H heads of queries,
-Hkv heads of keys, hs head size, S cached tokens, V vocabulary.
+Names and structure are the lecture's, with all heads in one matrix. Most variations of
+`DecoderConfig` are one line here. Shapes: B batch, T tokens, C width, H heads of queries, Hkv heads
+of keys, hs head size, S cached tokens, V vocabulary.
 """
 
 from __future__ import annotations

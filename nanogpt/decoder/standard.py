@@ -52,7 +52,8 @@ def not_standard(model: nn.Module) -> Refusal | None:
     A model that differs may compute another function. Code that computes a model's function without
     the `forward` of its modules must ask this first. It is a list of what is allowed, so what
     nobody thought of is a difference: every module's class, names, settings, shapes and hooks are
-    those of a new model, and no function that they call was replaced. Weights may be shared.
+    those of a new model. Of the functions that they call, those in `CODE`, a chosen list, were not
+    replaced. Weights may be shared.
     """
     difference = first_difference(model)
     if difference is None:

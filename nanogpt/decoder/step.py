@@ -150,7 +150,7 @@ def step(
 
 
 def read(w: Weights, caches: Buffers, tokens: Tensor, start: int, c: DecoderConfig) -> Tensor:
-    """`step` of tokens at positions start, start + 1, …, over static `buffers`.
+    """`step` of tokens at positions start, start + 1, …, over static `caches`.
 
     The new rows are written into them.  (B, T) -> (B, T, V)
     """
@@ -196,7 +196,7 @@ def buffers(c: DecoderConfig, batch: int, capacity: int, **kind: Any) -> Buffers
 
 
 def attend_written(caches: Buffers, start: int, end: int, c: DecoderConfig) -> Attend:
-    """Attention of the tokens at positions start … end - 1 over static `buffers`."""
+    """Attention of the tokens at positions start … end - 1 over static `caches`."""
     # Which keys each token sees depends on the layer's window only: one mask for each window.
     masks = {w: chunk_mask(start, end, w, c.sinks, caches[0][0].device) for w in windows(c)}
 

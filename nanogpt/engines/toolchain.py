@@ -30,9 +30,6 @@ from ..files import atomic_path, path_in
 # would switch off denormal numbers for the whole process, torch included.
 MATH = "-fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffinite-math-only"
 
-# How to decode what the system and the compiler say, in any locale.
-READABLE = {"encoding": "utf-8", "errors": "replace"}
-
 
 class CannotBuild(RuntimeError):
     """This machine cannot build an engine. The message says why, in one line."""
@@ -73,13 +70,6 @@ def machine() -> dict:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "flags": flags or platform.processor(),
     }
-
-
-def l2_bytes() -> int:
-    """The size of a core's L2 cache, where Linux tells it; else 1 MiB."""
-    path = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")  # as in "2048K"
-    size = path.read_text("utf-8").strip() if path.exists() else ""
-    return int(size[:-1]) * 1024 if size[:-1].isdigit() and size.endswith("K") else 2**20
 
 
 def source_text(source: Path) -> str:

@@ -1,4 +1,8 @@
-"""Tensors in files: what their headers say, and how to read one. Nothing is ever unpickled."""
+"""Tensors in files: what their headers say, and how to read one.
+
+No code in a file runs: a PyTorch file is unpickled with weights_only=True, all others are not
+pickles.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Blanks: functions that the learner fills in, and a judge that runs them and names a mistake.
 
 A blank is a code cell tagged "blank". The cell after it, folded, calls `judge`, or `kept` of
-notebook.mine. A hint and the solution follow in the text. A run without a reader fills in the
+series.mine. A hint and the solution follow in the text. A run without a reader fills in the
 solution: series.nbfile.
 """
 

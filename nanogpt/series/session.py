@@ -273,7 +273,7 @@ def open_run(
 ) -> Run:
     """Check a notebook's parameters, load the corpus, and print the settings.
 
-    `mine` says whose code runs where the reader wrote some, as notebook.mine.choose takes it.
+    `mine` says whose code runs where the reader wrote some, as series.mine.choose takes it.
     Files go to the folder that NANOGPT_OUT names, else to outputs/run/PROFILE-lab: apart from those
     of `python -m nanogpt run`, whose list does not name them. Raises ValueError for an unknown
     profile or `mine`, or an unusable seed, CorpusError for a corpus that cannot be used, and

@@ -116,7 +116,8 @@ class NativeBackend:
         """Read the scheduled tokens, and decode. -> the tokens of each, as many as its steps.
 
         Where steps is 0 no token is drawn. `logits` then holds the rows that the first step wanted,
-        and one for each later token, step by step. Nothing of a sequence changes here.
+        and one for each later token, step by step. The tokens and counts of a `Sequence`
+        stay as they are; the tokens of its NativeSequence, its noise and the cache are written.
         """
         facts = []
         longest = 0

@@ -95,10 +95,13 @@ class TrainConfig:
         """The number of the stage of `step` (from 0): len(stages) once windows are whole."""
         return sum(step >= share * self.steps for share, _ in self.stages)
 
+    def stage_begins(self) -> list[int]:
+        """The first step of each stage, and last that of whole windows."""
+        return [0, *(ceil(share * self.steps) for share, _ in self.stages)]
+
     def stage_begin(self, step: int) -> int:
         """The first step of the stage to which `step` belongs."""
-        stage = self.stage(step)
-        return ceil(self.stages[stage - 1][0] * self.steps) if stage else 0
+        return self.stage_begins()[self.stage(step)]
 
     def window(self, step: int, block_size: int) -> tuple[int, int]:
         """Block and batch of `step`, for a model of this block_size: characters and windows.

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import torch
@@ -14,12 +13,10 @@ from torch.overrides import TorchFunctionMode
 
 from ..data import Epochs, random_batch, send, windows
 from ..device import Device
+from ..fitting import EVAL_BATCH, EVAL_SEED
 from ..model import LanguageModel, replica
 from .optimizers import make_optimizers
 from .recipes import TrainConfig
-
-EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed
-BATCH = 16  # windows of a batch of them
 
 Batches = list[tuple[Tensor, Tensor]]  # windows and their targets, 2 × (B, T) each
 
@@ -159,8 +156,7 @@ class Trainer:
         config = self.config
         limit = self.model.config.block_size
         pieces = config.accumulate * self.size
-        begins = [0, *(ceil(share * config.steps) for share, _ in config.stages)]
-        for block, n in map(self.window, begins):
+        for block, n in map(self.window, config.stage_begins()):
             if block > limit:
                 raise ValueError(f"a stage has block {block}, the model {limit}: shorten the stage")
             if n % pieces:
@@ -209,9 +205,9 @@ def mean_loss(model: LanguageModel, batches: Batches) -> Tensor:
 
 
 def fixed_batches(data: Tensor, block_size: int, n: int, device: torch.device) -> Batches:
-    """n pairs (BATCH, block_size) of windows at places drawn from a seed of their own."""
+    """n pairs (EVAL_BATCH, block_size) of windows at places drawn from a seed of their own."""
     generator = torch.Generator().manual_seed(EVAL_SEED)
-    drawn = [random_batch(data, block_size, BATCH, generator) for _ in range(n)]
+    drawn = [random_batch(data, block_size, EVAL_BATCH, generator) for _ in range(n)]
     return [(send(x, device), send(y, device)) for x, y in drawn]
 
 
@@ -223,5 +219,5 @@ def full_loss(model: LanguageModel, data: Tensor, every: int = 1) -> float:
     T = model.config.block_size
     device = model.device
     starts = torch.arange(0, len(data) - T, T * every)
-    pairs = (windows(data, some, T) for some in starts.split(BATCH))
+    pairs = (windows(data, some, T) for some in starts.split(EVAL_BATCH))
     return float(mean_loss(model, [(send(x, device), send(y, device)) for x, y in pairs]))

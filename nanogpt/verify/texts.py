@@ -12,7 +12,6 @@ from torch import Tensor
 LENGTH = 40  # tokens of a short text; more where a window asks for it
 MIDDLE = 150  # tokens of a text between both
 LONG = 330  # tokens of a long one: past 256, and some more
-SPARE = 8  # tokens of drafts, for which a short text leaves room
 USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buffers end
 FARTHEST = 1024  # edges beyond are left only where `length` asks for it
 NAMES = (

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import asdict, fields, replace
 
 import pytest
@@ -23,6 +24,7 @@ from nanogpt.decoder.config import (
     lecture_config,
 )
 from nanogpt.decoder.model import Decoder
+from nanogpt.engines.decoder_library import SOURCE
 
 NAMES = [field.name for field in fields(DecoderConfig)]
 every_decoder = pytest.mark.parametrize("row", DECODERS)
@@ -290,3 +292,12 @@ def test_a_config_comes_back_from_json(row):
     text = json.dumps(config_to_json(config))
     assert config_from_json(json.loads(text)) == config
     assert config_to_json(config) == asdict(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "suffix"), [("NormKind", Norm, "_NORM"), ("Activation", Activation, "")]
+)
+def test_choices_are_in_the_order_of_the_native_enum(name, choice, suffix):
+    text = SOURCE.with_name("kernels.h").read_text(encoding="utf-8")
+    members = re.search(rf"enum {name} {{([^}}]*)}};", text)[1]
+    assert [member.strip() for member in members.split(",")] == [c.name + suffix for c in choice]

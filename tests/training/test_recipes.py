@@ -56,6 +56,7 @@ def test_the_learning_rate_rises_and_then_falls_to_nothing():
 def test_stages_begin_where_their_shares_say():
     config = TrainConfig(steps=10, batch_size=3, stages=((0.25, 4), (0.5, 8)))
     assert [config.stage(step) for step in range(10)] == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+    assert config.stage_begins() == [0, 3, 5]
     assert [config.stage_begin(step) for step in range(10)] == [0, 0, 0, 3, 3, 5, 5, 5, 5, 5]
     assert [config.window(step, 16) for step in (0, 3, 5)] == [(4, 12), (8, 6), (16, 3)]
     assert TrainConfig(steps=9, batch_size=1, stages=((0.5, 8),)).window(0, 4) == (8, 1)
