@@ -59,15 +59,13 @@ def previous_token_init(model: LanguageModel) -> None:
     it can be unlearned: these are ordinary weights.
 
     It takes embeddings, queries and keys together, so a model stays as it is if one of them is
-    frozen, or if its embeddings are the head too.
+    frozen.
     """
     if model.config.head_size < 2:
         return  # an angle needs two numbers
     tokens = model.token_embedding_table.weight
     attention = model.blocks[0].sa.parameters()
     tables = [t.weight for t in (model.position_embedding_table,) if t is not None]
-    if tokens is model.lm_head.weight:
-        return
     if not all(weight.requires_grad for weight in (tokens, *tables, *attention)):
         return
     if isinstance(model, Decoder) and model.config.rotary:

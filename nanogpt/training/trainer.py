@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..config import ParameterError
 from ..data import Epochs, random_batch, send, windows
 from ..device import Device
 from ..fitting import EVAL_BATCH, EVAL_SEED
@@ -160,9 +161,10 @@ class Trainer:
             if block > limit:
                 raise ValueError(f"a stage has block {block}, the model {limit}: shorten the stage")
             if n % pieces:
-                raise ValueError(
+                raise ParameterError(
                     f"batch_size={config.batch_size} is {n} windows of block {block}, "
-                    f"not a multiple of {pieces} parts: choose another"
+                    f"not a multiple of {pieces} parts: choose another",
+                    "batch_size",
                 )
             torch.empty(4, n, block)  # fails here, before the first step, if no memory holds it
 

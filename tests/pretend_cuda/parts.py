@@ -238,6 +238,7 @@ def _about(machine) -> dict:
         "get_device_name": lambda *_: machine.name,
         "get_device_properties": lambda *_: SimpleNamespace(**facts),
         "get_device_capability": lambda *_: (major, 0),
+        "mem_get_info": lambda *_: (8 << 30, 16 << 30),  # bytes: free, of all
         "is_bf16_supported": lambda including_emulation=True: including_emulation or machine.bf16,
     }
 

@@ -409,9 +409,11 @@ def test_the_second_ctrl_c_is_raised_and_the_handler_put_back():
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_a_signal_that_ends_the_process_waits_for_the_state_and_others_are_left_alone(
-    name, monkeypatch
+    name, monkeypatch, request
 ):
     number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup it is ignored
+    request.addfinalizer(lambda: signal.signal(number, before))
     ended = []
     with deferred_interrupt() as asked:
         os.kill(os.getpid(), number)
