@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import SIZES
+from ..config import SIZES, ParameterError
 from ..training.recipes import TrainConfig, recipe_for
 
 
@@ -90,7 +90,9 @@ def get_profile(name: str, *, cuda: bool = False) -> Profile:
     if name == "auto":
         name = "gpu" if cuda else "laptop"
     if name not in PROFILES:
-        raise ValueError(f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}")
+        raise ParameterError(
+            f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}", "profile"
+        )
     return PROFILES[name]
 
 
