@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..data import CharTokenizer
 from ..decoder.config import Activation, DecoderConfig, Norm, Positions
 from ..decoder.model import Decoder
-from ..pretrained.families import LLAMA_NAMES
+from ..export.pretrained import family_form
 from ..pretrained.fetch import SMOLLM2
 from ..pretrained.load import AnyTokenizer, load_pretrained
 from ..pretrained.needs import PretrainedError
@@ -38,11 +37,6 @@ SMALL = DecoderConfig(
     ffn_bias=False,
     head_bias=False,
     tied=True,
-)
-# The fields that all models of the family share; rope_scaling is left out here.
-LLAMA = (
-    *("positions", "rope_scaling", "norm", "norm_weights", "embed_norm", "qk_norm", "activation"),
-    *("gated", "qkv_bias", "proj_bias", "ffn_bias", "head_bias", "window", "logit_softcap"),
 )
 
 
@@ -99,57 +93,20 @@ def _stand_in(reason: str) -> RealModel:
 
 
 def to_transformers(model: Decoder) -> Any:
-    """The same weights in transformers' LlamaForCausalLM, which computes with its own code.
+    """The same weights in transformers' model of that family, which computes with its own code.
 
-    Raises ValueError for a model that is no Llama, and ModuleNotFoundError without transformers.
+    Raises ExportError for a shape that no family has, and ModuleNotFoundError without transformers.
     """
-    for name in LLAMA:
-        if getattr(model.config, name) != getattr(SMALL, name):
-            raise ValueError(
-                f"transformers' Llama has {name}={getattr(SMALL, name)}, and this model has "
-                f"{getattr(model.config, name)}: choose a model of that family"
-            )
     with warnings.catch_warnings():  # one asks for widgets, for bars that no page shows
         warnings.simplefilter("ignore")
         import transformers
 
-    c = model.config
-    config = transformers.LlamaConfig(
-        vocab_size=c.vocab_size,
-        hidden_size=c.n_embd,
-        intermediate_size=c.hidden,
-        num_hidden_layers=c.n_layer,
-        num_attention_heads=c.n_head,
-        num_key_value_heads=c.kv_heads,
-        head_dim=c.head_size,
-        rms_norm_eps=c.norm_eps,
-        max_position_embeddings=c.block_size,
-        rope_parameters={"rope_type": "default", "rope_theta": c.rope_base},
-        tie_word_embeddings=c.tied,
-        bos_token_id=None,
-        eos_token_id=None,
+    fields, tensors = family_form(model)
+    theirs = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**fields)
     )
-    theirs = transformers.LlamaForCausalLM(config)
-    theirs.load_state_dict(_named_for_transformers(model), assign=True)
+    if model.config.tied:  # the one tensor is in both places
+        tensors["lm_head.weight"] = model.lm_head.weight.detach()
+    theirs.load_state_dict(tensors, assign=True)
     theirs.tie_weights()
     return theirs.float().eval()
-
-
-def _named_for_transformers(model: Decoder) -> dict[str, Tensor]:
-    """The weights of a Llama under transformers' names; what is stacked here is several there."""
-    c = model.config
-    sizes = {
-        "qkv": [c.n_head * c.head_size, c.kv_heads * c.head_size, c.kv_heads * c.head_size],
-        "up": [c.hidden, c.hidden],
-    }
-    state = model.state_dict()
-    named = {}
-    for ours, theirs in LLAMA_NAMES.modules.items():
-        for i in range(c.n_layer if "{i}" in ours else 1):
-            weight = state.get(f"{ours.format(i=i)}.weight")
-            if weight is None:  # a part that this family does not have
-                continue
-            parts = weight.split(sizes.get(ours.rpartition(".")[2], [len(weight)]))
-            for name, part in zip(theirs, parts, strict=True):
-                named[f"{name.format(i=i)}.weight"] = part
-    return named

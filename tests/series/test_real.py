@@ -67,8 +67,8 @@ def test_its_weights_are_found_by_transformers_under_their_names():
         assert not torch.allclose(theirs(prompt).logits, expected, atol=1e-4)
 
 
-def test_a_model_of_another_family_is_refused_by_its_field():
-    with pytest.raises(ValueError, match="positions=rotary, and this model has learned"):
+def test_a_shape_that_no_family_has_is_refused_by_name():
+    with pytest.raises(ValueError, match="none of the families llama, .* computes this shape"):
         to_transformers(Decoder(DecoderConfig(vocab_size=9, n_layer=1, n_embd=8)))
 
 
