@@ -55,7 +55,7 @@ def gain_by_length(
 ) -> list[GainRow]:
     """What a DynamicCache gains for each number of new tokens, after a prompt of one token.
 
-    Up to `run_to` new tokens the whole text is written, with and without the cache, interleaved. Beyond
+    Up to `run_to` new tokens the whole text is written, with and without it, interleaved. Beyond
     it, whole runs without a cache take minutes: single steps are timed at `run_to` and at each
     length after it, the times of the steps between two of them are interpolated, and all are added.
     For a convex time, as this is, that is a little too long. Raises ValueError for lengths that do
@@ -98,7 +98,7 @@ def gain_by_length(
 
 @torch.inference_mode()
 def steps_at(model: Decoder, length: int, repeats: int) -> Steps:
-    """Time the step that ends at `length` tokens, without a cache and with a full one, interleaved."""
+    """Time the step that ends at `length` tokens, without a cache and with one, interleaved."""
     vocab_size = model.config.vocab_size
     text = (torch.arange(length, device=model.device) * 7919 % vocab_size)[None]  # (1, length)
     pos = torch.arange(length, device=model.device)

@@ -1,6 +1,6 @@
 """The ladder of a pretrained model: the first token of a prompt, and the tokens behind it.
 
-Every engine decodes the same prompt greedily, interleaved, beside other programs. Caches are as long
+Engines decode the same prompt greedily, interleaved with other programs. Caches are as long
 as the run needs. A model of a large vocabulary and a long context makes the two parts very
 different: the first token computes (a prefill of all tokens of the prompt), the others read (all
 weights for each token).
