@@ -10,7 +10,12 @@ from ..console import first_line
 from .parameters import Refused, show
 from .texts import Tokenizer, template_of
 
-ROLES = ("system", "user", "assistant")
+ROLES = {
+    "system": "system",
+    "developer": "system",  # what newer clients of OpenAI call it; templates do not know the name
+    "user": "user",
+    "assistant": "assistant",
+}
 
 
 def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
@@ -50,7 +55,7 @@ def _read_message(message: Any, where: str) -> dict[str, str]:
             400, f"{where}={show(message)}: must be an object with role and content", where
         )
     role = message.get("role")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise Refused(
             400, f"{where}.role={show(role)}: must be {', '.join(ROLES)}", f"{where}.role"
         )
@@ -62,7 +67,7 @@ def _read_message(message: Any, where: str) -> dict[str, str]:
                 f"{where}.{shown}={show(value)}: not implemented; leave it out",
                 f"{where}.{shown}",
             )
-    return {"role": role, "content": _text_of(message.get("content"), f"{where}.content")}
+    return {"role": ROLES[role], "content": _text_of(message.get("content"), f"{where}.content")}
 
 
 def _text_of(content: Any, where: str) -> str:

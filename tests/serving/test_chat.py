@@ -358,6 +358,11 @@ def test_messages_are_read_by_the_models_template(url):
     several += [{"role": "assistant", "content": "Hi", "refusal": None, "tool_calls": []}, *HELLO]
     n = len(tokenizer().chat([{k: m[k] for k in ("role", "content")} for m in several]))
     assert chat(url, several, seed=1, max_tokens=3)["usage"]["prompt_tokens"] == n
+    newer = [{"role": "developer", "content": "Be brief."}, *several[1:]]
+    assert (
+        chat(url, newer, seed=1, max_tokens=3)["choices"]
+        == (chat(url, several, seed=1, max_tokens=3)["choices"])
+    )
     parts = [{"type": "text", "text": "Hello,"}, {"type": "text", "text": "fox"}]
     joined = [{"role": "user", "content": "Hello,\nfox"}]
     in_parts = chat(url, [{"role": "user", "content": parts}], seed=1, max_tokens=3)
@@ -384,7 +389,11 @@ BAD = [
     ({"messages": {"role": "user", "content": "a"}}, "messages", "pass a list"),
     ({"messages": ["Hello"]}, "messages[0]", "must be an object"),
     ({"messages": [None]}, "messages[0]", "must be an object"),
-    ({"messages": [{"content": "a"}]}, "messages[0].role", "role=null: must be system, user"),
+    (
+        {"messages": [{"content": "a"}]},
+        "messages[0].role",
+        "role=null: must be system, developer, user",
+    ),
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role", 'role="tool"'),
     ({"messages": [{"role": ["user"], "content": "a"}]}, "messages[0].role", "must be system"),
     ({"messages": [{"role": "a\nb", "content": "a"}]}, "messages[0].role", "must be system"),
