@@ -247,7 +247,8 @@ def random_batch(
 def send(x: Tensor, device: torch.device) -> Tensor:
     """The tensor on that device; from the CPU to a GPU without waiting for the queue."""
     if device.type == "cuda" and x.is_cpu:
-        return x.pin_memory().to(device, non_blocking=True)
+        # Pinned memory has a place for each element: an expanded tensor is written out first.
+        return x.contiguous().pin_memory().to(device, non_blocking=True)
     return x.to(device)
 
 

@@ -5,6 +5,7 @@ The process that only hands tests to others does without: importing torch takes 
 
 import gc
 import importlib
+import os
 from collections import Counter
 
 import pytest
@@ -19,6 +20,9 @@ def __getattr__(name: str):
 
 
 def pytest_configure(config):
+    # The tests are of the CPU wherever they run, but for those that `-m gpu` asks for.
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if config.getoption("dist", "no") == "no" or config.option.collectonly:
         config.pluginmanager.import_plugin("shared_fixtures")
 

@@ -50,6 +50,7 @@ BEYOND = {
     "the keeper's": {**MODERN, "n_kv_head": 1, "window": 6, "sinks": 2},
     "all at once": COMBINED["all at once"] | {"full_every": 2},
     "GPT-2's": COMBINED["GPT-2"],
+    "grouped": {"n_head": 4, "n_kv_head": 2},
 }
 RECIPE = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, warmup=3)
 

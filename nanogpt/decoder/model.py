@@ -95,7 +95,7 @@ class CausalSelfAttention(nn.Module):
             return attend(q, k, v, None, dropout)
         # The queries of a group become more queries of one head, so no key is copied for them.
         rows = q.reshape(B, H // group, group * T, hs)
-        return attend(rows, k, v, torch.cat([mask] * group, dim=-2), dropout).view(B, H, T, hs)
+        return attend(rows, k, v, torch.cat([mask] * group, dim=-2), dropout).reshape(B, H, T, hs)
 
 
 class FeedForward(nn.Module):

@@ -489,7 +489,7 @@ NO_SUMS = set(
     _unique2 _weight_norm_interface alias_copy amax amin aminmax any all argmax argmin argsort
     as_strided_copy bernoulli cat clone constant_pad_nd contiguous cummax cummin cumprod cumsum
     embedding embedding_renorm empty_like equal expand_copy exponential flip full_like gather
-    index index_copy index_fill index_select is_nonzero is_same_size isin kthvalue
+    index index_copy index_fill index_select is_nonzero is_pinned is_same_size isin kthvalue
     lift_fresh lift_fresh_copy logcumsumexp masked_scatter masked_select max median min mode
     multinomial nan_to_num native_dropout native_layer_norm new_empty new_empty_strided new_full
     new_ones new_zeros nll_loss_forward nonzero normal ones_like permute_copy put rand_like
@@ -518,6 +518,8 @@ def find_rule(func) -> Callable:
     special = func._overloadname.split("_")[-1] in ("mode", "reduce", "decimals")
     if name in NO_SUMS | ROUNDED_ONCE and not special:
         return as_usual
-    if torch.Tag.pointwise in func.tags:
+    # Some releases of torch mark elu as pointwise, and not elu_.
+    plain = getattr(getattr(torch.ops.aten, name, None), func._overloadname, func)
+    if torch.Tag.pointwise in {*func.tags, *plain.tags}:
         return whole_registers
     return refused

@@ -76,8 +76,6 @@ GPU = replace(
     size="lecture",
     train=_fast("lecture", steps=1000, batch_size=64, eval_every=100, eval_batches=8),
     batches=(1, 8, 64),
-    threads=None,
-    train_threads=None,
 )
 PROFILES = {profile.name: profile for profile in (SMOKE, LAPTOP, FULL, GPU)}
 

@@ -93,4 +93,4 @@ def test_on_a_gpu_the_engines_of_the_cpu_give_way(kind, forgetful):
     prompt = prompt_of(5).cuda()
     got, messages = heard(lambda: complete(model, prompt, 9, engine=kind, generator=seeded(1)))
     assert torch.equal(got, uncached(model, prompt, 9))
-    assert "not float32 on cuda" in messages[0][0]
+    assert "computes float32 on the CPU" in messages[0][0]

