@@ -49,7 +49,8 @@ class exact(TorchFunctionMode):
     An operation that adds up in an order that it does not know, such as a convolution, raises
     ValueError, and so do compiled modules and compiled and native engines. Gradients are computed
     as usual. As with torch.no_grad(), the place of the work counts: in this thread, and for a
-    generator, where it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
+    generator, where it is read. Slower: notebook 12 measures by how much. On a GPU slower still,
+    because each term of a product is an operation of its own there.
     """
 
     def __init__(self, model):
@@ -158,6 +159,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def multiplied(a: Tensor, columns: Tensor) -> Tensor:
     """Rows times columns that are filled.  (Z, R, K), (Z, n, k) -> (Z, R, n)"""
+    if not a.is_cpu:
+        return multiplied_by_terms(a, columns)
     Z, R, _ = a.shape
     n, k = columns.shape[1:]
     n_pieces = k // PIECE
@@ -189,6 +192,24 @@ def multiplied(a: Tensor, columns: Tensor) -> Tensor:
                 torch.bmm(x[:, r : r + 1], w, out=sums[i, :, r : r + 1])
     # 2. the sum of the pieces
     return add_in_pairs(sums)
+
+
+def multiplied_by_terms(a: Tensor, columns: Tensor) -> Tensor:
+    """As `multiplied`, with nothing but single products and sums.  (Z, R, K), (Z, n, k) -> (Z, R, n)
+
+    IEEE 754 fixes each of them. On a GPU a matrix product of (1, 64) @ (64, N) has no fixed order:
+    cuBLAS picks its kernel by the number of matrices, too.
+    """
+    Z, R, K = a.shape
+    n, k = columns.shape[1:]
+    size = 1 << (k - 1).bit_length()
+    most = max(1, AT_ONCE // (size * max(Z, 1) * n))
+    if most < R:
+        parts = a.split(most, dim=1)
+        return torch.cat([multiplied_by_terms(part, columns) for part in parts], dim=1)
+    rows = F.pad(a, (0, k - K))
+    terms = rows[:, :, None] * columns[:, None]  # (Z, R, n, k)
+    return add_in_pairs(F.pad(terms, (0, size - k)).movedim(-1, 0))
 
 
 def filled(x: Tensor, multiple: int) -> Tensor:

@@ -19,6 +19,7 @@ from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.caches.paged import PagedCache
 from nanogpt.config import GPTConfig
 from nanogpt.decoder.pack import pack_heads
+from nanogpt.engines import exact as exact_module
 from nanogpt.engines.eager import Flat, PerHead, Static
 from nanogpt.engines.exact import exact, in_exact_mode
 from nanogpt.engines.generation import complete
@@ -223,6 +224,15 @@ FORMS_OF_MODELS = {
     "a window": {"window": 6, "sinks": 1},
     "gates": {"activation": "silu", "gated": True, "norm": "rms", **ROPE},
 }
+
+
+@pytest.fixture(params=["a CPU's", "a GPU's"])
+def product(request, monkeypatch):
+    """How products are computed; a GPU's way is right on a CPU, too."""
+    if request.param == "a GPU's":
+        monkeypatch.setattr(exact_module, "multiplied", exact_module.multiplied_by_terms)
+
+
 CHUNKS = [1, 7, [5, 1, 1, 16, 1], BLOCK]
 
 
@@ -247,7 +257,7 @@ def test_a_head_of_the_reader_gives_the_same_bits(written):
 
 
 @pytest.mark.parametrize("form", FORMS_OF_MODELS)
-def test_every_form_of_the_model_gives_the_same_bits(form):
+def test_every_form_of_the_model_gives_the_same_bits(form, product):
     sizes = {"vocab_size": 31, "block_size": BLOCK, "n_layer": 2, "n_head": 4, "n_embd": 40}
     check_bits(model_of(seeded(3), **sizes, **FORMS_OF_MODELS[form]).eval(), texts(2))
 
@@ -280,7 +290,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
-def test_a_layer_computes_a_row_as_if_it_were_alone(layer, dtype):
+def test_a_layer_computes_a_row_as_if_it_were_alone(layer, dtype, product):
     """Of odd width, so that rows begin anywhere in a register."""
     f = LAYERS[layer]
     f = copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
@@ -296,7 +306,7 @@ def test_a_layer_computes_a_row_as_if_it_were_alone(layer, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
-def test_zeros_at_the_end_change_no_sum(dtype):
+def test_zeros_at_the_end_change_no_sum(dtype, product):
     """Attention over more keys, of which the last are hidden."""
     a, b = torch.randn(2, 3, 5, 150, generator=seeded(1)).to(dtype)
     with exact(tiny_model()):
