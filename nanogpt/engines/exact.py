@@ -195,7 +195,7 @@ def multiplied(a: Tensor, columns: Tensor) -> Tensor:
 
 
 def multiplied_by_terms(a: Tensor, columns: Tensor) -> Tensor:
-    """As `multiplied`, with nothing but single products and sums.  (Z, R, K), (Z, n, k) -> (Z, R, n)
+    """As `multiplied`, by single products and sums.  (Z, R, K), (Z, n, k) -> (Z, R, n)
 
     IEEE 754 fixes each of them. On a GPU a matrix product of (1, 64) @ (64, N) has no fixed order:
     cuBLAS picks its kernel by the number of matrices, too.

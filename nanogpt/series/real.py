@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,15 +19,15 @@ from ..pretrained.needs import PretrainedError
 
 # Its letters are those of English prompts: the stand-in reads what the real model reads.
 LETTERS = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
-# The architecture of SmolLM2-135M: grouped keys, gates, RMSNorm, rotations, a tied head.
-SMALL = DecoderConfig(
-    vocab_size=len(LETTERS),
+# The shape of SmolLM2-135M: grouped keys, gates, RMSNorm, rotations, a tied head.
+SMOLLM2_SHAPE = DecoderConfig(
+    vocab_size=49_152,
     block_size=8192,
-    n_layer=3,
-    n_head=6,
-    n_kv_head=2,
-    n_embd=48,
-    ffn_dim=128,
+    n_layer=30,
+    n_head=9,
+    n_kv_head=3,
+    n_embd=576,
+    ffn_dim=1536,
     positions=Positions.ROTARY,
     rope_base=100_000.0,
     norm=Norm.RMS,
@@ -37,6 +37,16 @@ SMALL = DecoderConfig(
     ffn_bias=False,
     head_bias=False,
     tied=True,
+)
+# The same architecture, small.
+SMALL = replace(
+    SMOLLM2_SHAPE,
+    vocab_size=len(LETTERS),
+    n_layer=3,
+    n_head=6,
+    n_kv_head=2,
+    n_embd=48,
+    ffn_dim=128,
 )
 
 

@@ -9,6 +9,7 @@ live.html the model itself runs, its weights inside.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Collection
 from functools import partial
@@ -91,6 +92,7 @@ def render(folder: Path, home: Path | None = None) -> Path:
         practice=PRACTICE,
         more=more,
         above=above,
+        gain=gain_in_real_model(folder),
     )
     rows = []
     for page in pages:
@@ -101,6 +103,25 @@ def render(folder: Path, home: Path | None = None) -> Path:
     for name, text in texts.items():
         write_whole(html / name, text.encode())
     return html / "index.html"
+
+
+def gain_in_real_model(folder: Path) -> str:
+    """What notebook 13 of that run measured with the real model, in a sentence; "" without it."""
+    try:
+        results = json.loads((folder / "json" / "13.json").read_text(encoding="utf-8"))["results"]
+        rows = list(results["gain"].values())[-1]  # the curves end with the model of the page
+        name = results["model"].partition(":")[0]
+        first, last = rows[0], rows[-1]
+        lengths = f"{first['n_new']} new tokens", f"{last['n_new']}"
+        gains = [f"{row['gain']['median']:.1f}" for row in (first, last)]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    if not results.get("real"):
+        return ""
+    return (
+        f"In {name}, a language model of other people, the cache makes a text of {lengths[0]} "
+        f"{gains[0]} times as fast, and one of {lengths[1]} tokens {gains[1]} times."
+    )
 
 
 def _about(

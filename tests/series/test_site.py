@@ -194,6 +194,34 @@ def test_a_link_to_a_page_leads_there_from_every_copy_of_a_notebook():
     assert pages.render(away) == '<p><a href="https://example.com/x.ipynb">one</a>, two</p>\n'
 
 
+GAIN = [{"n_new": 16, "gain": {"median": 1.74}}, {"n_new": 512, "gain": {"median": 9.24}}]
+REAL = {"real": True, "model": "A-Model: 9 parameters", "gain": {"small": GAIN[:1], "own": GAIN}}
+SAID = (
+    "In A-Model, a language model of other people, the cache makes a text of 16 new tokens 1.7 "
+    "times as fast, and one of 512 tokens 9.2 times."
+)
+
+
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [
+        (REAL, SAID),
+        (REAL | {"real": False}, ""),
+        (REAL | {"gain": {}}, ""),
+        (REAL | {"gain": {"own": [{}]}}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+    ids=str,
+)
+def test_the_index_says_what_the_cache_gains_in_a_real_model(results, said, tmp_path):
+    if results is not None:
+        (tmp_path / "json").mkdir()
+        text = json.dumps({"results": results})
+        (tmp_path / "json" / "13.json").write_text(text, encoding="utf-8")
+    assert site.gain_in_real_model(tmp_path) == said
+
+
 def test_the_index_can_be_searched_by_section(html):
     rows = json.loads(Page.read(html / "index.html").scripts[0])
     assert rows[1][:4] == ["00_one", "00 · One <of> two", "a-part", "A part"]
