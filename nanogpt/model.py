@@ -171,12 +171,20 @@ class LanguageModel(nn.Module):
         return pos
 
 
+@torch.no_grad()
+def draw_weights(weight: Tensor, generator: torch.Generator) -> None:
+    """Fill a weight from normal(0, 0.02), as the lecture does."""
+    # Drawn where the generator is, so that one seed means the same weights on every device.
+    drawn = torch.empty(weight.shape, dtype=weight.dtype, device=generator.device)
+    weight.copy_(nn.init.normal_(drawn, std=0.02, generator=generator))
+
+
 class GPT(LanguageModel):
     """The lecture's language model: characters in, logits for the next character out.
 
     `head` is the class of the attention heads, so a notebook can bring its own. Weights are drawn
-    as in the lecture, normal(0, 0.02) and biases 0, from the CPU `generator` (seed 1337 if None):
-    the global random state is neither read nor changed.
+    as in the lecture, normal(0, 0.02) and biases 0, from `generator` (on the CPU with seed 1337 if
+    None): the global random state is neither read nor changed.
     """
 
     def __init__(self, config: GPTConfig, head=Head, generator: torch.Generator | None = None):
@@ -201,7 +209,7 @@ class GPT(LanguageModel):
         # In the order in which the modules were made: one seed always means the same weights.
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02, generator=generator)
+                draw_weights(module.weight, generator)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 

@@ -24,6 +24,7 @@ from nanogpt.caches.int8 import Int8Cache
 from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
 from nanogpt.comparison import compare
+from nanogpt.config import GPTConfig
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import Decoder
@@ -34,6 +35,7 @@ from nanogpt.engines.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached
 from nanogpt.engines.exact import exact
 from nanogpt.engines.native import Native
+from nanogpt.model import GPT
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.timing import summary
 from nanogpt.training.loop import train
@@ -252,3 +254,14 @@ def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch)
     entries = [training.Entry(name, name, None, shape, train) for name in ("lecture", "sprint")]
     runs = train_interleaved(entries, corpus, seed=1, device=device)
     assert [run["name"] for run in runs] == ["lecture", "sprint"]
+
+
+@pytest.mark.parametrize("build", [GPT, Decoder])
+def test_a_model_made_there_has_the_weights_of_the_cpu(gpu, build):
+    """`with torch.device("cuda"):` is how many people make a model on a GPU."""
+    config = (GPTConfig if build is GPT else DecoderConfig)(**SIZES)
+    here = build(config, generator=seeded(3))
+    with torch.device("cuda"):
+        there = build(config, generator=seeded(3))
+    assert there.lm_head.weight.is_cuda
+    assert torch.equal(weights(there).cpu(), weights(here))

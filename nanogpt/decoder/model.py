@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import check_int, check_type
-from ..model import LanguageModel
+from ..model import LanguageModel, draw_weights
 from .config import DecoderConfig
 from .layers import RMSNorm, activate, attend, build_norm, rotate, visible
 
@@ -150,7 +150,7 @@ class Decoder(LanguageModel):
     """A language model of any `DecoderConfig`: tokens in, logits for the next token out.
 
     `attention` is the class of its attention layers, so a notebook can bring its own. Weights are
-    drawn as in the lecture, normal(0, 0.02) and biases 0, from the CPU `generator` (seed 1337 if
+    drawn as in the lecture, normal(0, 0.02) and biases 0, from `generator` (on the CPU, seed 1337 if
     None): the global random state is neither read nor changed.
     """
 
@@ -224,11 +224,11 @@ class Decoder(LanguageModel):
                 nn.init.zeros_(module.bias)
             if name.endswith(".qkv") and len(module.weight) == self.config.qkv_rows:
                 for rows in self._rows_by_head(module.weight):
-                    nn.init.normal_(rows, std=0.02, generator=generator)
+                    draw_weights(rows, generator)
             elif name == "lm_head" and self.config.tied:
                 continue
             elif isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02, generator=generator)
+                draw_weights(module.weight, generator)
 
     def _rows_by_head(self, qkv: Tensor) -> list[Tensor]:
         """Views of the rows of each head: its key, its query, its value.  -> each (hs, C)"""
