@@ -290,3 +290,35 @@ def write_gguf_tokenizer(writer, pre: str) -> None:
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT)
+
+
+# ------------------------------------------------------------------ SentencePiece
+
+N_BYTES = 256
+
+
+@functools.cache
+def their_pieces() -> tuple[tuple[str, float, int], ...]:
+    """A vocabulary as Llama 2 has it: text, score and kind of V tokens.
+
+    The first are <unk>, <s> and </s>, then one for each byte, the merged pieces and the letters.
+    """
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=V - 3 - N_BYTES, show_progress=False)
+    made.train_from_iterator([f" {TEXT}".replace(" ", "▁").replace("\n", "")], trainer)
+    vocabulary = sorted(made.get_vocab(), key=made.get_vocab().get)
+    merged = [text for text in vocabulary if len(text) > 1]
+    letters = [text for text in vocabulary if len(text) == 1]
+    rows = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
+    rows += [(f"<0x{i:02X}>", 0.0, 6) for i in range(N_BYTES)]
+    rows += [(text, float(-i), 1) for i, text in enumerate(merged + letters)]
+    return tuple(rows)
+
+
+def spm_metadata(rows=None, **changes) -> dict:
+    """The metadata of a GGUF file with these tokens; a change to ... removes a field."""
+    texts, scores, kinds = (list(column) for column in zip(*(rows or their_pieces()), strict=True))
+    fields = {"model": "llama", "pre": "default", "tokens": texts, "scores": scores}
+    fields |= {"token_type": kinds, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    fields |= {"merges": ..., "add_bos_token": ..., **changes}
+    return {f"tokenizer.ggml.{name}": value for name, value in fields.items()}

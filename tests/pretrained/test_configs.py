@@ -214,9 +214,9 @@ REFUSED_GGUF = [
     ({"llama.feed_forward_length": ...}, "ffn_gate.weight has the shape"),
     ({"general.alignment": 0}, "general.alignment=0"),
     ({"general.alignment": "x"}, "general.alignment='x'"),
-    ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre='tekken'.*gpt-2, smollm, llama-bpe"),
+    ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre='tekken'.*gpt-2, smollm, starcoder"),
     ({"tokenizer.ggml.pre": ...}, "tokenizer.ggml.pre=None"),
-    ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.model='llama'"),
+    ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.model='bert', and only gpt2, llama"),
     ({"tokenizer.ggml.merges": ...}, "tokenizer.ggml.merges is missing"),
     ({"tokenizer.ggml.merges": ["ab"]}, "'ab', no pair"),
     ({"tokenizer.ggml.merges": ["ab cd"]}, "no vocabulary"),
@@ -225,7 +225,7 @@ REFUSED_GGUF = [
     (
         {"tokenizer.ggml.tokens": ["$A:x", "a", "b", "ab"], "tokenizer.ggml.merges": ["a b"]}
         | {"tokenizer.ggml.add_bos_token": True},
-        r"no text can begin with '\$A:x'",
+        r"no text can begin or end with '\$A:x'",
     ),
     (
         {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 5000},
