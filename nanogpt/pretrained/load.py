@@ -23,6 +23,7 @@ from .needs import PretrainedError
 from .stored import Tensors, contents_of_pt, read_json, tensors_of_folder, tensors_of_state
 from .tokenizer import PretrainedTokenizer, tokenizer_of_folder
 
+ADAPTER = "adapter_config.json"  # of peft
 AnyTokenizer = PretrainedTokenizer | CharTokenizer
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -101,7 +102,8 @@ def _open(path: Path) -> Opened:
         return _open_folder(path)
     if not path.is_file():
         raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
-    return _open_gguf(path) if _is_gguf(path) else _open_nanogpt(path)
+    named_gguf = path.suffix.lower() == ".gguf"
+    return _open_gguf(path) if named_gguf or _is_gguf(path) else _open_nanogpt(path)
 
 
 def _is_gguf(path: Path) -> bool:
@@ -114,6 +116,11 @@ def _is_gguf(path: Path) -> bool:
 
 def _open_folder(folder: Path) -> Opened:
     path = folder / "config.json"
+    if (folder / ADAPTER).is_file():
+        raise PretrainedError(
+            f"{folder} has {ADAPTER}: its weights are added to those of a base model; do that with "
+            f"merge_and_unload() of peft, save the model, and name its folder"
+        )
     if not path.is_file():
         raise PretrainedError(f"{folder} has no config.json: name the folder of one model")
     family, config = config_from_hf(read_json(path), str(path))

@@ -14,7 +14,7 @@ from ..config import check_type
 from ..console import first_line
 from .chat import Message, render
 from .needs import PretrainedError, needed
-from .stored import AGAIN, LARGEST_JSON, read_json
+from .stored import AGAIN, LARGEST_JSON, read_json, why_no_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -214,9 +214,8 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         with library_errors():
             return Tokenizer.from_file(str(path))
     except (OSError, ValueError) as error:
-        raise PretrainedError(
-            f"{path} is not a tokenizer ({first_line(error)}): {AGAIN}"
-        ) from error
+        reason = why_no_json(path, error)
+        raise PretrainedError(f"{path} is not a tokenizer ({reason}): {AGAIN}") from error
 
 
 @contextmanager
