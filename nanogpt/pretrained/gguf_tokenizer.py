@@ -54,6 +54,7 @@ MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # What SentencePiece uses where a file is silent.
 LLAMA_IDS = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+LONGEST_PIECE = 256  # letters; SentencePiece makes pieces of at most 16 unless told otherwise
 SPACE = "▁"  # stands for a space in SentencePiece's tokens
 
 
@@ -331,7 +332,14 @@ def _scored_pieces(given: Given) -> dict[str, float]:
             )
         columns.append(values)
     rows = zip(given.tokens, *columns, strict=True)
-    return {text: score for text, score, kind in rows if kind in (Kind.NORMAL, Kind.UNUSED)}
+    pieces = {text: score for text, score, kind in rows if kind in (Kind.NORMAL, Kind.UNUSED)}
+    longest = max(map(len, pieces), default=0)
+    if longest > LONGEST_PIECE:
+        raise PretrainedError(
+            f"{given.where}: {PREFIX}tokens has a piece of {longest:,} letters, and at most "
+            f"{LONGEST_PIECE} are read: {AGAIN}"
+        )
+    return pieces
 
 
 def _is_number(value: Any) -> bool:

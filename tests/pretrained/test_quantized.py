@@ -14,7 +14,7 @@ from pretrained_fixtures import SCALES, WIDE, V, gguf_tensors, their_model, writ
 
 from nanogpt import SamplingParams, complete, load_pretrained
 
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0", "MXFP4", *SCALES)
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0", *SCALES)
 PROMPT = torch.randint(3, V, (1, 9), generator=seeded(1))
 N_NEW = 40
 

@@ -288,6 +288,7 @@ REFUSED = [
     ({"token_type": ...}, "tokenizer.ggml.token_type is missing or not a list of 320"),
     ({"tokens": ...}, "tokenizer.ggml.tokens is missing"),
     ({"tokens": [*TOKENS[:-1], TOKENS[-2]]}, "tokenizer.ggml.tokens has 1 tokens twice"),
+    ({"tokens": [*TOKENS[:-1], "x" * 10**6]}, "a piece of 1,000,000 letters, and at most 256"),
     ({"scores": [0.0] * V}, "has the same score for several pieces, and there are no"),
     ({"precompiled_charsmap": [1, 2]}, r"precompiled_charsmap=\[1, 2\] changes the text"),
     ({"remove_extra_whitespaces": True}, "remove_extra_whitespaces=True changes the text"),
@@ -304,6 +305,31 @@ def test_what_is_not_computed_is_refused_by_name(changes, words):
     with pytest.raises(PretrainedError, match=words) as caught:
         built(**changes)
     assert "\n" not in str(caught.value)
+
+
+def test_random_damage_to_a_vocabulary_is_refused_in_one_line():
+    values = [None, True, -1, 0, 2**40, 1e300, float("nan"), "x", "", [], ["a"], ["", ""], {}]
+    switches = ["add_bos_token", "add_eos_token", "add_space_prefix", "merges"]
+    fields = ["tokens", "scores", "token_type", "bos_token_id", "eos_token_id", "unknown_token_id"]
+    columns = {"tokens": TOKENS, "scores": SCORES, "token_type": KINDS}
+    dice = random.Random(5)
+    ends = set()
+    for _ in range(300):
+        changes = {dice.choice(fields + switches): dice.choice(values)}
+        name = dice.choice(list(columns))
+        if name not in changes:
+            changed = list(columns[name])
+            changed[dice.randrange(V)] = dice.choice(values)
+            changes[name] = dice.choice([columns[name], changed])
+        try:
+            built(**changes).encode("the 中🙂 </s> a")
+        except PretrainedError as error:
+            ends.add(str(error))
+        else:
+            ends.add("built")
+    assert "built" in ends
+    assert len(ends) > 30
+    assert not [end for end in ends if "\n" in end]
 
 
 def test_merges_decide_where_the_scores_do_not(ours):
