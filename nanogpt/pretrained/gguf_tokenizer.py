@@ -52,7 +52,7 @@ CUTS = {
 }
 MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-# What SentencePiece uses where a file is silent.
+# SentencePiece's defaults for fields that a file leaves out.
 LLAMA_IDS = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LONGEST_PIECE = 256  # letters; SentencePiece makes pieces of at most 16 unless told otherwise
 SPACE = "▁"  # stands for a space in SentencePiece's tokens
@@ -165,7 +165,7 @@ def _given(metadata: dict[str, Any], where: str) -> Given:
     twice = len(tokens) - len(set(tokens))
     if twice:
         raise PretrainedError(
-            f"{where}: {PREFIX}tokens has {twice:,} tokens twice, so their numbers are not known: "
+            f"{where}: {PREFIX}tokens has {twice:,} duplicates, so a text has no unique number: "
             f"{AGAIN}"
         )
     kinds = fields.get("token_type")
@@ -260,7 +260,7 @@ def _cut_words(tokenizer: Tokenizer, cut: Cut) -> None:
 
 
 def _llama(given: Given) -> Tokenizer:
-    """The pieces of SentencePiece: of all neighbours that are a piece, the best is merged first.
+    """SentencePiece's BPE: the pair of neighbours whose piece has the best score is merged first.
 
     Characters without a token become the tokens of their bytes, if the vocabulary has those, else
     the unknown token. With add_space_prefix, as by default, there is a space before the text and
@@ -296,7 +296,7 @@ def _llama(given: Given) -> Tokenizer:
 
 
 def _merges_of_pieces(given: Given) -> list[tuple[str, str]]:
-    """All pairs of pieces that together are a piece, those of the best score first.
+    """All pairs of pieces that form a piece, the best score first.
 
     Files made from a tokenizer.json have the same score everywhere, and then the merges themselves.
     """
@@ -321,7 +321,7 @@ def _merges_of_pieces(given: Given) -> list[tuple[str, str]]:
 
 
 def _scored_pieces(given: Given) -> dict[str, float]:
-    """The scores of all tokens that letters are merged to. Raises PretrainedError."""
+    """The scores of the tokens that merges can form. Raises PretrainedError."""
     n = len(given.tokens)
     columns = []
     for name in ("scores", "token_type"):

@@ -87,7 +87,7 @@ class PretrainedTokenizer:
         text = self._decoded(numbers, special)
         if not self.has_bytes or HALF not in text:
             return text
-        # The library gives up a whole run of bytes if one of them is no character.
+        # The library drops a whole run of byte tokens if one of them is invalid UTF-8.
         pieces = Pieces(self, special)
         return "".join([*map(pieces.push, numbers), pieces.end()])
 
@@ -166,7 +166,7 @@ class Pieces:
         text = self.tokenizer._decoded([*self.shown, *self.waiting], self.special)
         if text.startswith(before):
             return before, text[len(before) :]
-        # Bytes that are no character spoil whole ones before them, which are shown already.
+        # The library drops valid characters before invalid bytes; they are shown already.
         return before, self.tokenizer._decoded(self.waiting, self.special)
 
 
