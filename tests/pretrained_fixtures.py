@@ -50,6 +50,70 @@ MODELS = {
     "qwen3": ("Qwen3Config", SHAPE | {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3, biases": ("Qwen3Config", SHAPE | {"head_dim": 8, "attention_bias": True}),
 }
+OLD_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+OLD_LLAMA3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+# A model whose rows are long enough for every quantization of GGUF.
+WIDE = "llama, wide"
+WIDE_SHAPE = SHAPE | {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1}
+# What the config.json of a model on the hub says, and the number of its parameters.
+COMMON = {"hidden_act": "silu", "rms_norm_eps": 1e-5, "use_cache": True, "torch_dtype": "bfloat16"}
+COMMON |= {"attention_dropout": 0.0, "initializer_range": 0.02, "transformers_version": "4.45.0"}
+QWEN = {
+    **COMMON,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+    "rope_theta": 1e6,
+}
+QWEN |= {"use_sliding_window": False}
+ON_THE_HUB = {
+    "SmolLM2-135M": (
+        {"model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536}
+        | {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+        | {"max_position_embeddings": 8192, "tie_word_embeddings": True, "rope_theta": 100000}
+        | {"is_llama_config": True, "rope_interleaved": False, "rope_scaling": None, **COMMON},
+        134_515_008,
+    ),
+    "TinyLlama-1.1B": (
+        {"model_type": "llama", "vocab_size": 32000, "hidden_size": 2048, **COMMON}
+        | {"intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32}
+        | {"num_key_value_heads": 4, "max_position_embeddings": 2048, "pretraining_tp": 1}
+        | {"rope_scaling": None, "tie_word_embeddings": False},
+        1_100_048_384,
+    ),
+    "Llama-3.2-1B": (
+        {"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, **COMMON}
+        | {"intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
+        | {"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072}
+        | {"rope_theta": 500000.0, "rope_scaling": OLD_LLAMA3 | {"factor": 32.0}}
+        | {"tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}
+        | {"eos_token_id": [128001, 128008, 128009]},
+        1_235_814_400,
+    ),
+    "Qwen2.5-0.5B": (
+        {"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, **QWEN}
+        | {"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}
+        | {"max_position_embeddings": 32768, "sliding_window": 32768, "max_window_layers": 24}
+        | {"use_mrope": False},
+        494_032_768,
+    ),
+    "Qwen3-0.6B": (
+        {"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, **QWEN}
+        | {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8}
+        | {"head_dim": 128, "max_position_embeddings": 40960, "sliding_window": None}
+        | {"max_window_layers": 28, "rope_scaling": None, "attention_bias": False},
+        596_049_920,
+    ),
+    "GPT-2": (
+        {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_ctx": 1024}
+        | {"n_embd": 768, "n_layer": 12, "n_head": 12, "activation_function": "gelu_new"}
+        | {"layer_norm_epsilon": 1e-5, "resid_pdrop": 0.1, "summary_type": "cls_index"}
+        | {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "summary_activation": None}
+        | {"summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_use_proj": True}
+        | {"task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}},
+        124_439_808,
+    ),
+}
 TEXT = "the quick brown fox jumps over the lazy dog, and it's 1234 o'clock\n" * 3
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT = (
@@ -76,7 +140,7 @@ TEXTS = {
 @functools.cache
 def their_model(name: str):
     """A model of transformers whose tokens depend on every one of its weights."""
-    kind, fields = MODELS[name]
+    kind, fields = ("LlamaConfig", WIDE_SHAPE) if name == WIDE else MODELS[name]
     config = getattr(transformers, kind)(**fields)
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     generator = seeded(7)
@@ -258,12 +322,34 @@ def write_gguf(
         if array.ndim == 1 or kind == "F32":
             writer.add_tensor(key, array)
         else:
-            writer.add_tensor(key, gguf.quantize(array, quantized), raw_dtype=quantized)
+            writer.add_tensor(key, quantized_rows(array, quantized), raw_dtype=quantized)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+# Where the scales of a block are, in bytes: floats of 16 bits. All else of a block may be any bits.
+# The gguf package expands these kinds and does not make them.
+SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+SCALES |= {"IQ4_NL": (0,), "IQ4_XS": (0,), "IQ2_XXS": (0,), "IQ3_S": (0,)}
+
+
+def quantized_rows(array: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """The rows in that type; blocks of random bits where the gguf package cannot quantize."""
+    if kind.name not in SCALES:
+        return gguf.quantize(array, kind)
+    per_block, n_bytes = gguf.GGML_QUANT_SIZES[kind]
+    dice = np.random.default_rng(array.size)
+    blocks = dice.integers(0, 256, (len(array), array.shape[1] // per_block, n_bytes), np.uint8)
+    size = 1.0
+    for _ in range(2):  # once to see how large the numbers are, once to make them small
+        for place in SCALES[kind.name]:
+            blocks[..., place : place + 2] = np.array([size], "<f2").view(np.uint8)
+        rows = blocks.reshape(len(array), -1)
+        size = 0.1 / gguf.dequantize(rows, kind).std()
+    return rows
 
 
 def add_value(writer, key: str, value) -> None:
@@ -290,3 +376,35 @@ def write_gguf_tokenizer(writer, pre: str) -> None:
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT)
+
+
+# ------------------------------------------------------------------ SentencePiece
+
+N_BYTES = 256
+
+
+@functools.cache
+def their_pieces() -> tuple[tuple[str, float, int], ...]:
+    """A vocabulary as Llama 2 has it: text, score and kind of V tokens.
+
+    The first are <unk>, <s> and </s>, then one for each byte, the merged pieces and the letters.
+    """
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=V - 3 - N_BYTES, show_progress=False)
+    made.train_from_iterator([f" {TEXT}".replace(" ", "▁").replace("\n", "")], trainer)
+    vocabulary = sorted(made.get_vocab(), key=made.get_vocab().get)
+    merged = [text for text in vocabulary if len(text) > 1]
+    letters = [text for text in vocabulary if len(text) == 1]
+    rows = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
+    rows += [(f"<0x{i:02X}>", 0.0, 6) for i in range(N_BYTES)]
+    rows += [(text, float(-i), 1) for i, text in enumerate(merged + letters)]
+    return tuple(rows)
+
+
+def spm_metadata(rows=None, **changes) -> dict:
+    """The metadata of a GGUF file with these tokens; a change to ... removes a field."""
+    texts, scores, kinds = (list(column) for column in zip(*(rows or their_pieces()), strict=True))
+    fields = {"model": "llama", "pre": "default", "tokens": texts, "scores": scores}
+    fields |= {"token_type": kinds, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    fields |= {"merges": ..., "add_bos_token": ..., **changes}
+    return {f"tokenizer.ggml.{name}": value for name, value in fields.items()}

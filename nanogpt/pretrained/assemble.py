@@ -100,7 +100,7 @@ def _sources(
     sources = []
     for part in layout(c):
         found = []
-        for name, shape in _wanted(part, names):
+        for name, shape in _wanted(part, names, tensors):
             stored = tensors.get(name)
             if stored is None:
                 raise PretrainedError(
@@ -121,9 +121,12 @@ def _sources(
     return sources
 
 
-def _wanted(part: Part, names: Names) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _wanted(part: Part, names: Names, tensors: Tensors) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The name and shape in the file of each tensor of a parameter."""
     modules = names.modules[part.module]
+    stacked = names.stacked.get(part.module, "")
+    if f"{stacked.format(i=part.layer)}.{part.kind}" in tensors:
+        modules = (stacked,)
     shapes = part.shapes
     if len(modules) == 1:  # the file has stacked them too
         rows = sum(shape[0] for shape in shapes)
@@ -140,14 +143,15 @@ def _filled(
     rows = sum(shape[0] for shape in part.shapes)
     filled = torch.empty((rows, *part.shapes[0][1:]), dtype=dtype)
     start = 0
-    for i, stored in enumerate(found):
+    for stored in found:
         tensor = stored.read()
         if names.transposed and part.matrix:
             tensor = tensor.t()
-        if names.permuted and part.module.endswith(".sa.qkv") and i < 2:
-            tensor = unpermuted(tensor, c.head_size)
         filled[start : start + len(tensor)] = tensor
         start += len(tensor)
+    if names.permuted and part.module.endswith(".sa.qkv"):
+        turned = part.shapes[0][0] + part.shapes[1][0]  # rows of queries and keys
+        filled[:turned] = unpermuted(filled[:turned], c.head_size)
     return filled
 
 

@@ -13,6 +13,7 @@ from ..decoder.layers import rotation_speeds
 from .families import (
     ACTIVATIONS,
     FAMILIES,
+    GGUF_BIASES,
     GGUF_FIELDS,
     GGUF_HARMLESS,
     GGUF_HEAD_SIZES,
@@ -164,6 +165,8 @@ def config_from_gguf(
     kind = metadata.get("general.type", "model")
     if kind != "model":
         raise PretrainedError(f"{where}: general.type={kind!r:.80}: name the file of a model")
+    if not tensors:
+        raise PretrainedError(f"{where} has no tensors, only a header: name the file of a model")
     if metadata.get("split.count", 1) not in (0, 1):
         raise PretrainedError(f"{where} is one of several parts: join them with llama-gguf-split")
     arch = metadata.get("general.architecture")
@@ -194,9 +197,8 @@ def config_from_gguf(
     made["activation"] = Activation.GELU_TANH if family is GPT2 else Activation.SILU
     if family is not GPT2:
         optional = {ours for names in family.fields.values() for ours in names}
-        biases = {"qkv_bias": "attn_q", "proj_bias": "attn_output", "ffn_bias": "ffn_up"}
-        for field in optional & biases.keys():
-            made[field] = f"blk.0.{biases[field]}.bias" in tensors
+        for field in optional & GGUF_BIASES.keys():
+            made[field] = any(name in tensors for name in GGUF_BIASES[field])
         if ROPE_FREQS in tensors:
             made["rope_scaling"] = _scaling_from(tensors, made, where)
     config = _decoder_config(made, where)

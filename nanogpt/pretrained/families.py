@@ -22,6 +22,9 @@ class Names:
     prefix: str = ""  # of all names but the head's; files of a model without its head lack it
     transposed: bool = False  # matrices of linear layers are (in, out), as in GPT-2's Conv1D
     permuted: bool = False  # rows of queries and keys are in llama.cpp's order
+    stacked: Mapping[str, str] = field(
+        default_factory=dict
+    )  # one name for all of a module, if used
     ignored: tuple[str, ...] = ()  # ends of names of tensors that are not weights
 
 
@@ -169,8 +172,9 @@ GGUF_MODULES = {
     "lm_head": ("output",),
 }
 ROPE_FREQS = "rope_freqs.weight"  # what a scaling divides the speeds of rotation by
-GGUF_NAMES = Names(GGUF_MODULES, ignored=(ROPE_FREQS,))
-GGUF_LLAMA_NAMES = Names(GGUF_MODULES, permuted=True, ignored=(ROPE_FREQS,))
+STACKED = {"blocks.{i}.sa.qkv": "blk.{i}.attn_qkv"}  # llama.cpp's converter can do it
+GGUF_NAMES = Names(GGUF_MODULES, stacked=STACKED, ignored=(ROPE_FREQS,))
+GGUF_LLAMA_NAMES = Names(GGUF_MODULES, permuted=True, stacked=STACKED, ignored=(ROPE_FREQS,))
 GGUF_GPT2_NAMES = Names(
     {
         **GGUF_MODULES,
@@ -265,6 +269,12 @@ GGUF_ONLY: dict[str, tuple[Any, ...]] = {
     "pooling_type": (0,),
     "rope.scaling.type": ("none",),
     "tensor_data_layout": ("Meta AI original pth",),
+}
+# Tensors that show whether there are biases.
+GGUF_BIASES = {
+    "qkv_bias": ("blk.0.attn_q.bias", "blk.0.attn_qkv.bias"),
+    "proj_bias": ("blk.0.attn_output.bias",),
+    "ffn_bias": ("blk.0.ffn_up.bias",),
 }
 GGUF_HEAD_SIZES = ("rope.dimension_count", "attention.value_length")  # must be the head size
 GGUF_HARMLESS = frozenset(["vocab_size"])  # the embedding's rows say it

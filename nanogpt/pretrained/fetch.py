@@ -31,6 +31,7 @@ SMOLLM2 = "smollm2"  # the short name that load_pretrained takes
 # What a model needs of a repository on the hub.
 HUB_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
 HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+HUB_FILES += ["adapter_config.json"]  # to see that it is an adapter, which is refused
 
 
 def offline() -> bool:

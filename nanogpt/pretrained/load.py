@@ -18,10 +18,12 @@ from .configs import config_from_gguf, config_from_hf, config_from_nanogpt
 from .families import NANOGPT_NAMES, Names
 from .fetch import SMOLLM2, fetch_from_hub, fetch_smollm2, is_hub_name
 from .gguf_file import MAGIC, read_gguf
+from .gguf_tokenizer import tokenizer_of_gguf
 from .needs import PretrainedError
 from .stored import Tensors, contents_of_pt, read_json, tensors_of_folder, tensors_of_state
-from .tokenizer import PretrainedTokenizer, tokenizer_of_folder, tokenizer_of_gguf
+from .tokenizer import PretrainedTokenizer, tokenizer_of_folder
 
+ADAPTER = "adapter_config.json"  # of peft
 AnyTokenizer = PretrainedTokenizer | CharTokenizer
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -100,7 +102,8 @@ def _open(path: Path) -> Opened:
         return _open_folder(path)
     if not path.is_file():
         raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
-    return _open_gguf(path) if _is_gguf(path) else _open_nanogpt(path)
+    named_gguf = path.suffix.lower() == ".gguf"
+    return _open_gguf(path) if named_gguf or _is_gguf(path) else _open_nanogpt(path)
 
 
 def _is_gguf(path: Path) -> bool:
@@ -113,6 +116,11 @@ def _is_gguf(path: Path) -> bool:
 
 def _open_folder(folder: Path) -> Opened:
     path = folder / "config.json"
+    if (folder / ADAPTER).is_file():
+        raise PretrainedError(
+            f"{folder} has {ADAPTER}: its weights are added to those of a base model; do that with "
+            f"merge_and_unload() of peft, save the model, and name its folder"
+        )
     if not path.is_file():
         raise PretrainedError(f"{folder} has no config.json: name the folder of one model")
     family, config = config_from_hf(read_json(path), str(path))

@@ -59,10 +59,17 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, PretrainedError):
             raise
-        raise PretrainedError(f"{path} cannot be read ({first_line(error)}): {AGAIN}") from error
+        reason = why_no_json(path, error)
+        raise PretrainedError(f"{path} cannot be read ({reason}): {AGAIN}") from error
     if not isinstance(data, dict):
         raise PretrainedError(f"{path} is a JSON {type(data).__name__}, not an object: {AGAIN}")
     return data
+
+
+def why_no_json(path: Path, error: BaseException) -> str:
+    """What a file is instead of JSON, such as a page about it; else what its reader says."""
+    what = identify(path)[0]
+    return f"it is {what}" if what and what != "JSON" else first_line(error)
 
 
 # ------------------------------------------------------------------ safetensors

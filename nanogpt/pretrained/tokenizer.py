@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..config import check_type
 from ..console import first_line
 from .chat import Message, render
 from .needs import PretrainedError, needed
-from .stored import AGAIN, LARGEST_JSON, read_json
+from .stored import AGAIN, LARGEST_JSON, read_json, why_no_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -40,6 +40,7 @@ class PretrainedTokenizer:
         tokenizer.no_truncation()  # a tokenizer.json may hold those of its training
         tokenizer.no_padding()
         self.tokenizer = tokenizer
+        self.has_bytes = tokenizer.token_to_id("<0x00>") is not None  # SentencePiece's, of a byte
         self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.stop = tuple(dict.fromkeys(stop))
         self.template = template
@@ -83,6 +84,14 @@ class PretrainedTokenizer:
         wrong = [i for i in numbers if type(i) is not int or not 0 <= i < 2**32]
         if wrong:
             raise ValueError(f"token {wrong[0]}: must be an integer in [0, {len(self) - 1}]")
+        text = self._decoded(numbers, special)
+        if not self.has_bytes or HALF not in text:
+            return text
+        # The library drops a whole run of byte tokens if one of them is invalid UTF-8.
+        pieces = Pieces(self, special)
+        return "".join([*map(pieces.push, numbers), pieces.end()])
+
+    def _decoded(self, numbers: list[int], special: bool) -> str:
         return str(self.tokenizer.decode(numbers, skip_special_tokens=not special))
 
     def stream(self, tokens: Iterable[Tensor | int]) -> Iterator[str]:
@@ -128,29 +137,37 @@ class PretrainedTokenizer:
 class Pieces:
     """The text of one token after another, in whole characters: half a one waits for its rest."""
 
-    def __init__(self, tokenizer: PretrainedTokenizer):
+    def __init__(self, tokenizer: PretrainedTokenizer, special: bool = False):
         self.tokenizer = tokenizer
+        self.special = special
         self.shown: list[int] = []  # tokens of the last text, which decide on a space in the next
         self.waiting: list[int] = []
 
     def push(self, token: int) -> str:
         """The text that this token completes; "" if it completes none."""
         self.waiting.append(token)
-        before = self.tokenizer.decode(self.shown)
-        text = self.tokenizer.decode(self.shown + self.waiting)
+        before, text = self._texts()
         if text.endswith(HALF) and len(self.waiting) < LONGEST:
             return ""
-        if len(text) > len(before):
+        if text:
             self.shown = self.waiting
-            self.waiting = []
-        elif len(self.waiting) >= LONGEST:  # control tokens, which have no text
-            self.waiting = []
-        return text[len(before) :]
+        elif not before:  # the space that a text of SentencePiece loses, or a control token
+            self.shown = [*self.shown, *self.waiting][-LONGEST:]
+        self.waiting = []
+        return text
 
     def end(self) -> str:
         """The text of what waits, at the end of all tokens."""
-        before = self.tokenizer.decode(self.shown)
-        return self.tokenizer.decode(self.shown + self.waiting)[len(before) :]
+        return self._texts()[1]
+
+    def _texts(self) -> tuple[str, str]:
+        """The text of the shown tokens, and that of the waiting ones behind it."""
+        before = self.tokenizer._decoded(self.shown, self.special)
+        text = self.tokenizer._decoded([*self.shown, *self.waiting], self.special)
+        if text.startswith(before):
+            return before, text[len(before) :]
+        # The library drops valid characters before invalid bytes; they are shown already.
+        return before, self.tokenizer._decoded(self.waiting, self.special)
 
 
 # ------------------------------------------------------------------ from a folder
@@ -163,6 +180,12 @@ def tokenizer_of_folder(folder: Path) -> PretrainedTokenizer:
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
+        if (folder / "tokenizer.model").is_file():
+            raise PretrainedError(
+                f"{folder} has a tokenizer.model of SentencePiece and no tokenizer.json: make one "
+                f"with AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of "
+                f"transformers, which needs sentencepiece and protobuf for it"
+            )
         raise PretrainedError(
             f"{folder} has no tokenizer.json: put it there, or pass tokenizer=, such as "
             f"CharTokenizer(text) with the text that the model was trained on"
@@ -173,7 +196,7 @@ def tokenizer_of_folder(folder: Path) -> PretrainedTokenizer:
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
     contents = {name: _content(about.get(name)) for name in names}
     specials = {name: text for name, text in contents.items() if text is not None}
-    stop = [token for config in configs for token in _ids(config.get("eos_token_id"))]
+    stop = [token for config in configs for token in token_ids(config.get("eos_token_id"))]
     end = specials.get("eos_token")
     if end is not None:
         found = tokenizer.token_to_id(end)
@@ -188,19 +211,20 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         size = path.stat().st_size
         if size > LARGEST_JSON:
             raise ValueError(f"it has {size:,} bytes, more than {LARGEST_JSON:,}")
-        with _library_errors():
+        with library_errors():
             return Tokenizer.from_file(str(path))
     except (OSError, ValueError) as error:
-        raise PretrainedError(
-            f"{path} is not a tokenizer ({first_line(error)}): {AGAIN}"
-        ) from error
+        reason = why_no_json(path, error)
+        raise PretrainedError(f"{path} is not a tokenizer ({reason}): {AGAIN}") from error
 
 
 @contextmanager
-def _library_errors() -> Iterator[None]:
+def library_errors() -> Iterator[None]:
     """Turn errors of `tokenizers` into ValueErrors: it raises plain ones, and Rust panics."""
     try:
         yield
+    except PretrainedError:
+        raise
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise ValueError(first_line(error)) from error
@@ -218,7 +242,7 @@ def _content(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _ids(value: Any) -> list[int]:
+def token_ids(value: Any) -> list[int]:
     """The tokens of a field that holds one, several or none."""
     values = value if isinstance(value, list) else [value]
     return [one for one in values if type(one) is int and one >= 0]
@@ -237,131 +261,3 @@ def _template_of(folder: Path, about: dict[str, Any]) -> str | None:
         named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
         template = named.get("default")
     return template if isinstance(template, str) else None
-
-
-# ------------------------------------------------------------------ from the metadata of GGUF
-
-# How a text is cut into words before its letters are merged. Sources: the tokenizer.json files of
-# SmolLM2, GPT-2, Llama 3 and Qwen 2 on the hub, each under the name that llama.cpp gives it.
-LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
-
-
-class Cut(NamedTuple):
-    """One of llama.cpp's kinds of pre-tokenizers."""
-
-    words: str | None = None  # a regular expression; None: that of GPT-2
-    digits: bool = False  # each digit is a word
-    nfc: bool = False  # letters and their accents are joined first
-    whole: bool = False  # a word that is a token is not merged from its letters
-    begins: bool = False  # a text begins with bos_token unless the file says otherwise
-
-
-CUTS = {
-    "gpt-2": Cut(),
-    "smollm": Cut(digits=True),
-    "llama-bpe": Cut(LLAMA3_WORDS, whole=True, begins=True),
-    "qwen2": Cut(QWEN2_WORDS, nfc=True),
-}
-CONTROL = 3  # in tokenizer.ggml.token_type
-USER_DEFINED = 4
-ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-
-
-def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokenizer:
-    """The tokenizer that a GGUF file holds: a vocabulary and merges of byte pairs.
-
-    Raises PretrainedError for another kind of tokenizer, and ModuleNotFoundError without the
-    package `tokenizers`.
-    """
-    with needed("a tokenizer"):
-        from tokenizers import AddedToken, Tokenizer, decoders, models
-    prefix = "tokenizer.ggml."
-    given = {
-        name.removeprefix(prefix): value
-        for name, value in metadata.items()
-        if name.startswith(prefix)
-    }
-    for name, known in (("model", ("gpt2",)), ("pre", tuple(CUTS))):
-        if given.get(name) not in known:
-            raise PretrainedError(
-                f"{where}: {prefix}{name}={given.get(name)!r:.60}, and only {', '.join(known)} "
-                f"can be read from GGUF: pass tokenizer= with the folder of its tokenizer.json"
-            )
-    cut = CUTS[given["pre"]]
-    tokens = _strings(given.get("tokens"), f"{where}: {prefix}tokens")
-    vocabulary = {text: i for i, text in enumerate(tokens)}
-    merges = []
-    for pair in _strings(given.get("merges"), f"{where}: {prefix}merges"):
-        left, space, right = pair.partition(" ")
-        if not space:
-            raise PretrainedError(f"{where}: {prefix}merges has {pair!r:.40}, no pair: {AGAIN}")
-        merges.append((left, right))
-    try:
-        with _library_errors():
-            model = models.BPE(vocabulary, merges, fuse_unk=False, ignore_merges=cut.whole)
-            tokenizer = Tokenizer(model)
-    except ValueError as error:
-        raise PretrainedError(f"{where}: no vocabulary ({first_line(error)}): {AGAIN}") from error
-    _cut_words(tokenizer, cut)
-    tokenizer.decoder = decoders.ByteLevel()
-    kinds = given.get("token_type")
-    # A file may leave the kinds out, and then has no control tokens.
-    pairs = list(zip(tokens, kinds if isinstance(kinds, list) else [], strict=False))
-    control = [text for text, kind in pairs if kind == CONTROL]
-    whole = [text for text, kind in pairs if kind == USER_DEFINED]
-    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in control])
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in whole])
-    specials = {}
-    for name, key in (("bos_token", "bos_token_id"), ("eos_token", "eos_token_id")):
-        number = given.get(key)
-        if type(number) is int and 0 <= number < len(tokens):
-            specials[name] = tokens[number]
-    if given.get("add_bos_token", cut.begins) is True:
-        _begin_with(tokenizer, specials.get("bos_token"), given.get("bos_token_id"), where)
-    stop = [token for name in ENDS for token in _ids(given.get(name))]
-    template = metadata.get("tokenizer.chat_template")
-    return PretrainedTokenizer(
-        tokenizer, stop, template if isinstance(template, str) else None, specials
-    )
-
-
-def _strings(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise PretrainedError(f"{where} is missing or not a list of strings: {AGAIN}")
-    return value
-
-
-def _cut_words(tokenizer: Tokenizer, cut: Cut) -> None:
-    """Set how a text is cut into words."""
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
-    steps: list[Any] = []
-    if cut.nfc:
-        tokenizer.normalizer = normalizers.NFC()
-    if cut.digits:
-        steps.append(pre_tokenizers.Digits(individual_digits=True))
-    if cut.words is not None:
-        steps.append(pre_tokenizers.Split(Regex(cut.words), "isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut.words is None))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-
-
-def _begin_with(tokenizer: Tokenizer, token: str | None, number: Any, where: str) -> None:
-    """Let every text begin with that token."""
-    from tokenizers import processors
-
-    if token is None:
-        raise PretrainedError(f"{where}: a text must begin with bos_token_id={number!r}: {AGAIN}")
-    try:
-        with _library_errors():
-            tokenizer.post_processor = processors.TemplateProcessing(
-                single=[token, "$A"], pair=[token, "$A", "$B"], special_tokens=[(token, number)]
-            )
-    except ValueError as error:
-        raise PretrainedError(
-            f"{where}: no text can begin with {token!r:.40} ({first_line(error)}): {AGAIN}"
-        ) from error

@@ -58,6 +58,11 @@ NOWHERE = '{"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}'
 ABSENT = '{"weight_map": {"model.norm.weight": "model-00001.safetensors"}}'
 ELSEWHERE = '{"weight_map": {"model.other.weight": "model.safetensors"}}'
 INDEX = "model.safetensors.index.json"
+PAGE = b"<!DOCTYPE html>\n<html>404</html>"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 497\n"
+LORA = b'{"peft_type": "LORA", "base_model_name_or_path": "meta-llama/Llama-3.2-1B"}'
+LORA_TENSOR = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+QUERIES = "model.layers.0.self_attn.q_proj.weight"
 NAN = torch.full((32,), float("nan"))
 # What is done to the folder of a model, and what the message must say.
 FOLDERS = {
@@ -66,6 +71,24 @@ FOLDERS = {
     "a config that is no JSON": (write("config.json", b"{'a': 1}"), "config.json cannot be read"),
     "a deep config": (write("config.json", b"[" * 100_000), "config.json cannot be read"),
     "a config that is no text": (write("config.json", b"\xff\xfe"), "config.json cannot be read"),
+    "a page as config": (write("config.json", PAGE), r"cannot be read \(it is a web page"),
+    "a pointer as config": (write("config.json", POINTER), r"\(it is a Git LFS pointer\)"),
+    "an empty config": (write("config.json", b""), r"\(it is an empty file\)"),
+    "a page as tokenizer": (write("tokenizer.json", PAGE), r"not a tokenizer \(it is a web page"),
+    "a pointer as tokenizer": (write("tokenizer.json", POINTER), r"\(it is a Git LFS pointer\)"),
+    "a page as settings": (write("tokenizer_config.json", PAGE), r"\(it is a web page"),
+    "a page as index": (write(INDEX, PAGE), r"index\.json cannot be read \(it is a web page"),
+    "only an adapter": (
+        both(
+            lambda folder: (folder / "config.json").unlink(),
+            lambda folder: save_file(
+                {LORA_TENSOR: torch.ones(8, 32)}, folder / "model.safetensors"
+            ),
+            write("adapter_config.json", LORA),
+        ),
+        r"has adapter_config\.json: .* merge_and_unload\(\)",
+    ),
+    "an adapter beside its model": (write("adapter_config.json", LORA), "has adapter_config.json"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
     "a foreign tokenizer": (write("tokenizer.json", b"{}"), "tokenizer.json is not a tokenizer"),
     "no weights": (
@@ -92,7 +115,7 @@ FOLDERS = {
     "a page": (write("model.safetensors", b"<html>"), "model.safetensors is a web page"),
     "a pickle": (write("model.safetensors", b"\x80\x02}"), "model.safetensors is a pickle"),
     "a pointer of Git LFS": (
-        write("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n"),
+        write("model.safetensors", POINTER),
         "Git LFS pointer",
     ),
     "a huge header": (write("model.safetensors", b"\xff" * 8 + b"{"), "is damaged"),
@@ -130,6 +153,10 @@ FOLDERS = {
     "integers": (
         changed(lambda x: x.update({EMBEDDING: x[EMBEDDING].int()})),
         "embed_tokens.weight is of I32",
+    ),
+    "4-bit integers": (
+        changed(lambda x: x.update(qweight=x.pop(QUERIES).int()[:4])),
+        r"no tensor model\.layers\.0\.self_attn\.q_proj\.weight",
     ),
     "8-bit floats": (
         changed(lambda x: x.update({EMBEDDING: x[EMBEDDING].to(torch.float8_e4m3fn)})),
@@ -183,6 +210,12 @@ SOURCES = {
     "/nowhere/at/all": "source='/nowhere/at/all'",
     "x.safetensors": "x.safetensors is one file of a model: name its folder",
     "text.txt": "text.txt is .* no file of torch.save",
+    "page.gguf": "page.gguf is a web page or XML; name a whole GGUF file",
+    "pointer.gguf": "pointer.gguf is a Git LFS pointer; name a whole GGUF file",
+    "empty.gguf": "empty.gguf is an empty file; name a whole GGUF file",
+    "old.gguf": "old.gguf is damaged: it does not begin with GGUF",
+    "page.pt": "page.pt is a web page or XML, and no file of torch.save",
+    "only.adapter": "only.adapter has adapter_config.json",
 }
 
 
@@ -191,6 +224,13 @@ def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     for name in ("text.txt", "x.safetensors"):
         Path(name).write_text("a text", encoding="utf-8")
+    for name in ("page.gguf", "page.pt"):
+        Path(name).write_bytes(PAGE)
+    Path("pointer.gguf").write_bytes(POINTER)
+    Path("empty.gguf").write_bytes(b"")
+    Path("old.gguf").write_bytes(b"tjgg" + bytes(99))  # what llama.cpp wrote before GGUF
+    Path("only.adapter").mkdir()
+    Path("only.adapter", "adapter_config.json").write_bytes(LORA)
     with pytest.raises(PretrainedError, match=SOURCES[source]) as caught:
         load_pretrained(source)
     assert "\n" not in str(caught.value)
@@ -223,6 +263,7 @@ def tensor(*sizes: int, kind: int = 0, offset: int = 0, name: str = "x") -> byte
 
 ZEROS = bytes(4096)
 HOSTILE = {
+    "only a header": (start(0, 0), "no tensors, only a header"),
     "only the magic": (b"GGUF", "announced"),
     "version 1": (start(0, 0, 1), "version 1 is not"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),

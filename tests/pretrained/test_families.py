@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 from conftest import seeded
@@ -130,6 +131,21 @@ def test_half_precision_files_are_float32_by_default(own_folder):
     assert torch.equal(model.lm_head.weight, halves["lm_head.weight"].float())
 
 
+def test_tensors_of_one_file_may_have_different_dtypes(own_folder):
+    folder = own_folder("llama")
+    path = folder / "model.safetensors"
+    dtypes = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    mixed = {
+        name: tensor.to(dtypes[i % len(dtypes)])
+        for i, (name, tensor) in enumerate(load_file(path).items())
+    }
+    save_file(mixed, path)
+    found = load_pretrained(folder)[0].state_dict()
+    save_file({name: tensor.float() for name, tensor in mixed.items()}, path)
+    for name, tensor in load_pretrained(folder)[0].state_dict().items():
+        assert torch.equal(found[name], tensor)
+
+
 @pytest.mark.parametrize("row", DECODERS)
 def test_the_layout_lists_the_parameters_of_every_decoder(row):
     """It is arithmetic, so that a hostile config builds no module."""
@@ -159,6 +175,21 @@ def test_a_gguf_file_holds_the_same_model(name, tmp_path, kept_folders):
         assert torch.equal(tensor, theirs[key]), key
     check_logits(from_file, name)
     assert torch.equal(complete(from_file, PROMPT, N_NEW, GREEDY), their_tokens(name))
+
+
+@pytest.mark.parametrize("layers", [(0,), (0, 1)])
+@pytest.mark.parametrize("name", ["llama", "llama, tied, biases, wide heads", "qwen2", "qwen3"])
+def test_queries_keys_and_values_may_be_one_tensor(name, layers, tmp_path):
+    """As llama.cpp's converter writes them with --fuse-qkv, where they have one type."""
+    tensors = gguf_tensors(name)
+    for i in layers:
+        for kind in ("weight", "bias"):
+            parts = [f"blk.{i}.attn_{x}.{kind}" for x in "qkv"]
+            if parts[0] in tensors:
+                rows = [tensors.pop(part) for part in parts]
+                tensors[f"blk.{i}.attn_qkv.{kind}"] = np.concatenate(rows)
+    model = load_pretrained(write_gguf(tmp_path / "x.gguf", name, tensors=tensors))[0]
+    check_logits(model, name)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ def test_a_name_is_looked_up_on_the_hub(hub, kept_folders):
     ((name, patterns),) = hub.asked
     assert name == "Qwen/Qwen2.5-0.5B"
     assert not [one for one in patterns if one.endswith((".bin", ".py", ".pkl", ".pt"))]
+    assert "adapter_config.json" in patterns  # which is refused
 
 
 @pytest.mark.parametrize("error", [OSError("no route"), ValueError("a\nb"), RuntimeError("401")])

@@ -25,13 +25,9 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from nanogpt import load_pretrained
 from nanogpt.pretrained.gguf_file import read_gguf
+from nanogpt.pretrained.gguf_tokenizer import CUTS, tokenizer_of_gguf
 from nanogpt.pretrained.needs import PretrainedError
-from nanogpt.pretrained.tokenizer import (
-    CUTS,
-    PretrainedTokenizer,
-    tokenizer_of_folder,
-    tokenizer_of_gguf,
-)
+from nanogpt.pretrained.tokenizer import PretrainedTokenizer, tokenizer_of_folder
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +234,9 @@ def test_end_tokens_come_from_all_files(tmp_path):
 
 # ------------------------------------------------------------------ GGUF
 
+ONE_DIGIT = ("smollm", "starcoder", "refact")  # each digit is a word
+LLAMA3 = ("llama-bpe", "llama3", "llama-v3")  # one kind, under three names
+
 
 def built(tmp_path, pre: str, **metadata) -> PretrainedTokenizer:
     changes = {f"tokenizer.ggml.{name}": value for name, value in metadata.items()}
@@ -254,17 +253,17 @@ def reference(pre: str):
     elif pre == "gpt-2":
         made = transformers.GPT2Tokenizer(vocab=data["vocab"], merges=merges)
     else:
-        return Tokenizer.from_str(their_tokenizer_json(digits=pre == "smollm"))
+        return Tokenizer.from_str(their_tokenizer_json(digits=pre in ONE_DIGIT))
     made.add_special_tokens({"additional_special_tokens": SPECIALS})
     return made._tokenizer
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "qwen2", "smollm"])
+@pytest.mark.parametrize("pre", ["gpt-2", "qwen2", *ONE_DIGIT])
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_tokenizer_of_gguf_is_that_of_the_model_s_makers(name, pre, tmp_path):
     tokenizer = built(tmp_path, pre)
     ids = tokenizer.encode(TEXTS[name]).tolist()
-    if pre == "smollm":  # with the digits apart, other pairs are merged
+    if pre in ONE_DIGIT:  # with the digits apart, other pairs are merged
         words = reference(pre).pre_tokenizer.pre_tokenize_str(TEXTS[name])
         assert tokenizer.tokenizer.pre_tokenizer.pre_tokenize_str(TEXTS[name]) == words
     else:
@@ -273,20 +272,23 @@ def test_a_tokenizer_of_gguf_is_that_of_the_model_s_makers(name, pre, tmp_path):
         assert tokenizer.decode(ids, special=True) == TEXTS[name]
 
 
+@pytest.mark.parametrize("pre", LLAMA3)
 @pytest.mark.parametrize("name", TEXTS)
-def test_llama_3_cuts_words_as_its_tokenizer_does(name, tmp_path):
+def test_llama_3_cuts_words_as_its_tokenizer_does(name, pre, tmp_path):
     pattern = inspect.signature(TikTokenConverter.__init__).parameters["pattern"].default
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     expected = pre_tokenizers.Sequence([split, bytes_]).pre_tokenize_str(TEXTS[name])
-    tokenizer = built(tmp_path, "llama-bpe")
+    tokenizer = built(tmp_path, pre)
     assert tokenizer.tokenizer.pre_tokenizer.pre_tokenize_str(TEXTS[name]) == expected
 
 
-def test_a_text_begins_with_bos_if_the_file_or_its_kind_says_so(tmp_path):
+def test_a_text_begins_with_bos_and_ends_with_eos_if_the_file_or_its_kind_says_so(tmp_path):
     assert built(tmp_path, "gpt-2").encode("the")[0] != 0
     assert built(tmp_path, "gpt-2", add_bos_token=True).encode("the")[0] == 0
     assert built(tmp_path, "llama-bpe", add_bos_token=...).encode("the")[0] == 0
+    assert built(tmp_path, "gpt-2", add_eos_token=True).encode("the")[-1] == 2
+    assert built(tmp_path, "gpt-2").encode("the")[-1] != 2
     tokenizer = built(tmp_path, "llama-bpe", add_bos_token=True)
     assert tokenizer.decode(tokenizer.encode("the")) == "the"
     chat = tokenizer.chat([{"role": "user", "content": "the"}])
@@ -301,7 +303,7 @@ def test_end_tokens_and_the_template_are_in_the_metadata(tmp_path):
 
 
 def test_every_kind_that_is_read_is_compared():
-    assert set(CUTS) == {"gpt-2", "qwen2", "smollm", "llama-bpe"}
+    assert set(CUTS) == {"gpt-2", "qwen2", *ONE_DIGIT, *LLAMA3}
 
 
 def test_user_defined_tokens_are_whole_and_have_text(tmp_path):

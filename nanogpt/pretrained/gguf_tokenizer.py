@@ -1,0 +1,357 @@
+"""Tokenizers from the metadata of GGUF files, built with the `tokenizers` library.
+
+llama.cpp names two kinds of which this package computes the same tokens: "gpt2", merges of byte
+pairs inside words, and "llama", the pieces of SentencePiece with their scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..console import first_line
+from .needs import PretrainedError, needed
+from .stored import AGAIN
+from .tokenizer import PretrainedTokenizer, library_errors, token_ids
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PREFIX = "tokenizer.ggml."
+# How a text is cut into words before its letters are merged. Sources: the tokenizer.json files of
+# SmolLM2, GPT-2, Llama 3 and Qwen 2 on the hub, each under the name that llama.cpp gives it.
+LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+class Cut(NamedTuple):
+    """One of llama.cpp's kinds of pre-tokenizers."""
+
+    words: str | None = None  # a regular expression; None: that of GPT-2
+    digits: bool = False  # each digit is a word
+    nfc: bool = False  # letters and their accents are joined first
+    whole: bool = False  # a word that is a token is not merged from its letters
+    begins: bool = False  # a text begins with bos_token unless the file says otherwise
+
+
+LLAMA3 = Cut(LLAMA3_WORDS, whole=True, begins=True)
+CUTS = {
+    "gpt-2": Cut(),
+    "smollm": Cut(digits=True),
+    "starcoder": Cut(digits=True),
+    "refact": Cut(digits=True),
+    "llama-bpe": LLAMA3,
+    "llama3": LLAMA3,  # its name in older files
+    "llama-v3": LLAMA3,
+    "qwen2": Cut(QWEN2_WORDS, nfc=True),
+}
+MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+# SentencePiece's defaults for fields that a file leaves out.
+LLAMA_IDS = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+LONGEST_PIECE = 256  # letters; SentencePiece makes pieces of at most 16 unless told otherwise
+SPACE = "▁"  # stands for a space in SentencePiece's tokens
+
+
+class Kind(IntEnum):
+    """The kind of a token, in tokenizer.ggml.token_type."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a file says of its tokenizer."""
+
+    where: str
+    fields: dict[str, Any]  # without the prefix of their names
+    tokens: list[str]
+    kinds: list[int]  # one for each token, or none at all
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The vocabulary: the number of each token."""
+        return {text: i for i, text in enumerate(self.tokens)}
+
+    def of_kind(self, *kinds: Kind) -> list[str]:
+        """The tokens of these kinds."""
+        pairs = zip(self.tokens, self.kinds, strict=False)
+        return [text for text, kind in pairs if kind in kinds]
+
+    def token(self, name: str) -> str | None:
+        """The token whose number is in that field; None if there is none."""
+        number = self.fields.get(name)
+        if type(number) is int and 0 <= number < len(self.tokens):
+            return self.tokens[number]
+        return None
+
+    def switch(self, name: str, default: bool) -> bool:
+        """A field that is true or false. Raises PretrainedError for another value."""
+        value = self.fields.get(name, default)
+        if not isinstance(value, bool):
+            raise PretrainedError(
+                f"{self.where}: {PREFIX}{name}={value!r:.60}: must be true or false: {AGAIN}"
+            )
+        return value
+
+
+def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokenizer:
+    """The tokenizer that a GGUF file holds. Its tokens are those of transformers and llama.cpp.
+
+    Raises PretrainedError for another kind of tokenizer, and ModuleNotFoundError without the
+    package `tokenizers`.
+    """
+    with needed("a tokenizer"):
+        from tokenizers import AddedToken
+    given = _given(metadata, where)
+    try:
+        with library_errors():
+            if given.fields["model"] == "llama":
+                tokenizer = _llama(given)
+                begins = True
+            else:
+                tokenizer = _gpt2(given)
+                begins = CUTS[given.fields["pre"]].begins
+    except PretrainedError:
+        raise
+    except ValueError as error:
+        raise PretrainedError(f"{where}: no vocabulary ({first_line(error)}): {AGAIN}") from error
+    control = given.of_kind(Kind.CONTROL, Kind.UNKNOWN)
+    whole = given.of_kind(Kind.USER_DEFINED)
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in control])
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in whole])
+    _add_ends(
+        tokenizer,
+        given,
+        begins=given.switch("add_bos_token", begins),
+        ends=given.switch("add_eos_token", False),
+    )
+    named = {name: given.token(f"{name}_id") for name in ("bos_token", "eos_token")}
+    specials = {name: text for name, text in named.items() if text is not None}
+    stop = [token for name in ENDS for token in token_ids(given.fields.get(name))]
+    template = metadata.get("tokenizer.chat_template")
+    return PretrainedTokenizer(
+        tokenizer, stop, template if isinstance(template, str) else None, specials
+    )
+
+
+def _given(metadata: dict[str, Any], where: str) -> Given:
+    """What the metadata say of the tokenizer. Raises PretrainedError for what is not computed."""
+    fields = {
+        name.removeprefix(PREFIX): value
+        for name, value in metadata.items()
+        if name.startswith(PREFIX)
+    }
+    model = fields.get("model")
+    for name, known in (("model", MODELS), ("pre", tuple(CUTS) if model == "gpt2" else ())):
+        if known and fields.get(name) not in known:
+            raise PretrainedError(
+                f"{where}: {PREFIX}{name}={fields.get(name)!r:.60}, and only {', '.join(known)} "
+                f"can be read from GGUF: pass tokenizer= with the folder of its tokenizer.json"
+            )
+    if model == "llama":
+        fields = LLAMA_IDS | fields
+    tokens = _strings(fields.get("tokens"), f"{where}: {PREFIX}tokens")
+    twice = len(tokens) - len(set(tokens))
+    if twice:
+        raise PretrainedError(
+            f"{where}: {PREFIX}tokens has {twice:,} duplicates, so a text has no unique number: "
+            f"{AGAIN}"
+        )
+    kinds = fields.get("token_type")
+    # A file may leave the kinds out, and then has no control tokens.
+    return Given(where, fields, tokens, kinds if isinstance(kinds, list) else [])
+
+
+def _strings(value: Any, where: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise PretrainedError(f"{where} is missing or not a list of strings: {AGAIN}")
+    return value
+
+
+def _add_ends(tokenizer: Tokenizer, given: Given, begins: bool, ends: bool) -> None:
+    """Let every text begin with bos_token, or end with eos_token, or both."""
+    from tokenizers import processors
+
+    wanted = {"bos_token": begins, "eos_token": ends}
+    found = {}
+    for name in (name for name, on in wanted.items() if on):
+        token = given.token(f"{name}_id")
+        if token is None:
+            number = given.fields.get(f"{name}_id")
+            raise PretrainedError(
+                f"{given.where}: a text must have {name}_id={number!r:.40}, which is no token: "
+                f"{AGAIN}"
+            )
+        found[name] = token
+    if not found:
+        return
+    before = [found["bos_token"]] if begins else []
+    after = [found["eos_token"]] if ends else []
+    try:
+        with library_errors():
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=[*before, "$A", *after],
+                pair=[*before, "$A", "$B", *after],
+                special_tokens=[(text, given.fields[f"{name}_id"]) for name, text in found.items()],
+            )
+    except ValueError as error:
+        names = " or ".join(repr(text)[:40] for text in found.values())
+        raise PretrainedError(
+            f"{given.where}: no text can begin or end with {names} ({first_line(error)}): {AGAIN}"
+        ) from error
+
+
+# ------------------------------------------------------------------ gpt2
+
+
+def _gpt2(given: Given) -> Tokenizer:
+    """Merges of byte pairs inside words."""
+    from tokenizers import Tokenizer, decoders, models
+
+    cut = CUTS[given.fields["pre"]]
+    merges = _merges(given)
+    model = models.BPE(given.numbers, merges, fuse_unk=False, ignore_merges=cut.whole)
+    tokenizer = Tokenizer(model)
+    _cut_words(tokenizer, cut)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _merges(given: Given) -> list[tuple[str, str]]:
+    """The pairs of tokens that are merged, the first ones first. Raises PretrainedError."""
+    merges = []
+    for pair in _strings(given.fields.get("merges"), f"{given.where}: {PREFIX}merges"):
+        left, space, right = pair.partition(" ")
+        if not space:
+            raise PretrainedError(
+                f"{given.where}: {PREFIX}merges has {pair!r:.40}, no pair: {AGAIN}"
+            )
+        merges.append((left, right))
+    return merges
+
+
+def _cut_words(tokenizer: Tokenizer, cut: Cut) -> None:
+    """Set how a text is cut into words."""
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    steps: list[Any] = []
+    if cut.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    if cut.digits:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if cut.words is not None:
+        steps.append(pre_tokenizers.Split(Regex(cut.words), "isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut.words is None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+
+
+# ------------------------------------------------------------------ llama
+
+
+def _llama(given: Given) -> Tokenizer:
+    """SentencePiece's BPE: the pair of neighbours whose piece has the best score is merged first.
+
+    Characters without a token become the tokens of their bytes, if the vocabulary has those, else
+    the unknown token. With add_space_prefix, as by default, there is a space before the text and
+    after each control token in it: llama.cpp and the tokenizer.json of Llama 2 have both.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    for name, allowed in (("precompiled_charsmap", ([],)), ("remove_extra_whitespaces", (False,))):
+        value = given.fields.get(name, allowed[0])
+        if value not in allowed:
+            raise PretrainedError(
+                f"{given.where}: {PREFIX}{name}={value!r:.40} changes the text before it is cut, "
+                f"which is not computed here: pass tokenizer= with the folder of its tokenizer.json"
+            )
+    prefix = given.switch("add_space_prefix", True)
+    has_bytes = bool(given.of_kind(Kind.BYTE))
+    model = models.BPE(
+        given.numbers,
+        _merges_of_pieces(given),
+        unk_token=given.token("unknown_token_id"),
+        fuse_unk=True,
+        byte_fallback=has_bytes,
+    )
+    tokenizer = Tokenizer(model)
+    before = [normalizers.Prepend(SPACE)] if prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
+    fallback = [decoders.ByteFallback()] if has_bytes else []
+    first = [decoders.Strip(" ", 1, 0)] if prefix else []
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), *fallback, decoders.Fuse(), *first]
+    )
+    return tokenizer
+
+
+def _merges_of_pieces(given: Given) -> list[tuple[str, str]]:
+    """All pairs of pieces that form a piece, the best score first.
+
+    Files made from a tokenizer.json have the same score everywhere, and then the merges themselves.
+    """
+    pieces = _scored_pieces(given)
+    pairs = [
+        (score, text[:cut], text[cut:])
+        for text, score in pieces.items()
+        for cut in range(1, len(text))
+        if text[:cut] in pieces and text[cut:] in pieces
+    ]
+    if _is_an_order(pairs):
+        # Of equal scores the longest left part comes first, so that a run grows from its left.
+        pairs.sort(key=lambda pair: (pair[0], len(pair[1]), len(pair[2])), reverse=True)
+        return [(left, right) for _, left, right in pairs]
+    if "merges" in given.fields:
+        return _merges(given)
+    raise PretrainedError(
+        f"{given.where}: {PREFIX}scores has the same score for several pieces, and there are no "
+        f"{PREFIX}merges to say which is merged first: pass tokenizer= with the folder of its "
+        f"tokenizer.json"
+    )
+
+
+def _scored_pieces(given: Given) -> dict[str, float]:
+    """The scores of the tokens that merges can form. Raises PretrainedError."""
+    n = len(given.tokens)
+    columns = []
+    for name in ("scores", "token_type"):
+        values = given.fields.get(name)
+        if not isinstance(values, list) or len(values) != n or not all(map(_is_number, values)):
+            raise PretrainedError(
+                f"{given.where}: {PREFIX}{name} is missing or not a list of {n:,} numbers: {AGAIN}"
+            )
+        columns.append(values)
+    rows = zip(given.tokens, *columns, strict=True)
+    pieces = {text: score for text, score, kind in rows if kind in (Kind.NORMAL, Kind.UNUSED)}
+    longest = max(map(len, pieces), default=0)
+    if longest > LONGEST_PIECE:
+        raise PretrainedError(
+            f"{given.where}: {PREFIX}tokens has a piece of {longest:,} letters, and at most "
+            f"{LONGEST_PIECE} are read: {AGAIN}"
+        )
+    return pieces
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_an_order(pairs: list[tuple[float, str, str]]) -> bool:
+    """Whether the scores say which of two pieces is merged first.
+
+    Only runs of one character may have the same score, as the runs of spaces in Llama 2.
+    """
+    pieces: dict[float, set[str]] = {}
+    for score, left, right in pairs:
+        pieces.setdefault(score, set()).add(left + right)
+    return all(len(texts) == 1 or len(set("".join(texts))) == 1 for texts in pieces.values())
