@@ -150,8 +150,8 @@ class Decoder(LanguageModel):
     """A language model of any `DecoderConfig`: tokens in, logits for the next token out.
 
     `attention` is the class of its attention layers, so a notebook can bring its own. Weights are
-    drawn as in the lecture, normal(0, 0.02) and biases 0, from `generator` (on the CPU, seed 1337 if
-    None): the global random state is neither read nor changed.
+    drawn as in the lecture, normal(0, 0.02) and biases 0, from `generator` (on the CPU with seed
+    1337 if None): the global random state is neither read nor changed.
     """
 
     def __init__(
