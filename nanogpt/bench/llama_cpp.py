@@ -2,7 +2,8 @@
 
 llama.cpp computes a file in the types of its tensors, and rounds activations to 8 bits where the
 weights are quantized. So a file is written once more, its matrices expanded to F32, which are the
-weights that a Decoder has, or quantized to Q8_0. The build is the one that xllamacpp ships.
+weights that a Decoder has, or quantized to Q8_0. The build is that of xllamacpp: its wheels are for
+any processor with AVX2; `pip install --no-binary xllamacpp xllamacpp` compiles it for this one.
 """
 
 from __future__ import annotations
@@ -81,6 +82,16 @@ class LlamaCpp:
         if isinstance(answer, dict) and "error" in answer:
             raise ValueError(f"llama.cpp refuses the text ({answer['error']}): take fewer tokens")
         return answer
+
+
+def build() -> str:
+    """Which llama.cpp runs, in words: its version, its compiler, the instructions that it uses."""
+    import xllamacpp
+
+    said = xllamacpp.get_system_info().partition(":")[2]  # SSE3 = 1 | AVX = 1 | …
+    used = [name.partition("=")[0].strip() for name in said.split("|") if "= 1" in name]
+    compiler = xllamacpp.BUILD_INFO["compiler"]
+    return f"xllamacpp {xllamacpp.__version__}, {compiler}, {' '.join(used)}"
 
 
 def check_gguf(path: Path) -> None:

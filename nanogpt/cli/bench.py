@@ -125,6 +125,9 @@ def _time_pretrained(args: argparse.Namespace) -> None:
         )
     print(reports.pretrained_text(result))
     about = {"what": "pretrained ladder", "model": args.model, "dtype": args.dtype}
+    if "llama.cpp" in args.peer:
+        about["llama.cpp"] = llama_cpp.build()
+        print(f"llama.cpp: {about['llama.cpp']}")
     common.write_result(path, device, about | result)
 
 

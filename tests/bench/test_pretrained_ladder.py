@@ -149,7 +149,9 @@ def stand_in_params():
 @pytest.fixture
 def xllamacpp(monkeypatch):
     StandIn.made = []
-    module = SimpleNamespace(CommonParams=stand_in_params, Server=StandIn)
+    module = SimpleNamespace(CommonParams=stand_in_params, Server=StandIn, __version__="2026.4")
+    module.BUILD_INFO = {"compiler": "GNU 10"}
+    module.get_system_info = lambda: "CPU : SSE3 = 1 | AVX512 = 0 | AVX2 = 1 | "
     monkeypatch.setitem(sys.modules, "xllamacpp", module)
     return StandIn
 
@@ -170,6 +172,8 @@ def test_the_command_times_llama_cpp_on_the_file_and_on_two_more_forms(xllamacpp
     assert {params.n_ctx for params in xllamacpp.made} == {9 + N_NEW}
     assert {params.cpuparams.n_threads for params in xllamacpp.made} == {torch.get_num_threads()}
     assert (written["n_prompt"], written["n_new"]) == (9, N_NEW)
+    assert written["llama.cpp"] == "xllamacpp 2026.4, GNU 10, SSE3 AVX2"
+    assert f"llama.cpp: {written['llama.cpp']}" in said
 
 
 def test_an_error_of_llama_cpp_is_one_of_ours(xllamacpp, tmp_path):
