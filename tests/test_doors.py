@@ -9,7 +9,7 @@ import torch
 from conftest import tiny_model
 
 import nanogpt
-from nanogpt.data import Corpus
+from nanogpt.data import CharTokenizer, Corpus
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.verify.sweep import sweep
 
@@ -67,6 +67,7 @@ WORKING = {
     "load_checkpoint": {"path": "nowhere"},
     "save_checkpoint": {"path": "nowhere", "model": MODEL, "meta": {}},
     "load_pretrained": {"source": "nowhere", "dtype": torch.float32, "tokenizer": None},
+    "without_spare_tokens": {"model": MODEL, "tokenizer": CharTokenizer("abcdefghijklm")},
     "load_corpus": {"path": "nowhere"},
     "recipe_for": {"name": "fast", "shape": MODEL.config},
     "referee": {"model": MODEL, "caches": None, "seed": 0},

@@ -44,7 +44,8 @@ def load_pretrained(
     the Python package index. The model may be a Llama, GPT-2, Qwen 2 or Qwen 3; its logits are
     those of transformers, up to rounding. Weights are converted to `dtype`; bfloat16 keeps weights
     that are stored in it. `tokenizer` replaces the model's own: a tokenizer, or the folder of a
-    tokenizer.json.
+    tokenizer.json. A model may have more ids than its tokenizer; `without_spare_tokens` never
+    samples those.
 
     Raises PretrainedError, a ValueError of one line: for a missing, damaged or foreign file, for a
     config field that a Decoder does not compute exactly, for tensors that do not fit, and for a

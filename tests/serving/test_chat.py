@@ -29,6 +29,7 @@ from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import load_pretrained
 from nanogpt.pretrained.needs import PretrainedError
+from nanogpt.pretrained.padding import without_spare_tokens
 from nanogpt.sampling import PLAIN, SamplingParams, draw_noise
 from nanogpt.serving import memory, sequence
 from nanogpt.serving.batch import BatchEngine, serve
@@ -38,7 +39,6 @@ from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.serving.parameters import CHAT_PARAMETERS, Neutral, Refused
 from nanogpt.serving.sequence import Noise, Output, Request
-from nanogpt.serving.texts import without_spare_tokens
 
 GREEDY = SamplingParams(greedy=True)
 SAMPLINGS = [PLAIN, GREEDY, SamplingParams(0.7, top_k=20), SamplingParams(1.2, top_p=0.9)]
