@@ -40,6 +40,7 @@ class NativeSequence(CSequence):
         length = seq.num_prompt_tokens + request.max_new_tokens
         self.all_tokens = array("q", seq.tokens + [0] * (length - len(seq.tokens)))
         self.block_numbers = array("q", [0] * -(-length // block_len))
+        self.stop_tokens = array("q", request.stop)
         self.known = None  # the list that `block_numbers` copies
         self.n_known = 0  # its numbers that are copied
         self.address = ctypes.addressof(self)
@@ -52,6 +53,9 @@ class NativeSequence(CSequence):
             top_k=sampling.top_k or 0,
             temperature=sampling.temperature,
             top_p=1.0 if sampling.top_p is None else sampling.top_p,
+            stops=self.stop_tokens.buffer_info()[0],
+            n_stops=len(self.stop_tokens),
+            stops_from=seq.num_prompt_tokens + request.min_new_tokens,
         )
 
     def draw_noise(self, seq: Sequence, n: int) -> None:

@@ -34,8 +34,8 @@ class Request:
     with this seed, whoever else is served. `arrival` is in seconds after the start; `id` names it
     in errors (a number by default). `logprobs` asks for the log-probability of each token drawn and
     of so many likeliest; with `echo` for those of the prompt's, too. They are the model's own:
-    temperature, top_k and top_p do not change them. The text ends behind a token of `stop`, once it
-    has more than `min_new_tokens` tokens.
+    temperature, top_k and top_p do not change them. The text ends behind a token of `stop`. None of
+    those is sampled as one of the first `min_new_tokens`, as in vLLM: its logit is -inf there.
     """
 
     prompt: Tensor
@@ -74,6 +74,8 @@ class Request:
         limits.check_tokens(low, high, vocab_size, f"{where}the prompt holds")
         limits.check_length(len(self.prompt), self.max_new_tokens, positions, where)
         limits.check_sampling(self.sampling, vocab_size, where)
+        if self.stop:
+            limits.check_tokens(min(self.stop), max(self.stop), vocab_size, f"{where}stop holds")
 
     def ends_with(self, token: int, index: int) -> bool:
         """Whether this token, number `index` of the new ones, ends the text."""
@@ -151,6 +153,12 @@ class Sequence:
     def draws(self) -> bool:
         """Whether the step reads all that is pending, so that a token is drawn."""
         return self.num_scheduled_tokens == self.pending
+
+    @property
+    def barred(self) -> tuple[int, ...]:
+        """The tokens that must not be drawn next: those that end the text, while it is short."""
+        request = self.request
+        return request.stop if self.num_new_tokens < request.min_new_tokens else ()
 
     @property
     def next_noise(self) -> Tensor:

@@ -14,10 +14,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from chat_fixtures import ENDS, LLAMA, llama, text_of, tokenizer, tokens_alone, up_to_end
+from chat_fixtures import (
+    ENDS,
+    LLAMA,
+    llama,
+    text_of,
+    tokenizer,
+    tokens_alone,
+    tokens_of,
+    up_to_end,
+)
 from conftest import seeded
 from platformdirs import user_cache_dir
-from pretrained_fixtures import TEXTS, V_TOKENIZER
+from pretrained_fixtures import TEXTS, V_TOKENIZER, V
 from server_fixtures import ask, events
 
 from nanogpt.data import CharTokenizer
@@ -106,13 +115,40 @@ def test_each_request_gets_the_tokens_of_generate_up_to_an_end(
         ended |= {output.request.id} if output.finished else set()
     short = 0
     for one in requests:
-        want = tokens_alone(model, one.prompt, 24, one.sampling, one.seed, **engine_of(backend))
-        n = one.min_new_tokens
-        want = want[:n] + up_to_end(want[n:], one.stop)
+        want = tokens_of(model, one, **engine_of(backend))
         assert found[one.id] == want, one.id
         short += len(want) < 24
     assert len(ended) == 12
     assert 0 < short < 12
+
+
+LEAST = [0, 1, 2, 9, 23, 24, 2**31 - 1]
+
+
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, SamplingParams(top_k=1)], ids=str)
+@pytest.mark.parametrize("least", LEAST)
+def test_no_end_token_is_among_the_least_tokens(model, backend, least, sampling):
+    """One that would be drawn is replaced, by the likeliest other where top_k is 1."""
+    prompt = requests_of(1)[0].prompt
+    alone = tokens_alone(model, prompt, 24, sampling, 5, **engine_of(backend))
+    for stop in (ENDS, (alone[0],), (alone[0], alone[3])):
+        asked = Request(prompt, 24, sampling, 5, stop=stop, min_new_tokens=least, logprobs=3)
+        outputs = list(serve(model, [asked], backend=backend))
+        tokens = [one.token for one in outputs]
+        assert tokens == tokens_of(model, asked, **engine_of(backend))
+        assert not set(tokens[:least]) & set(stop)
+        # The log-probabilities are the model's own, those of the end tokens too.
+        whole = torch.cat([prompt, torch.tensor(tokens)])[None, :-1]
+        rows = model(whole)[0][0, len(prompt) - 1 :].double().log_softmax(-1)
+        got = [[*one.logprobs[0].top.values()] for one in outputs]
+        best = rows.topk(3).values.detach()
+        torch.testing.assert_close(torch.tensor(got).double(), best, rtol=1e-4, atol=1e-4)
+
+
+def test_an_end_token_that_the_vocabulary_lacks_is_refused(model, backend):
+    asked = Request(torch.arange(3), 4, stop=(2, V), min_new_tokens=2)
+    with pytest.raises(ValueError, match=f"stop holds tokens 2 to {V}; the vocabulary has 0 to"):
+        serve(model, [asked], backend=backend)
 
 
 def test_of_a_call_of_several_steps_what_is_behind_the_end_is_dropped(model, backend):
@@ -317,6 +353,8 @@ CASES = [  # fields of a body, and what `generate` is asked for
     ({"seed": 5, "temperature": 1.2, "top_p": 0.9}, (None, SamplingParams(1.2, top_p=0.9), 5)),
     ({"seed": 6, "max_tokens": 30, "ignore_eos": True}, (30, PLAIN, 6)),
     ({"seed": 7, "max_tokens": 40, "min_tokens": 20}, (40, PLAIN, 7)),
+    ({"max_tokens": 40, "min_tokens": 30, "temperature": 0}, (40, GREEDY, 0)),
+    ({"seed": 8, "max_tokens": 40, "min_tokens": 40}, (40, PLAIN, 8)),
 ]
 
 
@@ -325,11 +363,11 @@ def test_an_answer_is_what_generate_gives_alone(url, model, backend, fields, how
     n, sampling, seed = how
     prompt = tokenizer().chat(HELLO)
     n = n or 128 + 1 - len(prompt)
-    tokens = tokens_alone(model, prompt, n, sampling, seed, **engine_of(backend))
     stop = () if fields.get("ignore_eos") else ENDS
     least = fields.get("min_tokens", 0)
-    tokens = tokens[:least] + up_to_end(tokens[least:], stop)
-    ends = "stop" if len(tokens) > least and tokens[-1] in stop else "length"
+    request = Request(prompt, n, sampling, seed, stop=stop, min_new_tokens=least)
+    tokens = tokens_of(model, request, **engine_of(backend))
+    ends = "stop" if tokens[-1] in stop else "length"
     shown = tokens[:-1] if ends == "stop" else tokens
     want = text_of(shown, stop=())
     answer = chat(url, **fields)
@@ -351,6 +389,19 @@ def test_an_answer_is_what_generate_gives_alone(url, model, backend, fields, how
     reasons = [part["choices"][0]["finish_reason"] for part in parts]
     assert reasons == [None] * (len(parts) - 1) + [ends]
     assert {part["object"] for part in parts} == {"chat.completion.chunk"}
+
+
+@pytest.mark.parametrize("least", [0, 5, 20])
+def test_a_continued_text_has_its_least_tokens_too(url, model, backend, least):
+    prompt = tokenizer().encode("the fox")
+    request = Request(prompt, 20, seed=4, stop=ENDS, min_new_tokens=least)
+    tokens = tokens_of(model, request, **engine_of(backend))
+    body = {"prompt": "the fox", "max_tokens": 20, "seed": 4, "min_tokens": least}
+    _, answer = ask(url, "POST", "/v1/completions", json.dumps(body))
+    ends = tokens[-1] in ENDS
+    assert answer["choices"][0]["text"] == text_of(tokens[:-1] if ends else tokens, stop=())
+    assert answer["choices"][0]["finish_reason"] == ("stop" if ends else "length")
+    assert answer["usage"]["completion_tokens"] == len(tokens) >= least
 
 
 def test_messages_are_read_by_the_models_template(url):
