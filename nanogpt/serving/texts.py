@@ -48,11 +48,21 @@ def stop_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tokenizer.stop if isinstance(tokenizer, PretrainedTokenizer) else ()
 
 
+def bytes_of(tokenizer: Tokenizer, token: int) -> bytes | None:
+    """The bytes of one token in UTF-8, perhaps half a character; None for a control token."""
+    if isinstance(tokenizer, PretrainedTokenizer):
+        return tokenizer.bytes_of(token)
+    return tokenizer.chars[token].encode()
+
+
 def name_of(tokenizer: Tokenizer, token: int) -> str:
     """The text of one token, with a control token's name; of half a character a sign for it."""
-    if isinstance(tokenizer, PretrainedTokenizer):
+    if isinstance(tokenizer, CharTokenizer):
+        return tokenizer.chars[token]
+    text = tokenizer.bytes_of(token)
+    if text is None:
         return tokenizer.decode([token], special=True)
-    return tokenizer.chars[token]
+    return text.decode(errors="replace")
 
 
 def template_of(tokenizer: Tokenizer) -> Callable[[list[dict[str, str]]], Tensor] | None:

@@ -404,6 +404,72 @@ def test_a_continued_text_has_its_least_tokens_too(url, model, backend, least):
     assert answer["usage"]["completion_tokens"] == len(tokens) >= least
 
 
+# Fields of a body; they and the rest decide where the text ends.
+SHOWN = [
+    {"seed": 1},
+    {"seed": 2, "top_logprobs": 1},
+    {"temperature": 0, "top_logprobs": 3},
+    {"seed": 3, "top_logprobs": 20, "ignore_eos": True},
+    {"seed": 5, "temperature": 1.3, "top_p": 0.9, "top_logprobs": 2, "min_tokens": 30},
+    {"seed": 6, "ignore_eos": True, "top_logprobs": 2, "max_tokens": 9},
+    {"seed": 6, "ignore_eos": True, "top_logprobs": 2, "stop": ["e", "a", "\u00e9"]},
+    {"seed": 7, "n": 3, "top_logprobs": 2, "stream_options": {"include_usage": True}},
+]
+
+
+def spoken(choices: list[dict]) -> tuple[str, list[dict]]:
+    """The text of the events of one choice, and what they say of its tokens."""
+    content = [one["delta"].get("content", "") for one in choices]
+    shown = [one["logprobs"]["content"] for one in choices if one["logprobs"]]
+    return "".join(content), list(itertools.chain(*shown))
+
+
+@pytest.mark.parametrize("fields", SHOWN, ids=str)
+@torch.no_grad()
+def test_log_probabilities_of_an_answer(url, model, fields):
+    """The same in a stream; of each token of the text its name, its bytes and the likeliest."""
+    own = tokenizer()
+    asked = {"max_tokens": 40, "logprobs": True} | fields
+    choices = chat(url, **asked)["choices"]
+    plain = chat(url, **asked | {"logprobs": False, "top_logprobs": 0})["choices"]
+    events_of = [[] for _ in choices]
+    for part in streamed(url, **asked):
+        for one in part["choices"]:
+            events_of[one["index"]].append(one)
+    vocabulary = [own.bytes_of(token) for token in range(len(own))]
+    for choice, without, parts in zip(choices, plain, events_of, strict=True):
+        text = choice["message"]["content"]
+        assert text == without["message"]["content"]
+        assert without["logprobs"] is None
+        found = choice["logprobs"]["content"]
+        assert choice["logprobs"] == {"content": found, "refusal": None}
+        streamed_text, shown = spoken(parts)
+        assert (streamed_text, shown) == (text, found)
+        assert parts[0]["logprobs"] is parts[-1]["logprobs"] is None
+
+        names = [own.decode([token], special=True) for token in range(len(own))]
+        tokens = own.chat(HELLO).tolist()
+        for one in found:
+            row = model(torch.tensor(tokens)[None])[0][0, -1].double().log_softmax(-1)
+            best = row.topk(fields.get("top_logprobs", 0))
+            assert len(one["top_logprobs"]) == len(best.values)
+            got = [entry["logprob"] for entry in one["top_logprobs"]]
+            want = best.values.tolist()
+            assert got == pytest.approx([max(value, -9999.0) for value in want], abs=1e-3)
+            for entry in (one, *one["top_logprobs"]):
+                twins = [i for i, name in enumerate(names) if name == entry["token"]]
+                if entry["bytes"] is not None:
+                    twins = [i for i in twins if vocabulary[i] == bytes(entry["bytes"])]
+                assert twins
+                near = [i for i in twins if abs(float(row[i]) - entry["logprob"]) < 1e-3]
+                assert near
+                if entry is one:
+                    drawn = near[0]
+            tokens.append(drawn)
+        whole = text_of(tokens[len(own.chat(HELLO)) :], stop=())
+        assert whole == text if "stop" not in fields else whole.startswith(text)
+
+
 def test_messages_are_read_by_the_models_template(url):
     several = [{"role": "system", "content": "Be brief."}, *HELLO]
     several += [{"role": "assistant", "content": "Hi", "refusal": None, "tool_calls": []}, *HELLO]
@@ -468,8 +534,23 @@ BAD = [
     ({"messages": HELLO, "prompt": "a"}, "prompt", "no such parameter"),
     ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "at least -1"),
     ({"messages": HELLO, "temprature": 1}, "temprature", "did you mean temperature"),
-    ({"messages": HELLO, "logprobs": True}, "logprobs", "not implemented"),
-    ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "not implemented"),
+    ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: must be true or false"),
+    ({"messages": HELLO, "logprobs": "true"}, "logprobs", "must be true or false"),
+    ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
+    (
+        {"messages": HELLO, "top_logprobs": 2, "logprobs": False},
+        "top_logprobs",
+        "needs logprobs=true",
+    ),
+    *[
+        ({"messages": HELLO, "logprobs": True, "top_logprobs": k}, "top_logprobs", "in [0, 20]")
+        for k in (21, -1, 1.5, True, "2", [2])
+    ],
+    (
+        {"messages": HELLO, "logprobs": True, "return_tokens_as_token_ids": True},
+        "return_tokens_as_token_ids",
+        "not implemented",
+    ),
     ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not implemented"),
     ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "not implemented"),
     ({"messages": HELLO, "frequency_penalty": 0.5}, "frequency_penalty", "not implemented"),
@@ -572,6 +653,17 @@ def test_openai(url, model, backend):
         assert "".join(part.choices[0].delta.content or "" for part in parts) == want
         assert parts[-1].choices[0].finish_reason == answer.choices[0].finish_reason
         assert last.usage == answer.usage
+        told = create(**asked, logprobs=True, top_logprobs=2)
+        content = told.choices[0].logprobs.content
+        assert "".join(bytes(one.bytes).decode(errors="replace") for one in content) == want
+        assert all(one.logprob == one.top_logprobs[0].logprob for one in content)  # it is greedy
+        assert all(one.token == one.top_logprobs[0].token for one in content)
+        parts = list(create(**asked, logprobs=True, top_logprobs=2, stream=True))
+        pieces = [part.choices[0].logprobs for part in parts]
+        assert [one for piece in pieces if piece for one in piece.content] == content
+        with pytest.raises(openai.BadRequestError) as caught:
+            create(**asked, top_logprobs=2)
+        assert caught.value.param == "top_logprobs"
         history = [*HELLO, answer.choices[0].message.model_dump(), *HELLO]
         assert create(**asked | {"messages": history}).choices[0].message.content is not None
         with pytest.raises(openai.BadRequestError) as caught:
