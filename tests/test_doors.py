@@ -60,7 +60,8 @@ WORKING = {
     "draw_noise": {"n_new": 2, "batch": 1, "vocab_size": 5, "generator": None},
     "generate": SHAPE
     | {"sampling": nanogpt.SamplingParams(), "cache": nanogpt.DynamicCache}
-    | {"generator": None, "noise": None, "past_block": "error", "engine": None, "draft": None},
+    | {"generator": None, "noise": None, "past_block": "error", "engine": None, "draft": None}
+    | {"stop": ()},
     "complete": SHAPE,
     "compare": SHAPE | {"a": None, "b": nanogpt.StaticCache, "seed": 1, "temperature": 1.0},
     "kv_cache": {"model": MODEL, "cache": nanogpt.DynamicCache, "capacity": 8},

@@ -39,6 +39,8 @@ def load_pretrained(
         for text in tokenizer.stream(generate(model, prompt, 20)):
             print(text, end="", flush=True)
 
+    The stream ends where the model ends its text; complete(…, stop=tokenizer.stop) does, too.
+
     `source` is a folder of transformers (config.json, *.safetensors, tokenizer.json), a .gguf file,
     nanoGPT's ckpt.pt, or a name on the hub, "owner/name". "smollm2" is SmolLM2-135M-Instruct from
     the Python package index. The model may be a Llama, GPT-2, Qwen 2 or Qwen 3; its logits are
