@@ -36,6 +36,7 @@ def print_text(args: argparse.Namespace) -> None:
     import torch
 
     from ..engines.generation import generate
+    from ..engines.noise import Noise
     from ..pretrained.load import load_pretrained
     from ..pretrained.padding import without_spare_tokens
     from ..pretrained.tokenizer import PretrainedTokenizer
@@ -74,10 +75,9 @@ def print_text(args: argparse.Namespace) -> None:
     how = _how(args.backend, args.bits, writer, length)
     if args.draft:
         how["draft"] = _draft(args.draft)
-    generator = torch.Generator().manual_seed(args.seed)
-    tokens = generate(
-        writer, prompt[None], args.max_new_tokens, sampling, generator=generator, **how
-    )
+    shape = (args.max_new_tokens, 1, writer.config.vocab_size)
+    how["noise"] = Noise(torch.Generator().manual_seed(args.seed), shape)
+    tokens = generate(writer, prompt[None], args.max_new_tokens, sampling, **how)
     try:
         for text in tokenizer.stream(tokens):
             print(text, end="", flush=True)

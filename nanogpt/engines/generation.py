@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..model import LanguageModel
 from ..sampling import PLAIN, SamplingParams
 from .base import Engine, loop
 from .drafts import Draft
+from .noise import AT_ONCE, Noise, noise_in_blocks
 from .stopping import UpToStop, check_stop
 
 
@@ -57,12 +59,28 @@ def generate(
     else:
         ready = _ready(engine, model, prompt, n_new, cache)
     shape = (n_new, len(prompt), model.config.vocab_size)
-    noise = lesson.noise_for(noise, generator, sampling, shape, prompt.device)
+    noise = _noise_for(noise, generator, sampling, shape, prompt.device)
     if engine is None:
         steps = loop(decoder, prompt, noise, sampling, draft)
     else:
         steps = ready.tokens(model, prompt, noise, sampling, draft)
     return UpToStop(steps, stop) if stop else steps
+
+
+def _noise_for(
+    noise: Tensor | Noise | None,
+    generator: torch.Generator | None,
+    sampling: SamplingParams,
+    shape: tuple[int, int, int],
+    device: torch.device,
+) -> Tensor | Noise:
+    """The noise as the lesson draws it, but much of it in blocks. Raises ValueError."""
+    lesson.check_generator(generator)
+    if isinstance(noise, Noise) and not sampling.greedy and noise.shape == shape:
+        return noise
+    if noise is None and not sampling.greedy and prod(shape) > AT_ONCE:
+        return noise_in_blocks(generator, shape, device)
+    return lesson.noise_for(noise, generator, sampling, shape, device)
 
 
 class LastLogits(lesson.CachedDecoder):

@@ -48,7 +48,7 @@ class NativeSequence(CSequence):
             tokens=self.all_tokens.buffer_info()[0],
             table=self.block_numbers.buffer_info()[0],
             noise=None,
-            noise_stride=0 if seq.noise is None else seq.noise.vocab_size,
+            noise_stride=0 if seq.noise is None else seq.noise.shape[-1],
             n_prompt=seq.num_prompt_tokens,
             top_k=sampling.top_k or 0,
             temperature=sampling.temperature,

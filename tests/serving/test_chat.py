@@ -24,7 +24,6 @@ from chat_fixtures import (
     tokens_of,
     up_to_end,
 )
-from conftest import seeded
 from platformdirs import user_cache_dir
 from pretrained_fixtures import TEXTS, V_TOKENIZER, V
 from server_fixtures import ask, events
@@ -32,6 +31,7 @@ from server_fixtures import ask, events
 from nanogpt.data import CharTokenizer
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import Decoder
+from nanogpt.engines import noise
 from nanogpt.engines.decoder_library import Packed, decoder_library
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
@@ -39,15 +39,15 @@ from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import load_pretrained
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.pretrained.padding import without_spare_tokens
-from nanogpt.sampling import PLAIN, SamplingParams, draw_noise
-from nanogpt.serving import memory, sequence
+from nanogpt.sampling import PLAIN, SamplingParams
+from nanogpt.serving import memory
 from nanogpt.serving.batch import BatchEngine, serve
 from nanogpt.serving.completions import Reader
 from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.serving.parameters import CHAT_PARAMETERS, Neutral, Refused
-from nanogpt.serving.sequence import Noise, Output, Request
+from nanogpt.serving.sequence import Output, Request
 
 GREEDY = SamplingParams(greedy=True)
 SAMPLINGS = [PLAIN, GREEDY, SamplingParams(0.7, top_k=20), SamplingParams(1.2, top_p=0.9)]
@@ -105,7 +105,7 @@ def test_each_request_gets_the_tokens_of_generate_up_to_an_end(
     model, backend, how, rows, monkeypatch
 ):
     """However many rows of its noise are drawn at a time."""
-    monkeypatch.setattr(sequence, "DRAWN", rows * model.config.vocab_size)
+    monkeypatch.setattr(noise, "DRAWN", rows * model.config.vocab_size)
     requests = requests_of(12)
     found = {one.id: [] for one in requests}
     ended = set()
@@ -188,24 +188,6 @@ def test_a_tokenizer_of_another_model_is_refused():
         model = Decoder(DecoderConfig(**LLAMA | fields))
         with pytest.raises(ValueError, match="304 tokens, the model's vocabulary"):
             Server(model, tokenizer())
-
-
-@pytest.mark.parametrize("size", [1, 13, 320, 49_152])
-def test_noise_drawn_in_pieces_is_the_noise_of_the_whole_text(size):
-    n = 7 if size > 1000 else 500
-    want = draw_noise(n, 1, size, seeded(5))[:, 0]
-    noise = Noise(5, n, size)
-    most = 0
-    draw = random.Random(1)
-    first = 0
-    while first < n:
-        count = min(n - first, draw.randint(1, 4))
-        noise.draw(first, count)
-        most = max(most, noise.rows.numel())
-        start = first - noise.first
-        assert torch.equal(noise.rows[start : start + count], want[first : first + count])
-        first += draw.randint(0, count)  # a step that fails asks for the same rows again
-    assert most <= 2**16 + 8 * size  # those of a draw, and rows that are not used up
 
 
 def test_logits_that_nobody_wants_are_not_computed(model):
