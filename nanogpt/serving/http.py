@@ -202,6 +202,9 @@ class Server:
             for _ in tokens:
                 self.trace(completion.head["id"], "token", at)
             completion.take(tokens)
+            if completion.reason and not tokens[-1].finished:
+                # By a stop string, of which the engine knows nothing: others get its blocks.
+                self.work.put(partial(self.engine.abort, name))
         if self.failure:
             self.hurry()
 
