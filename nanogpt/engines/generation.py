@@ -41,7 +41,7 @@ def generate(
 
     A text ends behind the first of the `stop` tokens, as in stop=tokenizer.stop, or after n_new. A
     batch goes on until every row has ended: a row that has ended repeats its stop token. Native
-    engines decode up to 64 tokens in one call, so some behind a stop may be computed in vain.
+    engines decode for about ten milliseconds in one call, and what is behind a stop is dropped.
 
     Raises ValueError, and TypeError for an object that is no model.
     """

@@ -40,11 +40,12 @@ from .speculation import SpeculativeLoop, matching
 from .toolchain import CannotBuild
 
 INT64 = {"dtype": torch.int64, "device": "cpu"}
-CHUNK = 64  # tokens of one call, so that a stream comes as it is written
+CHUNK = 64  # most tokens of one call
+WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
 
 
 class Native(Engine):
-    """Rung 7. The whole loop as one native function: Python is asked for 64 tokens at a time.
+    """Rung 7. The whole loop as one native function: Python is asked for up to 64 tokens at a time.
 
     `bits` of a weight are 32 or 8. With 8, every row of a matrix is rounded to 255 steps of its own
     size when a generation begins, and every vector that it multiplies to 16 bits; embeddings, norms
@@ -70,6 +71,11 @@ class Native(Engine):
         if draft is None:
             return NativeTokens(self, model, prompt, noise, sampling)
         return NativeSpeculation(self, model, draft, prompt, noise, sampling)
+
+
+def steps_of_a_call(config: DecoderConfig, n_sequences: int) -> int:
+    """How many tokens of each sequence one call decodes, so that nobody waits for long."""
+    return max(1, min(CHUNK, int(WORK / (config.matrix_weights * n_sequences))))
 
 
 class Native8(Native):
@@ -156,13 +162,14 @@ class NativeTokens(Iterator[Tensor]):
             end = text.shape[1]
             read = 0
             chunk = 1  # the first token at once, then more in one call
+            most = steps_of_a_call(session.engine.config, len(text))
             while known < end:
                 new = min(chunk, end - known)
                 session.decode(read, known + new - 1)
                 yield from text[:, known : known + new].clone().split(1, dim=1)
                 read = known + new - 1
                 known += new
-                chunk = min(4 * chunk, CHUNK)
+                chunk = min(4 * chunk, most)
 
 
 def text_of(prompt: Tensor, n_new: int) -> Tensor:

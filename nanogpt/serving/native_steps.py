@@ -21,14 +21,12 @@ from ..engines.decoder_library import (
     up,
     weights_of,
 )
-from ..engines.native import Native
+from ..engines.native import Native, steps_of_a_call
 from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
 from .memory import unused_zeros
 from .modules import ModuleBackend
 from .sequence import Sequence
-
-WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
 
 
 class NativeSequence(CSequence):
@@ -98,7 +96,6 @@ class NativeBackend:
         self.cache = CCache(*addresses, n_blocks, block_len)
         self.work = Work()
         self.block_len = block_len
-        self.size = self.config.matrix_weights
         self.rotary = self.config.rotary
         self.logits_width = up(self.config.vocab_size, self.packed.lanes)
         self.n_positions = len(weights.positions)
@@ -114,7 +111,7 @@ class NativeBackend:
 
     def most_steps(self, n_sequences: int) -> int:
         """Steps of so many sequences that one call may take, so that nobody waits for long."""
-        return max(1, min(64, int(WORK / (self.size * n_sequences))))
+        return steps_of_a_call(self.config, n_sequences)
 
     def draw(self, batch: list[Sequence], steps: list[int]) -> list[list[int]]:
         """Read the scheduled tokens, and decode. -> the tokens of each, as many as its steps.

@@ -6,7 +6,9 @@ from engine_fixtures import BLOCK, OneStep, every, prompt_of, shared_model, unca
 
 import nanogpt
 from nanogpt import SamplingParams, complete, generate
+from nanogpt.engines import native
 from nanogpt.engines.eager import Static
+from nanogpt.engines.native import Session
 
 N_NEW = 9
 T = 4
@@ -54,6 +56,30 @@ def test_native_code_ends(draft, batch):
     model = shared_model()
     drafts = {"look-up": nanogpt.PromptLookup(2), "model": nanogpt.DraftModel(model)}
     check({"engine": nanogpt.Native, "draft": drafts.get(draft)}, batch=batch, model=model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_call_of_a_large_model_is_short_so_little_is_decoded_behind_the_end(batch, monkeypatch):
+    model = shared_model()
+    prompt = prompt_of(T, batch)
+    size = nanogpt.Native(model.config, batch=batch).config.matrix_weights * batch
+    whole = complete(model, prompt, N_NEW)
+    stop = tuple(whole[:, T + 2].tolist())
+    end = ended(whole, stop).shape[1]
+    assert end - T in (2, 3)
+    real = Session.decode
+    places = []  # of the last token that each call writes
+
+    def spy(session, start, last):
+        places.append(last)
+        real(session, start, last)
+
+    monkeypatch.setattr(Session, "decode", spy)
+    for most in (1, 2, 5):
+        monkeypatch.setattr(native, "WORK", most * size)
+        assert complete(model, prompt, N_NEW, engine=nanogpt.Native, stop=stop).shape[1] == end
+        assert end <= places[-1] + 1 < end + most
 
 
 @pytest.mark.parametrize("batch", [1, 3])
