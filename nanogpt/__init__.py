@@ -55,6 +55,7 @@ _HOME = {
     "decoder.pack": ["pack_heads", "unpack_heads"],
     "decoder.checkpoint": ["load_checkpoint", "save_checkpoint"],
     "pretrained.load": ["load_pretrained"],
+    "pretrained.padding": ["without_spare_tokens"],
     "training.recipes": ["TrainConfig", "RECIPES", "recipe_for"],
     "training.loop": ["train"],
     "caches.rolling": ["RollingCache"],

@@ -269,12 +269,7 @@ def noise_for(
     noise, generator, sampling: SamplingParams, shape: tuple[int, int, int], device
 ) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
-    on_cpu = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
-    if generator is not None and not on_cpu:
-        raise ValueError(
-            f"generator={generator!r}: pass one of the CPU, so that one seed gives the same tokens "
-            f"on every device, as torch.Generator()"
-        )
+    check_generator(generator)
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
     if noise is None:
@@ -282,3 +277,13 @@ def noise_for(
     else:
         check_noise(noise, shape)
     return send(noise, device)
+
+
+def check_generator(generator) -> None:
+    """Raise ValueError unless it is None or a generator of the CPU."""
+    on_cpu = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
+    if generator is not None and not on_cpu:
+        raise ValueError(
+            f"generator={generator!r}: pass one of the CPU, so that one seed gives the same tokens "
+            f"on every device, as torch.Generator()"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from copy import deepcopy
 
 import torch
 from conftest import seeded
@@ -11,9 +12,10 @@ from tokenizers import Tokenizer
 
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import Decoder
-from nanogpt.engines.generation import generate
+from nanogpt.engines.generation import complete, generate
 from nanogpt.pretrained.tokenizer import PretrainedTokenizer
-from nanogpt.sampling import PLAIN
+from nanogpt.sampling import PLAIN, draw_noise
+from nanogpt.serving.sequence import Request
 
 END = SPECIALS.index("<|im_end|>")
 ENDS = (END, *range(60, 90))  # many, so that texts of a random model end
@@ -45,6 +47,24 @@ def tokens_alone(model, prompt, n_new: int, sampling=PLAIN, seed: int = 0, **how
     """What `generate` gives, without an end."""
     steps = generate(model, prompt[None], n_new, sampling, generator=seeded(seed), **how)
     return [int(token) for token in steps]
+
+
+def tokens_of(model, asked: Request, **how) -> list[int]:
+    """What `generate` gives for a request of a model with a bias, up to the request's end.
+
+    The bias of its end tokens is -inf for the first `min_new_tokens`.
+    """
+    n = asked.max_new_tokens
+    least = min(n, asked.min_new_tokens)
+    noise = draw_noise(n, 1, model.config.vocab_size, seeded(asked.seed))
+    barred = deepcopy(model)
+    barred.lm_head.bias[list(asked.stop)] = -torch.inf
+    text = asked.prompt[None]
+    for part, rows in ((barred, noise[:least]), (model, noise[least:])):
+        if len(rows):
+            text = complete(part, text, len(rows), asked.sampling, noise=rows, **how)
+    new = text[0, len(asked.prompt) :].tolist()
+    return new[:least] + up_to_end(new[least:], asked.stop)
 
 
 def up_to_end(tokens: list[int], stop: tuple[int, ...] = ENDS) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from conftest import tiny_model
 
 import nanogpt
-from nanogpt.data import Corpus
+from nanogpt.data import CharTokenizer, Corpus
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.verify.sweep import sweep
 
@@ -60,13 +60,15 @@ WORKING = {
     "draw_noise": {"n_new": 2, "batch": 1, "vocab_size": 5, "generator": None},
     "generate": SHAPE
     | {"sampling": nanogpt.SamplingParams(), "cache": nanogpt.DynamicCache}
-    | {"generator": None, "noise": None, "past_block": "error", "engine": None, "draft": None},
+    | {"generator": None, "noise": None, "past_block": "error", "engine": None, "draft": None}
+    | {"stop": ()},
     "complete": SHAPE,
     "compare": SHAPE | {"a": None, "b": nanogpt.StaticCache, "seed": 1, "temperature": 1.0},
     "kv_cache": {"model": MODEL, "cache": nanogpt.DynamicCache, "capacity": 8},
     "load_checkpoint": {"path": "nowhere"},
     "save_checkpoint": {"path": "nowhere", "model": MODEL, "meta": {}},
     "load_pretrained": {"source": "nowhere", "dtype": torch.float32, "tokenizer": None},
+    "without_spare_tokens": {"model": MODEL, "tokenizer": CharTokenizer("abcdefghijklm")},
     "load_corpus": {"path": "nowhere"},
     "recipe_for": {"name": "fast", "shape": MODEL.config},
     "referee": {"model": MODEL, "caches": None, "seed": 0},

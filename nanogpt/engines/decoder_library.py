@@ -98,6 +98,8 @@ class CSequence(ctypes.Structure):
         *_fields(POINTER, "tokens table noise"),
         *_fields(INT, "noise_stride n_prompt top_k"),
         *_fields(DOUBLE, "temperature top_p"),
+        *_fields(POINTER, "stops"),
+        *_fields(INT, "n_stops stops_from"),
     ]
 
 

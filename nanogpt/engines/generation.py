@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from ..model import LanguageModel
 from ..sampling import PLAIN, SamplingParams
 from .base import Engine, loop
 from .drafts import Draft
+from .noise import AT_ONCE, Noise, noise_in_blocks
+from .stopping import UpToStop, check_stop
 
 
 def generate(
@@ -28,15 +31,22 @@ def generate(
     generator: torch.Generator | None = None,
     noise: Tensor | None = None,
     past_block: str = "error",
+    stop: Sequence[int] = (),
 ) -> Iterator[Tensor]:
-    """`nanogpt.generation.generate`, and two faster paths to the same tokens.
+    """`nanogpt.generation.generate`, an end, and two faster paths to the same tokens.
 
     `engine`, a class of nanogpt.engines or an engine that you built, decodes with a cache of its
     own. `draft` proposes tokens, and the model reads several in one pass: the tokens are the same,
-    however bad the draft is; the iterator's `stats` count its passes. Raises ValueError, and
-    TypeError for an object that is no model.
+    however bad the draft is; the iterator's `stats` count its passes.
+
+    A text ends behind the first of the `stop` tokens, as in stop=tokenizer.stop, or after n_new. A
+    batch goes on until every row has ended: a row that has ended repeats its stop token. Native
+    engines decode for about ten milliseconds in one call, and what is behind a stop is dropped.
+
+    Raises ValueError, and TypeError for an object that is no model.
     """
     slides = lesson.check_generation(model, prompt, n_new, sampling, past_block)
+    stop = check_stop(stop, model.config.vocab_size)
     if draft is not None:
         _check_draft(draft, cache, slides)
         draft.check(model, prompt, n_new, engine)
@@ -49,10 +59,28 @@ def generate(
     else:
         ready = _ready(engine, model, prompt, n_new, cache)
     shape = (n_new, len(prompt), model.config.vocab_size)
-    noise = lesson.noise_for(noise, generator, sampling, shape, prompt.device)
+    noise = _noise_for(noise, generator, sampling, shape, prompt.device)
     if engine is None:
-        return loop(decoder, prompt, noise, sampling, draft)
-    return ready.tokens(model, prompt, noise, sampling, draft)
+        steps = loop(decoder, prompt, noise, sampling, draft)
+    else:
+        steps = ready.tokens(model, prompt, noise, sampling, draft)
+    return UpToStop(steps, stop) if stop else steps
+
+
+def _noise_for(
+    noise: Tensor | Noise | None,
+    generator: torch.Generator | None,
+    sampling: SamplingParams,
+    shape: tuple[int, int, int],
+    device: torch.device,
+) -> Tensor | Noise:
+    """The noise as the lesson draws it, but much of it in blocks. Raises ValueError."""
+    lesson.check_generator(generator)
+    if isinstance(noise, Noise) and not sampling.greedy and noise.shape == shape:
+        return noise
+    if noise is None and not sampling.greedy and prod(shape) > AT_ONCE:
+        return noise_in_blocks(generator, shape, device)
+    return lesson.noise_for(noise, generator, sampling, shape, device)
 
 
 class LastLogits(lesson.CachedDecoder):
@@ -71,7 +99,10 @@ class LastLogits(lesson.CachedDecoder):
 
 
 def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
-    """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)"""
+    """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)
+
+    With `stop` it is shorter where all rows end before.
+    """
     steps = generate(model, prompt, n_new, *args, **kwargs)
     rest = [steps.rest()] if hasattr(steps, "rest") else steps  # a native loop needs no Python
     return torch.cat([prompt, *rest], dim=1)

@@ -9,6 +9,7 @@
 
 #pragma once
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -868,6 +869,7 @@ static int64_t attend(const HeadCache &cache, int64_t n, AttentionWork &work) {
 // ---------------------------------------------------------------- sampling
 
 struct SamplingWork {
+  std::vector<float> allowed;  // logits without those of tokens that are ruled out
   std::vector<float> probs;
   std::vector<float> ordered;
   std::vector<int64_t> order;

@@ -35,14 +35,17 @@ from .decoder_library import (
     weights_of,
 )
 from .drafts import Draft, DraftModel
+from .noise import Noise
 from .speculation import SpeculativeLoop, matching
 from .toolchain import CannotBuild
 
 INT64 = {"dtype": torch.int64, "device": "cpu"}
+CHUNK = 64  # most tokens of one call
+WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
 
 
 class Native(Engine):
-    """Rung 7. The whole loop as one native function: Python is asked for 64 tokens at a time.
+    """Rung 7. The whole loop as one native function: Python is asked for up to 64 tokens at a time.
 
     `bits` of a weight are 32 or 8. With 8, every row of a matrix is rounded to 255 steps of its own
     size when a generation begins, and every vector that it multiplies to 16 bits; embeddings, norms
@@ -68,6 +71,11 @@ class Native(Engine):
         if draft is None:
             return NativeTokens(self, model, prompt, noise, sampling)
         return NativeSpeculation(self, model, draft, prompt, noise, sampling)
+
+
+def steps_of_a_call(config: DecoderConfig, n_sequences: int) -> int:
+    """How many tokens of each sequence one call decodes, so that nobody waits for long."""
+    return max(1, min(CHUNK, int(WORK / (config.matrix_weights * n_sequences))))
 
 
 class Native8(Native):
@@ -133,7 +141,14 @@ class NativeTokens(Iterator[Tensor]):
             return torch.cat([self.session.args[2][:, :0], *self], dim=1)
         self.close()
         with self.session() as session:
-            session.decode(0, session.text.shape[1] - 1)
+            end = session.text.shape[1]
+            # Noise that is there already is used in one call.
+            piece = CHUNK if isinstance(session.noise, Noise) else end
+            read = 0
+            for known in range(session.T, end, piece):
+                last = min(known + piece, end) - 1
+                session.decode(read, last)
+                read = last
         return session.text[:, session.T :]
 
     def close(self) -> None:
@@ -147,13 +162,14 @@ class NativeTokens(Iterator[Tensor]):
             end = text.shape[1]
             read = 0
             chunk = 1  # the first token at once, then more in one call
+            most = steps_of_a_call(session.engine.config, len(text))
             while known < end:
                 new = min(chunk, end - known)
                 session.decode(read, known + new - 1)
                 yield from text[:, known : known + new].clone().split(1, dim=1)
                 read = known + new - 1
                 known += new
-                chunk = min(4 * chunk, 64)
+                chunk = min(4 * chunk, most)
 
 
 def text_of(prompt: Tensor, n_new: int) -> Tensor:
@@ -190,7 +206,7 @@ class Session:
         model: LanguageModel,
         text: Tensor,
         T: int,
-        noise: Tensor,
+        noise: Tensor | Noise,
         sampling: SamplingParams,
     ):
         B = len(text)
@@ -207,15 +223,13 @@ class Session:
         except IndexError:
             self.memory = Memory(engine)
         self.memory.packed.pack(weights)
-        self.noise = None if sampling.greedy else noise.float().contiguous()  # (n, B, V)
+        self.noise = None if sampling.greedy else noise  # (n, B, V)
         self.tables = torch.arange(B, **INT64)  # each text has one block, as long as the capacity
         self.sequences = (CSequence * B)()
         self.turns = (CTurn * B)()
         for b, (sequence, turn) in enumerate(zip(self.sequences, self.turns, strict=True)):
             sequence.tokens = text[b].data_ptr()
             sequence.table = self.tables[b:].data_ptr()
-            if self.noise is not None and len(noise):
-                sequence.noise = self.noise[0, b].data_ptr()
             sequence.noise_stride = B * V
             sequence.n_prompt = T
             sequence.top_k = sampling.top_k or 0
@@ -241,6 +255,7 @@ class Session:
             return
         known = max(self.end_known, start + 1)
         steps = max(0, end + 1 - known)
+        self._use_noise(known - self.T, steps)
         for turn in self.turns:
             turn.start = start
             turn.count = min(end, known) - start
@@ -253,6 +268,7 @@ class Session:
         """Read the tokens at start … end - 1 in one pass; by text, the right token behind each."""
         B = len(self.text)
         n = end - start
+        self._use_noise(start + 1 - self.T, n)
         for turn in self.turns:
             turn.start = start
             turn.count = turn.wanted = n
@@ -262,6 +278,17 @@ class Session:
         choices = torch.empty(B, n, **INT64)
         self.library.check(*self.where, self.logits.data_ptr(), choices.data_ptr())
         return choices.tolist()
+
+    def _use_noise(self, first: int, n: int) -> None:
+        """Let native code find the noise of the new tokens first … first + n - 1."""
+        if self.noise is None or n == 0:
+            return
+        self.rows = self.noise[first : first + n].float().contiguous()
+        address = self.rows.data_ptr()
+        for sequence in self.sequences:
+            sequence.noise = address
+            sequence.n_prompt = self.T + first  # the first row is that of this position
+            address += self.rows.stride(1) * self.rows.itemsize
 
     def __enter__(self) -> Session:
         return self
@@ -291,7 +318,8 @@ class NativeSpeculation(SpeculativeLoop):
     @torch.no_grad()
     def _run(self, prompt, noise):
         text = text_of(prompt, len(noise))
-        known = prompt.shape[1]
+        T = prompt.shape[1]
+        known = T
         end = text.shape[1]
         generation = (text, known, noise, self.sampling)
         with ExitStack() as sessions:
@@ -307,7 +335,7 @@ class NativeSpeculation(SpeculativeLoop):
             while known < end:
                 k = min(self.k, end - known - 1)  # the last token is never read, so not proposed
                 if drafting is None or k == 0:
-                    guess = self.propose(text[:, :known], noise[known - end :][:k])
+                    guess = self.propose(text[:, :known], noise[known - T : known - T + k])
                     k = guess.shape[1]
                     text[:, known : known + k] = guess
                 else:

@@ -158,8 +158,9 @@ class Speculation(SpeculativeLoop):
 
     @torch.no_grad()
     def _run(self, text: Tensor, noise: Tensor) -> Iterator[Tensor]:
-        while len(noise):
-            rows = noise[: self.k + 1]
+        place = 0  # the number of the next token
+        while place < len(noise):
+            rows = noise[place : place + self.k + 1]
             proposals = self.propose(text, rows[:-1])  # (B, k); the last token is never read
             k = proposals.shape[1]
             unread = text[:, self.decoder.length :]
@@ -171,7 +172,7 @@ class Speculation(SpeculativeLoop):
             n = self.accept([row[:k] for row in both], [row[k:] for row in both])
             self.decoder.rewind(k + 1 - n)  # the last of the n tokens has not been read
             text = torch.cat([text, *choices[:n]], dim=1)
-            noise = noise[n:]
+            place += n
             yield from choices[:n]
 
     def _draw(self, logits: Tensor, noise: Tensor, proposals: Tensor) -> list[Tensor]:

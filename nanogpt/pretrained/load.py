@@ -41,12 +41,15 @@ def load_pretrained(
         for text in tokenizer.stream(generate(model, prompt, 20)):
             print(text, end="", flush=True)
 
+    The stream ends where the model ends its text; complete(…, stop=tokenizer.stop) does, too.
+
     `source` is a folder of transformers (config.json, *.safetensors, tokenizer.json), a .gguf file,
     nanoGPT's ckpt.pt, or a name on the hub, "owner/name". "smollm2" is SmolLM2-135M-Instruct from
     the Python package index. The model may be a Llama, GPT-2, Qwen 2 or Qwen 3; its logits are
     those of transformers, up to rounding. Weights are converted to `dtype`; bfloat16 keeps weights
     that are stored in it. `tokenizer` replaces the model's own: a tokenizer, or the folder of a
-    tokenizer.json.
+    tokenizer.json. A model may have more ids than its tokenizer; `without_spare_tokens` never
+    samples those.
 
     Raises PretrainedError, a ValueError of one line: for a missing, damaged or foreign file, for a
     config field that a Decoder does not compute exactly, for tensors that do not fit, and for a

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 HALF = "\ufffd"  # the replacement character: these bytes are part of a character
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a token of one byte, in a vocabulary of characters
 LONGEST = 4  # bytes of a character in UTF-8, so tokens that can wait for the rest of one
 
 
@@ -43,6 +46,7 @@ class PretrainedTokenizer:
         self.has_bytes = tokenizer.token_to_id("<0x00>") is not None  # SentencePiece's, of a byte
         self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.stop = tuple(dict.fromkeys(stop))
+        self._bytes: dict[int, bytes | None] = {}  # of tokens that were asked for
         self.template = template
         self.specials = dict(specials or {})
         wrong = [token for token in self.stop if token >= self.size]
@@ -115,6 +119,25 @@ class PretrainedTokenizer:
         if rest:
             yield rest
 
+    def bytes_of(self, token: int) -> bytes | None:
+        """The bytes of a token within a text, in UTF-8; None for a control token, which has none.
+
+        A token may be a part of a character, so its bytes alone need not be valid UTF-8.
+        """
+        if token not in self._bytes:
+            self._bytes[token] = self._find_bytes(token)
+        return self._bytes[token]
+
+    def _find_bytes(self, token: int) -> bytes | None:
+        text = self.decode([token])
+        if not text and self.decode([token], special=True):
+            return None
+        if HALF in text:
+            raw = _raw_bytes(self.tokenizer.id_to_token(token))
+            return text.encode() if raw is None else raw
+        # Some decoders drop the space at the beginning of a text, so the token is the second here.
+        return self.decode([token, token])[len(text) :].encode()
+
     def pieces(self) -> Pieces:
         """The text of tokens that are pushed one by one, as in `stream`."""
         return Pieces(self)
@@ -132,6 +155,28 @@ class PretrainedTokenizer:
     def chat(self, messages: Sequence[Message], answer: bool = True) -> Tensor:
         """The tokens of `chat_text`, for a prompt.  -> (T,) int64. Raises ValueError as it does."""
         return self._encoded(self.chat_text(messages, answer), add_special=False)
+
+
+def _raw_bytes(piece: str | None) -> bytes | None:
+    """The bytes of a token as its vocabulary writes it; None if it is not written in bytes."""
+    if piece is None:
+        return None
+    byte = BYTE.fullmatch(piece)
+    if byte is not None:
+        return bytes([int(byte[1], 16)])
+    letters = _letters_of_bytes()
+    if not set(piece) <= set(letters):
+        return None
+    return bytes(letters[letter] for letter in piece)
+
+
+@cache
+def _letters_of_bytes() -> dict[str, int]:
+    """GPT-2's alphabet: a printable byte is its own letter, the others are numbered from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 class Pieces:

@@ -226,6 +226,11 @@ class BatchEngine:
 
     def _draw(self, batch: list[Sequence], logits: Tensor) -> list[int]:
         """A token for each sequence, from its own noise.  (W, V) -> W"""
+        barred = [(row, seq.barred) for row, seq in enumerate(batch) if seq.barred]
+        if barred:
+            logits = logits.clone()  # the model's own are returned as log-probabilities
+            for row, tokens_of_row in barred:
+                logits[row, list(tokens_of_row)] = -torch.inf
         alike = defaultdict(list)
         for row, seq in enumerate(batch):
             alike[seq.request.sampling].append(row)

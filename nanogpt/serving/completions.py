@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -31,7 +30,7 @@ from .parameters import (
     show,
 )
 from .sequence import Logprob, Output, Request
-from .texts import Tokenizer, name_of, pieces_of, stop_tokens
+from .texts import Tokenizer, bytes_of, name_of, pieces_of, stop_tokens
 
 Json = dict[str, Any]
 
@@ -70,7 +69,7 @@ class Completion:
         self._n_sent = 0  # characters
         self._logprobs: list[tuple[int, Logprob]] = []  # of tokens not sent yet: where they begin
         # The text of every event of a stream, before its piece and after it.
-        shape = {**self.head, "choices": [self._form("\0", None)]}
+        shape = {**self.head, "choices": [self._form("\0", None, None)]}
         self._shape = event(shape).rsplit(json.dumps("\0"), 1)
 
     def take(self, outputs: list[Output]) -> None:
@@ -83,8 +82,9 @@ class Completion:
             if not self.fields["max_tokens"]:  # the prompt alone is asked for
                 break
             self.n_new += 1
-            self._logprobs += [(self._n_read, logprob) for logprob in output.logprobs[-1:]]
             ends = self.request.ends_with(output.token, output.index)
+            if not ends:  # the end token is no part of the text
+                self._logprobs += [(self._n_read, logprob) for logprob in output.logprobs[-1:]]
             piece = self._pieces.end() if ends else self._pieces.push(output.token)
             if output.finished and not ends:
                 piece += self._pieces.end()
@@ -152,26 +152,30 @@ class Completion:
         """The text since the last event, or all of it."""
         text = self._text
         self._text = ""
-        shown = None if self.request.logprobs is None else self._shown(len(text))
-        return self._form(text, shown)
+        return self._form(text, self._shown(len(text)), self.reason)
 
-    def _form(self, text: str, logprobs: Json | None) -> Json:
+    def _form(self, text: str, logprobs: Json | None, reason: FinishReason | None) -> Json:
         """A text as OpenAI's API writes it."""
         return {
             "index": self.index,
             "text": text,
             "logprobs": logprobs,
-            "finish_reason": self.reason,
+            "finish_reason": reason,
         }
 
-    def _shown(self, n: int) -> Json:
-        """The log-probabilities of the tokens that begin in the next n characters."""
+    def _shown(self, n: int) -> Json | None:
+        """The log-probabilities of the tokens that begin in the next n characters, if asked for."""
+        if self.request.logprobs is None:
+            return None
         self._n_sent += n
         known = self._logprobs
         if self.reason != FinishReason.LENGTH:  # else all, also those without a character
             known = [pair for pair in known if pair[0] < self._n_sent]
         self._logprobs = self._logprobs[len(known) :]
-        name = partial(name_of, self.tokenizer)
+        return self._about(known)
+
+    def _about(self, known: list[tuple[int, Logprob]]) -> Json:
+        """Log-probabilities as OpenAI's API writes them: lists, with an entry for each token."""
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []
         for _, logprob in known:
@@ -180,19 +184,22 @@ class Completion:
                 tops.append(None)
                 continue
             top = {**logprob.top, logprob.token: logprob.value}
-            # JSON has no infinite number, and no NaN.
-            finite = {token: max(-9999.0, value) for token, value in top.items()}
-            values.append(finite[logprob.token])
+            values.append(_finite(logprob.value))
             named: dict[str, float] = {}
-            for token, value in finite.items():  # the likeliest first; one sign for all half ones
-                named.setdefault(name(token), value)
+            for token, value in top.items():  # the likeliest first; one sign for all half ones
+                named.setdefault(name_of(self.tokenizer, token), _finite(value))
             tops.append(named)
         return {
-            "tokens": [name(logprob.token) for _, logprob in known],
+            "tokens": [name_of(self.tokenizer, logprob.token) for _, logprob in known],
             "token_logprobs": values,
             "top_logprobs": tops,
             "text_offset": [place for place, _ in known],
         }
+
+
+def _finite(value: float) -> float:
+    """JSON has no infinite number, and no NaN."""
+    return max(-9999.0, value)
 
 
 class ChatCompletion(Completion):
@@ -201,26 +208,44 @@ class ChatCompletion(Completion):
     _introduced = False
 
     def event(self) -> str:
-        if self.reason is None and self._introduced:
-            return super().event()
-        reason = self.reason
-        self.reason = None  # only the last event tells it
         events = []
         if not self._introduced:
             self._introduced = True
-            events.append(self._delta({"role": "assistant", "content": ""}))
-        events.append(super().event())
-        self.reason = reason
-        if reason:
-            events.append(self._delta({}))
+            role = {"delta": {"role": "assistant", "content": ""}}
+            events.append(self._chunk(self._form("", None, None) | role))
+        if self.reason is None:
+            return "".join([*events, super().event()])
+        # The rest of the text, then the reason alone.
+        text = self._text
+        self._text = ""
+        shown = self._shown(len(text))
+        if text or (shown and shown["content"]):
+            events.append(self._chunk(self._form(text, shown, None)))
+        events.append(self._chunk(self._form("", None, self.reason) | {"delta": {}}))
         return "".join(events)
 
-    def _delta(self, delta: Json) -> str:
-        choice = {**self._form("", None), "delta": delta}
+    def _chunk(self, choice: Json) -> str:
         known = {"usage": usage([self])} if self._usage_in_events else {}
         return event({**self.head, "choices": [choice], **known})
 
-    def _form(self, text: str, logprobs: Json | None) -> Json:
+    def _about(self, known: list[tuple[int, Logprob]]) -> Json:
+        """Log-probabilities as a chat has them: a list of objects."""
+        content = []
+        for _, logprob in known:
+            assert logprob.value is not None  # as something is before every new token
+            top = [self._entry(token, value) for token, value in logprob.top.items()]
+            content.append(self._entry(logprob.token, logprob.value) | {"top_logprobs": top})
+        return {"content": content, "refusal": None}
+
+    def _entry(self, token: int, value: float) -> Json:
+        text = bytes_of(self.tokenizer, token)
+        return {
+            "token": name_of(self.tokenizer, token),
+            "logprob": _finite(value),
+            "bytes": None if text is None else list(text),
+        }
+
+    def _form(self, text: str, logprobs: Json | None, reason: FinishReason | None) -> Json:
         name, message = "message", {"role": "assistant", "content": text, "refusal": None}
         if self.fields["stream"]:
             name, message = "delta", {"content": text}
@@ -228,7 +253,7 @@ class ChatCompletion(Completion):
             "index": self.index,
             name: message,
             "logprobs": logprobs,
-            "finish_reason": self.reason,
+            "finish_reason": reason,
         }
 
 
@@ -258,7 +283,8 @@ class Reader:
         """The answers that the body of a chat asks for. Raises Refused, which names the field."""
         body = self._body(data, '{"messages": [{"role": "user", "content": "Hello"}]}')
         prompts = [read_messages(body.pop("messages", None), self.tokenizer)]
-        fields = self._fields(body, prompts, CHAT_PARAMETERS) | {"echo": False, "logprobs": None}
+        fields = self._fields(body, prompts, CHAT_PARAMETERS) | {"echo": False}
+        fields["logprobs"] = fields["top_logprobs"] if fields["logprobs"] else None
         kind = "chat.completion.chunk" if fields["stream"] else "chat.completion"
         about = {"id": f"chatcmpl-{fields['request_id']}", "object": kind}
         return self._completions(prompts, fields, about, "messages", ChatCompletion)

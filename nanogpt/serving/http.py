@@ -25,13 +25,14 @@ from tornado.web import Application, RequestHandler, stream_request_body
 
 from ..config import check_int, check_positive
 from ..model import LanguageModel
+from ..pretrained.padding import without_spare_tokens
 from .batch import BatchEngine, Scheduler
 from .completions import Completion, Json, Reader, asks_for, event, usage
 from .modules import ModuleBackend
 from .parameters import Refused, show
 from .sequence import Output
 from .sockets import Connection, accept, bind
-from .texts import Tokenizer, without_spare_tokens
+from .texts import Tokenizer
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
@@ -201,6 +202,9 @@ class Server:
             for _ in tokens:
                 self.trace(completion.head["id"], "token", at)
             completion.take(tokens)
+            if completion.reason and not tokens[-1].finished:
+                # By a stop string, of which the engine knows nothing: others get its blocks.
+                self.work.put(partial(self.engine.abort, name))
         if self.failure:
             self.hurry()
 

@@ -21,14 +21,12 @@ from ..engines.decoder_library import (
     up,
     weights_of,
 )
-from ..engines.native import Native
+from ..engines.native import Native, steps_of_a_call
 from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
 from .memory import unused_zeros
 from .modules import ModuleBackend
 from .sequence import Sequence
-
-WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
 
 
 class NativeSequence(CSequence):
@@ -40,6 +38,7 @@ class NativeSequence(CSequence):
         length = seq.num_prompt_tokens + request.max_new_tokens
         self.all_tokens = array("q", seq.tokens + [0] * (length - len(seq.tokens)))
         self.block_numbers = array("q", [0] * -(-length // block_len))
+        self.stop_tokens = array("q", request.stop)
         self.known = None  # the list that `block_numbers` copies
         self.n_known = 0  # its numbers that are copied
         self.address = ctypes.addressof(self)
@@ -47,11 +46,14 @@ class NativeSequence(CSequence):
             tokens=self.all_tokens.buffer_info()[0],
             table=self.block_numbers.buffer_info()[0],
             noise=None,
-            noise_stride=0 if seq.noise is None else seq.noise.vocab_size,
+            noise_stride=0 if seq.noise is None else seq.noise.shape[-1],
             n_prompt=seq.num_prompt_tokens,
             top_k=sampling.top_k or 0,
             temperature=sampling.temperature,
             top_p=1.0 if sampling.top_p is None else sampling.top_p,
+            stops=self.stop_tokens.buffer_info()[0],
+            n_stops=len(self.stop_tokens),
+            stops_from=seq.num_prompt_tokens + request.min_new_tokens,
         )
 
     def draw_noise(self, seq: Sequence, n: int) -> None:
@@ -94,7 +96,6 @@ class NativeBackend:
         self.cache = CCache(*addresses, n_blocks, block_len)
         self.work = Work()
         self.block_len = block_len
-        self.size = self.config.matrix_weights
         self.rotary = self.config.rotary
         self.logits_width = up(self.config.vocab_size, self.packed.lanes)
         self.n_positions = len(weights.positions)
@@ -110,7 +111,7 @@ class NativeBackend:
 
     def most_steps(self, n_sequences: int) -> int:
         """Steps of so many sequences that one call may take, so that nobody waits for long."""
-        return max(1, min(64, int(WORK / (self.size * n_sequences))))
+        return steps_of_a_call(self.config, n_sequences)
 
     def draw(self, batch: list[Sequence], steps: list[int]) -> list[list[int]]:
         """Read the scheduled tokens, and decode. -> the tokens of each, as many as its steps.

@@ -410,7 +410,7 @@ PARAMETERS: Table = {
     "timings_per_token": Neutral(False),
 }
 
-# What a chat has instead. Its log-probabilities have another form; an answer ends by itself.
+# What a chat has instead. Its log-probabilities are two parameters; an answer ends by itself.
 CHAT_PARAMETERS: Table = PARAMETERS | {
     "add_generation_prompt": Neutral(True),
     "add_special_tokens": Neutral(False, when=_without_control_tokens),  # the template has them
@@ -423,7 +423,7 @@ CHAT_PARAMETERS: Table = PARAMETERS | {
     "function_call": Neutral("none", "auto"),
     "functions": Neutral([]),
     "include_reasoning": Unused(SWITCH),
-    "logprobs": Neutral(False),
+    "logprobs": Served(None, SWITCH),
     "max_tokens": Served(-1, integer(-1)),
     "modalities": Neutral(["text"]),
     "parallel_tool_calls": Unused(SWITCH),
@@ -433,7 +433,7 @@ CHAT_PARAMETERS: Table = PARAMETERS | {
     "suffix": Neutral(""),
     "tool_choice": Neutral("none", "auto"),
     "tools": Neutral([]),
-    "top_logprobs": Neutral(0),
+    "top_logprobs": Served(0, integer(0, LOGPROBS)),
     "verbosity": Unused(TEXT),
     "web_search_options": Neutral({}),
 }
@@ -483,6 +483,12 @@ def read_parameters(
             400,
             f"min_tokens={show(fields['min_tokens'])}: must be at most max_tokens={most}",
             "min_tokens",
+        )
+    if fields.get("top_logprobs") and not fields["logprobs"]:
+        raise Refused(
+            400,
+            f"top_logprobs={fields['top_logprobs']}: needs logprobs=true; send both or neither",
+            "top_logprobs",
         )
     return fields
 

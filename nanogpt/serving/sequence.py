@@ -20,7 +20,8 @@ from torch import Tensor
 
 from .. import sampling as limits
 from ..config import check_int, check_number, check_switch
-from ..sampling import PLAIN, SamplingParams, draw_noise
+from ..engines.noise import Noise
+from ..sampling import PLAIN, SamplingParams
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,8 @@ class Request:
     with this seed, whoever else is served. `arrival` is in seconds after the start; `id` names it
     in errors (a number by default). `logprobs` asks for the log-probability of each token drawn and
     of so many likeliest; with `echo` for those of the prompt's, too. They are the model's own:
-    temperature, top_k and top_p do not change them. The text ends behind a token of `stop`, once it
-    has more than `min_new_tokens` tokens.
+    temperature, top_k and top_p do not change them. The text ends behind a token of `stop`. None of
+    those is sampled as one of the first `min_new_tokens`, as in vLLM: its logit is -inf there.
     """
 
     prompt: Tensor
@@ -74,6 +75,8 @@ class Request:
         limits.check_tokens(low, high, vocab_size, f"{where}the prompt holds")
         limits.check_length(len(self.prompt), self.max_new_tokens, positions, where)
         limits.check_sampling(self.sampling, vocab_size, where)
+        if self.stop:
+            limits.check_tokens(min(self.stop), max(self.stop), vocab_size, f"{where}stop holds")
 
     def ends_with(self, token: int, index: int) -> bool:
         """Whether this token, number `index` of the new ones, ends the text."""
@@ -81,40 +84,10 @@ class Request:
 
     def noise(self, vocab_size: int) -> Noise | None:
         """The noise of its tokens; None if it needs none."""
-        return None if self.sampling.greedy else Noise(self.seed, self.max_new_tokens, vocab_size)
-
-
-DRAWN = 2**16  # numbers of noise that are drawn at a time: two milliseconds
-
-
-class Noise:
-    """The noise of one request, (n_rows, V): the numbers of `draw_noise`, drawn as they are needed.
-
-    A generator that draws row after row gives the numbers of the whole tensor. For 2,048 tokens
-    over a vocabulary of 49,152 that one would take 0.4 GB, and everyone would wait three seconds.
-    """
-
-    def __init__(self, seed: int, n_rows: int, vocab_size: int):
-        self.generator = torch.Generator().manual_seed(seed)
-        self.n_rows = n_rows
-        self.vocab_size = vocab_size
-        self.first = 0  # the number of the first of `rows`
-        self.rows = torch.empty(0, vocab_size)
-
-    def draw(self, first: int, n: int) -> None:
-        """Let `rows` have the rows first … first + n - 1; those before are forgotten."""
-        drawn = self.first + len(self.rows)
-        if first + n <= drawn:
-            return
-        most = max(first + n - drawn, DRAWN // self.vocab_size)
-        new = draw_noise(min(most, self.n_rows - drawn), 1, self.vocab_size, self.generator)[:, 0]
-        self.rows = torch.cat([self.rows[first - self.first :], new])
-        self.first = first
-
-    def row(self, number: int) -> Tensor:
-        """(V,)"""
-        self.draw(number, 1)
-        return self.rows[number - self.first]
+        if self.sampling.greedy:
+            return None
+        generator = torch.Generator().manual_seed(self.seed)
+        return Noise(generator, (self.max_new_tokens, 1, vocab_size))
 
 
 class Sequence:
@@ -153,10 +126,16 @@ class Sequence:
         return self.num_scheduled_tokens == self.pending
 
     @property
+    def barred(self) -> tuple[int, ...]:
+        """The tokens that must not be drawn next: those that end the text, while it is short."""
+        request = self.request
+        return request.stop if self.num_new_tokens < request.min_new_tokens else ()
+
+    @property
     def next_noise(self) -> Tensor:
         """The noise of the next token, where it is not greedy.  (V,)"""
         assert self.noise is not None
-        return self.noise.row(self.num_new_tokens)
+        return self.noise.row(self.num_new_tokens)[0]
 
     @property
     def wanted(self) -> int:

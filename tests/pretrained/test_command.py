@@ -6,7 +6,10 @@ import json
 import shlex
 
 import pytest
+from chat_fixtures import llama, tokenizer, tokens_alone
+from chat_fixtures import text_of as text_of_tokens
 from conftest import seeded
+from pretrained_fixtures import V_TOKENIZER
 from server_fixtures import ask
 
 from nanogpt import Native8, SamplingParams, complete, generate, load_pretrained
@@ -14,7 +17,8 @@ from nanogpt.cli import main
 from nanogpt.cli import serve as serve_command
 from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.serving.texts import without_spare_tokens
+from nanogpt.pretrained import load
+from nanogpt.pretrained.padding import without_spare_tokens
 
 CALL = ["generate", "--max-new-tokens", "12", "--backend", "modules"]
 
@@ -22,6 +26,7 @@ CALL = ["generate", "--max-new-tokens", "12", "--backend", "modules"]
 def text_of(folder, chat: bool, sampling: SamplingParams, seed: int = 0) -> str:
     """What the library writes for the same prompt."""
     model, tokenizer = load_pretrained(folder)
+    model = without_spare_tokens(model, tokenizer)
     encoded = (
         tokenizer.chat([{"role": "user", "content": "the"}]) if chat else tokenizer.encode("the")
     )
@@ -60,10 +65,24 @@ def test_a_draft_changes_no_text(draft, backend, kept_folders, capsys):
     assert capsys.readouterr().out == text_of(folder, False, SamplingParams())
 
 
+@pytest.mark.parametrize("backend", ["modules", "native"])
+@pytest.mark.parametrize("options", [[], ["--greedy"], ["--draft", "lookup"]], ids=str)
+def test_a_spare_id_of_a_padded_vocabulary_is_never_chosen(backend, options, monkeypatch, capsys):
+    monkeypatch.setattr(load, "load_pretrained", lambda source: (llama(), tokenizer(stop=())))
+    words = [*CALL, "--model", "padded", "--prompt", "the", "--backend", backend, *options]
+    assert main(words) == 0
+    sampling = SamplingParams(greedy="--greedy" in options)
+    prompt = tokenizer().encode("the")
+    assert max(tokens_alone(llama(), prompt, 12, sampling)) >= V_TOKENIZER
+    tokens = tokens_alone(without_spare_tokens(llama(), tokenizer()), prompt, 12, sampling)
+    assert capsys.readouterr().out == "the" + text_of_tokens(tokens, stop=()) + "\n"
+
+
 @pytest.mark.parametrize("draft", [[], ["--draft", "lookup"]])
 def test_weights_of_8_bits_give_the_text_of_native8(draft, kept_folders, capsys):
     folder = kept_folders("qwen2")
     model, tokenizer = load_pretrained(folder)
+    model = without_spare_tokens(model, tokenizer)
     prompt = tokenizer.encode("the")[None]
     expected = complete(model, prompt, 12, engine=Native8, generator=seeded(0))
     words = [*CALL, "--model", str(folder), "--prompt", "the", "--backend", "auto", "--bits", "8"]

@@ -141,3 +141,21 @@ def test_it_answers_in_english(ours):
     prompt = tokenizer.chat([{"role": "user", "content": "What is the capital of France?"}])
     tokens = complete(model, prompt[None], 12, SamplingParams(greedy=True))[0, len(prompt) :]
     assert "".join(tokenizer.stream(tokens)) == "The capital of France is Paris."
+
+
+@pytest.mark.parametrize("engine", [None, Native])
+def test_an_answer_ends_at_its_stop_token(engine, ours):
+    model, tokenizer = ours
+    prompt = tokenizer.chat([{"role": "user", "content": "What is the capital of France?"}])[None]
+    greedy = SamplingParams(greedy=True)
+    text = complete(model, prompt, 60, greedy, engine=engine, stop=tokenizer.stop)
+    new = text[0, prompt.shape[1] :]
+    assert tokenizer.decode(new, special=True) == "The capital of France is Paris.<|im_end|>"
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_bytes_of_its_tokens_are_those_of_their_text(name, ours):
+    _, tokenizer = ours
+    ids = tokenizer.encode(TEXTS[name]).tolist()
+    found = [tokenizer.bytes_of(token) for token in ids]
+    assert b"".join(text or b"" for text in found) == tokenizer.decode(ids).encode()

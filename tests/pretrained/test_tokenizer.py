@@ -103,6 +103,48 @@ def test_a_number_is_no_text(ours):
         ours.encode(5)
 
 
+# ------------------------------------------------------------------ bytes
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_bytes_of_tokens_are_those_of_their_text(name, ours):
+    ids = ours.encode(TEXTS[name]).tolist()
+    found = [ours.bytes_of(token) for token in ids]
+    assert b"".join(text or b"" for text in found) == ours.decode(ids).encode()
+    control = [SPECIALS[token] for token, text in zip(ids, found, strict=True) if text is None]
+    assert control == ["<|im_start|>", "<|im_end|>"] * (name == "control tokens")
+
+
+def test_every_byte_has_a_token(ours):
+    found = [ours.bytes_of(token) for token in range(len(ours))]
+    assert {bytes([byte]) for byte in range(256)} <= set(found)
+    assert [token for token, text in enumerate(found) if text is None] == [0, 1, 2]
+
+
+def sentencepiece() -> PretrainedTokenizer:
+    """Pieces of text with a sign for a space, and a token for every other byte."""
+    pieces = ["<unk>", "▁a", "▁b", "c", "é", "▁", "\ufffd", "<s>", "Ġ", "<0x4>"]
+    pieces += [f"<0x{byte:02X}>" for byte in range(256)]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    data = {"model": {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>"}}
+    data["model"]["byte_fallback"] = True
+    replace = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    steps = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}, strip]
+    data["decoder"] = {"type": "Sequence", "decoders": steps}
+    made = Tokenizer.from_str(json.dumps(data))
+    made.add_special_tokens(["<s>"])
+    return PretrainedTokenizer(made)
+
+
+def test_bytes_of_a_vocabulary_of_characters():
+    ours = sentencepiece()
+    texts = ["<unk>", " a", " b", "c", "é", " ", "\ufffd", None, "Ġ", "<0x4>"]
+    want = [None if text is None else text.encode() for text in texts]
+    want += [bytes([byte]) for byte in range(256)]
+    assert [ours.bytes_of(token) for token in range(len(ours))] == want
+
+
 # ------------------------------------------------------------------ streams
 
 

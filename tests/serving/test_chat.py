@@ -14,31 +14,40 @@ from pathlib import Path
 
 import pytest
 import torch
-from chat_fixtures import ENDS, LLAMA, llama, text_of, tokenizer, tokens_alone, up_to_end
-from conftest import seeded
+from chat_fixtures import (
+    ENDS,
+    LLAMA,
+    llama,
+    text_of,
+    tokenizer,
+    tokens_alone,
+    tokens_of,
+    up_to_end,
+)
 from platformdirs import user_cache_dir
-from pretrained_fixtures import TEXTS, V_TOKENIZER
+from pretrained_fixtures import TEXTS, V_TOKENIZER, V
 from server_fixtures import ask, events
 
 from nanogpt.data import CharTokenizer
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import Decoder
+from nanogpt.engines import noise
 from nanogpt.engines.decoder_library import Packed, decoder_library
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import load_pretrained
 from nanogpt.pretrained.needs import PretrainedError
-from nanogpt.sampling import PLAIN, SamplingParams, draw_noise
-from nanogpt.serving import memory, sequence
+from nanogpt.pretrained.padding import without_spare_tokens
+from nanogpt.sampling import PLAIN, SamplingParams
+from nanogpt.serving import memory
 from nanogpt.serving.batch import BatchEngine, serve
 from nanogpt.serving.completions import Reader
 from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.serving.parameters import CHAT_PARAMETERS, Neutral, Refused
-from nanogpt.serving.sequence import Noise, Output, Request
-from nanogpt.serving.texts import without_spare_tokens
+from nanogpt.serving.sequence import Output, Request
 
 GREEDY = SamplingParams(greedy=True)
 SAMPLINGS = [PLAIN, GREEDY, SamplingParams(0.7, top_k=20), SamplingParams(1.2, top_p=0.9)]
@@ -96,7 +105,7 @@ def test_each_request_gets_the_tokens_of_generate_up_to_an_end(
     model, backend, how, rows, monkeypatch
 ):
     """However many rows of its noise are drawn at a time."""
-    monkeypatch.setattr(sequence, "DRAWN", rows * model.config.vocab_size)
+    monkeypatch.setattr(noise, "DRAWN", rows * model.config.vocab_size)
     requests = requests_of(12)
     found = {one.id: [] for one in requests}
     ended = set()
@@ -106,13 +115,40 @@ def test_each_request_gets_the_tokens_of_generate_up_to_an_end(
         ended |= {output.request.id} if output.finished else set()
     short = 0
     for one in requests:
-        want = tokens_alone(model, one.prompt, 24, one.sampling, one.seed, **engine_of(backend))
-        n = one.min_new_tokens
-        want = want[:n] + up_to_end(want[n:], one.stop)
+        want = tokens_of(model, one, **engine_of(backend))
         assert found[one.id] == want, one.id
         short += len(want) < 24
     assert len(ended) == 12
     assert 0 < short < 12
+
+
+LEAST = [0, 1, 2, 9, 23, 24, 2**31 - 1]
+
+
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, SamplingParams(top_k=1)], ids=str)
+@pytest.mark.parametrize("least", LEAST)
+def test_no_end_token_is_among_the_least_tokens(model, backend, least, sampling):
+    """One that would be drawn is replaced, by the likeliest other where top_k is 1."""
+    prompt = requests_of(1)[0].prompt
+    alone = tokens_alone(model, prompt, 24, sampling, 5, **engine_of(backend))
+    for stop in (ENDS, (alone[0],), (alone[0], alone[3])):
+        asked = Request(prompt, 24, sampling, 5, stop=stop, min_new_tokens=least, logprobs=3)
+        outputs = list(serve(model, [asked], backend=backend))
+        tokens = [one.token for one in outputs]
+        assert tokens == tokens_of(model, asked, **engine_of(backend))
+        assert not set(tokens[:least]) & set(stop)
+        # The log-probabilities are the model's own, those of the end tokens too.
+        whole = torch.cat([prompt, torch.tensor(tokens)])[None, :-1]
+        rows = model(whole)[0][0, len(prompt) - 1 :].double().log_softmax(-1)
+        got = [[*one.logprobs[0].top.values()] for one in outputs]
+        best = rows.topk(3).values.detach()
+        torch.testing.assert_close(torch.tensor(got).double(), best, rtol=1e-4, atol=1e-4)
+
+
+def test_an_end_token_that_the_vocabulary_lacks_is_refused(model, backend):
+    asked = Request(torch.arange(3), 4, stop=(2, V), min_new_tokens=2)
+    with pytest.raises(ValueError, match=f"stop holds tokens 2 to {V}; the vocabulary has 0 to"):
+        serve(model, [asked], backend=backend)
 
 
 def test_of_a_call_of_several_steps_what_is_behind_the_end_is_dropped(model, backend):
@@ -152,24 +188,6 @@ def test_a_tokenizer_of_another_model_is_refused():
         model = Decoder(DecoderConfig(**LLAMA | fields))
         with pytest.raises(ValueError, match="304 tokens, the model's vocabulary"):
             Server(model, tokenizer())
-
-
-@pytest.mark.parametrize("size", [1, 13, 320, 49_152])
-def test_noise_drawn_in_pieces_is_the_noise_of_the_whole_text(size):
-    n = 7 if size > 1000 else 500
-    want = draw_noise(n, 1, size, seeded(5))[:, 0]
-    noise = Noise(5, n, size)
-    most = 0
-    draw = random.Random(1)
-    first = 0
-    while first < n:
-        count = min(n - first, draw.randint(1, 4))
-        noise.draw(first, count)
-        most = max(most, noise.rows.numel())
-        start = first - noise.first
-        assert torch.equal(noise.rows[start : start + count], want[first : first + count])
-        first += draw.randint(0, count)  # a step that fails asks for the same rows again
-    assert most <= 2**16 + 8 * size  # those of a draw, and rows that are not used up
 
 
 def test_logits_that_nobody_wants_are_not_computed(model):
@@ -317,6 +335,8 @@ CASES = [  # fields of a body, and what `generate` is asked for
     ({"seed": 5, "temperature": 1.2, "top_p": 0.9}, (None, SamplingParams(1.2, top_p=0.9), 5)),
     ({"seed": 6, "max_tokens": 30, "ignore_eos": True}, (30, PLAIN, 6)),
     ({"seed": 7, "max_tokens": 40, "min_tokens": 20}, (40, PLAIN, 7)),
+    ({"max_tokens": 40, "min_tokens": 30, "temperature": 0}, (40, GREEDY, 0)),
+    ({"seed": 8, "max_tokens": 40, "min_tokens": 40}, (40, PLAIN, 8)),
 ]
 
 
@@ -325,11 +345,11 @@ def test_an_answer_is_what_generate_gives_alone(url, model, backend, fields, how
     n, sampling, seed = how
     prompt = tokenizer().chat(HELLO)
     n = n or 128 + 1 - len(prompt)
-    tokens = tokens_alone(model, prompt, n, sampling, seed, **engine_of(backend))
     stop = () if fields.get("ignore_eos") else ENDS
     least = fields.get("min_tokens", 0)
-    tokens = tokens[:least] + up_to_end(tokens[least:], stop)
-    ends = "stop" if len(tokens) > least and tokens[-1] in stop else "length"
+    request = Request(prompt, n, sampling, seed, stop=stop, min_new_tokens=least)
+    tokens = tokens_of(model, request, **engine_of(backend))
+    ends = "stop" if tokens[-1] in stop else "length"
     shown = tokens[:-1] if ends == "stop" else tokens
     want = text_of(shown, stop=())
     answer = chat(url, **fields)
@@ -351,6 +371,85 @@ def test_an_answer_is_what_generate_gives_alone(url, model, backend, fields, how
     reasons = [part["choices"][0]["finish_reason"] for part in parts]
     assert reasons == [None] * (len(parts) - 1) + [ends]
     assert {part["object"] for part in parts} == {"chat.completion.chunk"}
+
+
+@pytest.mark.parametrize("least", [0, 5, 20])
+def test_a_continued_text_has_its_least_tokens_too(url, model, backend, least):
+    prompt = tokenizer().encode("the fox")
+    request = Request(prompt, 20, seed=4, stop=ENDS, min_new_tokens=least)
+    tokens = tokens_of(model, request, **engine_of(backend))
+    body = {"prompt": "the fox", "max_tokens": 20, "seed": 4, "min_tokens": least}
+    _, answer = ask(url, "POST", "/v1/completions", json.dumps(body))
+    ends = tokens[-1] in ENDS
+    assert answer["choices"][0]["text"] == text_of(tokens[:-1] if ends else tokens, stop=())
+    assert answer["choices"][0]["finish_reason"] == ("stop" if ends else "length")
+    assert answer["usage"]["completion_tokens"] == len(tokens) >= least
+
+
+# Fields of a body; they and the rest decide where the text ends.
+SHOWN = [
+    {"seed": 1},
+    {"seed": 2, "top_logprobs": 1},
+    {"temperature": 0, "top_logprobs": 3},
+    {"seed": 3, "top_logprobs": 20, "ignore_eos": True},
+    {"seed": 5, "temperature": 1.3, "top_p": 0.9, "top_logprobs": 2, "min_tokens": 30},
+    {"seed": 6, "ignore_eos": True, "top_logprobs": 2, "max_tokens": 9},
+    {"seed": 6, "ignore_eos": True, "top_logprobs": 2, "stop": ["e", "a", "\u00e9"]},
+    {"seed": 7, "n": 3, "top_logprobs": 2, "stream_options": {"include_usage": True}},
+]
+
+
+def spoken(choices: list[dict]) -> tuple[str, list[dict]]:
+    """The text of the events of one choice, and what they say of its tokens."""
+    content = [one["delta"].get("content", "") for one in choices]
+    shown = [one["logprobs"]["content"] for one in choices if one["logprobs"]]
+    return "".join(content), list(itertools.chain(*shown))
+
+
+@pytest.mark.parametrize("fields", SHOWN, ids=str)
+@torch.no_grad()
+def test_log_probabilities_of_an_answer(url, model, fields):
+    """The same in a stream; of each token of the text its name, its bytes and the likeliest."""
+    own = tokenizer()
+    asked = {"max_tokens": 40, "logprobs": True} | fields
+    choices = chat(url, **asked)["choices"]
+    plain = chat(url, **asked | {"logprobs": False, "top_logprobs": 0})["choices"]
+    events_of = [[] for _ in choices]
+    for part in streamed(url, **asked):
+        for one in part["choices"]:
+            events_of[one["index"]].append(one)
+    vocabulary = [own.bytes_of(token) for token in range(len(own))]
+    for choice, without, parts in zip(choices, plain, events_of, strict=True):
+        text = choice["message"]["content"]
+        assert text == without["message"]["content"]
+        assert without["logprobs"] is None
+        found = choice["logprobs"]["content"]
+        assert choice["logprobs"] == {"content": found, "refusal": None}
+        streamed_text, shown = spoken(parts)
+        assert (streamed_text, shown) == (text, found)
+        assert parts[0]["logprobs"] is parts[-1]["logprobs"] is None
+
+        names = [own.decode([token], special=True) for token in range(len(own))]
+        tokens = own.chat(HELLO).tolist()
+        for one in found:
+            row = model(torch.tensor(tokens)[None])[0][0, -1].double().log_softmax(-1)
+            best = row.topk(fields.get("top_logprobs", 0))
+            assert len(one["top_logprobs"]) == len(best.values)
+            got = [entry["logprob"] for entry in one["top_logprobs"]]
+            want = best.values.tolist()
+            assert got == pytest.approx([max(value, -9999.0) for value in want], abs=1e-3)
+            for entry in (one, *one["top_logprobs"]):
+                twins = [i for i, name in enumerate(names) if name == entry["token"]]
+                if entry["bytes"] is not None:
+                    twins = [i for i in twins if vocabulary[i] == bytes(entry["bytes"])]
+                assert twins
+                near = [i for i in twins if abs(float(row[i]) - entry["logprob"]) < 1e-3]
+                assert near
+                if entry is one:
+                    drawn = near[0]
+            tokens.append(drawn)
+        whole = text_of(tokens[len(own.chat(HELLO)) :], stop=())
+        assert whole == text if "stop" not in fields else whole.startswith(text)
 
 
 def test_messages_are_read_by_the_models_template(url):
@@ -417,8 +516,23 @@ BAD = [
     ({"messages": HELLO, "prompt": "a"}, "prompt", "no such parameter"),
     ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "at least -1"),
     ({"messages": HELLO, "temprature": 1}, "temprature", "did you mean temperature"),
-    ({"messages": HELLO, "logprobs": True}, "logprobs", "not implemented"),
-    ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "not implemented"),
+    ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: must be true or false"),
+    ({"messages": HELLO, "logprobs": "true"}, "logprobs", "must be true or false"),
+    ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
+    (
+        {"messages": HELLO, "top_logprobs": 2, "logprobs": False},
+        "top_logprobs",
+        "needs logprobs=true",
+    ),
+    *[
+        ({"messages": HELLO, "logprobs": True, "top_logprobs": k}, "top_logprobs", "in [0, 20]")
+        for k in (21, -1, 1.5, True, "2", [2])
+    ],
+    (
+        {"messages": HELLO, "logprobs": True, "return_tokens_as_token_ids": True},
+        "return_tokens_as_token_ids",
+        "not implemented",
+    ),
     ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not implemented"),
     ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "not implemented"),
     ({"messages": HELLO, "frequency_penalty": 0.5}, "frequency_penalty", "not implemented"),
@@ -521,6 +635,17 @@ def test_openai(url, model, backend):
         assert "".join(part.choices[0].delta.content or "" for part in parts) == want
         assert parts[-1].choices[0].finish_reason == answer.choices[0].finish_reason
         assert last.usage == answer.usage
+        told = create(**asked, logprobs=True, top_logprobs=2)
+        content = told.choices[0].logprobs.content
+        assert "".join(bytes(one.bytes).decode(errors="replace") for one in content) == want
+        assert all(one.logprob == one.top_logprobs[0].logprob for one in content)  # it is greedy
+        assert all(one.token == one.top_logprobs[0].token for one in content)
+        parts = list(create(**asked, logprobs=True, top_logprobs=2, stream=True))
+        pieces = [part.choices[0].logprobs for part in parts]
+        assert [one for piece in pieces if piece for one in piece.content] == content
+        with pytest.raises(openai.BadRequestError) as caught:
+            create(**asked, top_logprobs=2)
+        assert caught.value.param == "top_logprobs"
         history = [*HELLO, answer.choices[0].message.model_dump(), *HELLO]
         assert create(**asked | {"messages": history}).choices[0].message.content is not None
         with pytest.raises(openai.BadRequestError) as caught:

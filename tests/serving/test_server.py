@@ -260,6 +260,38 @@ def test_a_client_that_leaves_frees_its_blocks(streamed):
         assert server.drawn < 40
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_choice_that_met_its_stop_leaves_the_engine_while_others_go_on(streamed):
+    seed, stop = next(
+        (seed, char)
+        for seed in range(100)
+        for char in expected(model(), "ab", 20, seed=seed)[2:4]
+        if char not in expected(model(), "ab", 20, seed=seed + 1)
+    )
+    text = expected(model(), "ab", 20, seed=seed)
+    n = text.index(stop) + 1
+    body = {"prompt": "ab", "max_tokens": 20, "seed": seed, "n": 2, "stop": stop}
+    with gated() as (server, url, gate):
+        with send(url, **body, stream=streamed):
+            running = server.engine.scheduler.running
+            for step in range(1, n + 1):
+                until(lambda step=step: gate.calls == step)
+                gate.open(1)
+            until(lambda: server.drawn == 2 * n)
+            gate.open(1)  # one that had begun already, perhaps
+            until(lambda: len(running) == 1)
+            assert running[0].request.seed == seed + 1
+            assert len(server.answers) == 2
+            gate.open()
+            until(lambda: not server.answers)
+        assert 20 + n <= server.drawn <= 20 + n + 1
+    with listening(Server(model(), CHARS)) as url:
+        choices = post(url, **body)[1]["choices"]
+    assert [one["finish_reason"] for one in choices] == ["stop", "length"]
+    assert choices[0]["text"] == text[: n - 1]
+    assert choices[1]["text"] == expected(model(), "ab", 20, seed=seed + 1)
+
+
 def test_beyond_the_limit_a_request_is_told_to_try_again():
     with gated(running=1, waiting=1) as (server, url, gate):
         waiting = [send(url, prompt="ab", max_tokens=2) for _ in "12"]

@@ -1,0 +1,59 @@
+"""Texts that end at a stop token, whatever decodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..config import check_int
+
+
+class UpToStop(Iterator[Tensor]):
+    """The tokens of `steps`, (B, 1) each, until every row has met one of the `stop` tokens.
+
+    A row that has ended repeats its stop token. `stats` are those of the steps, which have some
+    where a draft proposes.
+    """
+
+    def __init__(self, steps: Iterator[Tensor], stop: tuple[int, ...]):
+        self.steps = steps
+        self.stop = frozenset(stop)
+        self._tokens = self._run()
+
+    def _run(self) -> Iterator[Tensor]:
+        ended = None  # which rows, (B, 1)
+        last = None
+        try:
+            for token in self.steps:
+                if ended is not None:
+                    token = torch.where(ended, last, token)
+                are_stops = [[number in self.stop] for number in token[:, 0].tolist()]
+                ended = torch.tensor(are_stops, device=token.device)
+                last = token.clone()  # the caller may write into the other one
+                yield token
+                if ended.all():
+                    break
+        finally:
+            self.steps.close()  # it may hold memory that the next generation needs
+
+    def __next__(self) -> Tensor:
+        return next(self._tokens)
+
+    def close(self) -> None:
+        self._tokens.close()
+        self.steps.close()
+
+    @property
+    def stats(self):
+        return self.steps.stats
+
+
+def check_stop(stop, vocab_size: int) -> tuple[int, ...]:
+    """The stop tokens. Raises ValueError unless they are a tuple or a list of tokens."""
+    if not isinstance(stop, (tuple, list)):
+        raise ValueError(f"stop={stop!r:.60}: pass a tuple of tokens, as in stop=tokenizer.stop")
+    for token in stop:
+        check_int("stop", token, 0, vocab_size - 1)
+    return tuple(stop)
