@@ -18,6 +18,7 @@ import pytest
 import torch
 from notebook_fixtures import NOTEBOOKS, brief_referee, png
 from pretend_cuda import PretendCuda
+from training_fixtures import ctrl_c, stop_at
 
 from nanogpt import config as shapes
 from nanogpt.bench import roofline
@@ -160,3 +161,34 @@ def printed(cell, scope: dict, fewer: dict) -> str:
         warnings.simplefilter("ignore")
         exec(compile(source, name, "exec"), scope)
     return re.sub(r"[^\n]*\r", "", out.getvalue())  # bars come and go
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_after", [0, 1, 2])
+def test_a_training_that_is_interrupted_leaves_a_page_that_goes_on(
+    small, stop_after, tmp_path, monkeypatch
+):
+    """As in JupyterLab: the cell of the training is stopped, and the reader runs those below it."""
+    path = next(path for path in NOTEBOOKS if path.stem[:2] == "01")
+    monkeypatch.setenv("NANOGPT_OUT", str(tmp_path))
+    monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
+    monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
+    monkeypatch.chdir(ROOT / "notebooks")
+    scope = {"__name__": "__main__"}
+    said = {}
+    titles = {}
+    stop_at(monkeypatch, stop_after, ctrl_c)
+    for cell in filled(nbformat.read(path, 4)).cells:
+        if cell.cell_type == "code":
+            said[cell.id] = printed(cell, scope, {})
+            titles[cell.id] = scope.get("title")
+            if "parameters" in cell.metadata.get("tags", []):
+                scope.update(LESS["01"], mine="false")
+    done = len(scope["history"]["batch_loss"])
+    assert done == stop_after + 1
+    assert f"What follows on this page is of these {done:,} steps." in said["train"]
+    assert f"{done:,} of 4 steps" in said["train"]
+    assert titles["curve"].startswith(f"{done:,} steps: validation loss")
+    assert f"--- after {done:,} steps" in said["samples"]
+    assert f"in all {done:,} steps" in said["check"]
+    assert "4 steps" not in said["samples"] + said["curve"] + said["measured"]

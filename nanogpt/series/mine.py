@@ -41,11 +41,16 @@ def choose(mine: str | bool) -> None:
     yours, wherever there is some; "false": the solutions.
     """
     global _runs
-    choices = {"auto": "NANOGPT_HEADLESS" not in os.environ, "true": True, "false": False}
+    choices = {"auto": not headless(), "true": True, "false": False}
     choice = str(mine).lower()
     if choice not in choices:
         raise ValueError(f"mine={mine!r}: choose {', '.join(choices)}")
     _runs = choices[choice]
+
+
+def headless() -> bool:
+    """Whether nobody steps through this notebook: a command runs it."""
+    return "NANOGPT_HEADLESS" in os.environ
 
 
 def lesson_path() -> Path:

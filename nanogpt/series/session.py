@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from ..bench.environment import conditions, environment
 from ..config import check_int
-from ..data import Corpus, load_corpus
+from ..data import CharTokenizer, Corpus, load_corpus, split
 from ..decoder.checkpoint import Checkpoint
 from ..device import Device, pick_device
 from ..files import (
@@ -31,8 +31,10 @@ from ..files import (
     write_json,
     write_whole,
 )
-from ..model import GPT
-from ..training.trainer import Trainer
+from ..model import GPT, LanguageModel
+from ..training.history import TrainingResult
+from ..training.loop import Stopped
+from ..training.trainer import Trainer, full_loss
 from . import mine as lessons
 from .findings import Finding, as_data, published_findings
 from .plots import style
@@ -221,11 +223,29 @@ class Run:
             write_whole(to, path.with_name(f"{path.name}.safetensors").read_bytes())
             print(f"copied to {to}: `python {to.with_name('lesson.py')}` writes with them")
 
+    @property
+    def train_threads(self) -> int | None:
+        """The CPU threads of training: as many as the profile says, if they may be used."""
+        return allowed_threads(self.profile.train_threads)
+
+    def history_until(self, stopped: Stopped, model: LanguageModel) -> TrainingResult:
+        """The history of a training that the reader stopped, with its loss on all validation text.
+
+        Raises `stopped` again in a run without a reader.
+        """
+        if lessons.headless():
+            raise stopped
+        done = len(stopped.history["batch_loss"])
+        print(f"{stopped}. What follows on this page is of these {done:,} steps.")
+        data = CharTokenizer(self.corpus.text).encode(self.corpus.text)
+        _, val = split(data, model.config.block_size)
+        return stopped.history | {"full_val": full_loss(model, val)}
+
     @contextmanager
     def training(self) -> Iterator[None]:
-        """A with-block in which torch has the CPU threads that the profile gives to training."""
+        """A with-block in which torch has the CPU threads that are for training."""
         threads = torch.get_num_threads()
-        torch.set_num_threads(self.profile.train_threads or threads)
+        torch.set_num_threads(self.train_threads or threads)
         try:
             yield
         finally:
@@ -262,6 +282,19 @@ class Run:
         display(Image(data=png, format="png", metadata=about))
 
 
+def allowed_threads(wanted: int | None) -> int | None:
+    """So many CPU threads, or fewer where OMP_NUM_THREADS or this process's CPUs are fewer."""
+    if wanted is None:
+        return None
+    limits = [wanted, os.cpu_count() or 1]
+    if hasattr(os, "sched_getaffinity"):
+        limits.append(len(os.sched_getaffinity(0)))
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if said.isdecimal() and int(said):
+        limits.append(int(said))
+    return min(limits)
+
+
 def _is_yours(trained: Checkpoint) -> bool:
     """Whether these are the weights that the reader's own training has left beside the lesson."""
     path = lessons.lesson_path().with_name("model.safetensors")
@@ -284,13 +317,15 @@ def open_run(
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
     lessons.choose(mine)
     check_int("seed", parameters.get("seed", 0), 0, 2**63 - 1)
-    if chosen.threads:
-        torch.set_num_threads(chosen.threads)
+    decoding = allowed_threads(chosen.threads)
+    if decoding:
+        torch.set_num_threads(decoding)
     corpus = load_corpus()
     out = path_in("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.name}-lab"
     check_writable(out / f"{number}.json")  # found out now, not after the work
     threads = torch.get_num_threads()
-    more = f" ({chosen.train_threads} to train)" if chosen.train_threads else ""
+    training = allowed_threads(chosen.train_threads)
+    more = f" ({training} to train)" if training else ""
     print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}{more}")
     print(beside_published(chosen))
     print(corpus)

@@ -100,7 +100,7 @@ class History:
             "val": self.val,
             "block": self.block,
             "lr_scale": self.lr_scale,
-            "batch_loss": torch.stack(self.batch_loss).tolist(),
+            "batch_loss": torch.stack(self.batch_loss).tolist() if self.batch_loss else [],
             "full_val": self.full_val,
             "block_size": block_size,
         }

@@ -126,6 +126,14 @@ def _form_to_train(
         model.train(was_training)
 
 
+class Stopped(KeyboardInterrupt):
+    """A run was stopped by Ctrl-C; the model has the weights of that step, `history` its losses."""
+
+    def __init__(self, words: str, history: TrainingResult):
+        super().__init__(words)
+        self.history = history
+
+
 @dataclass(eq=False)
 class TrainingRun:
     """Around the steps of one run: evaluation, history, saving, Ctrl-C and the clock."""
@@ -219,18 +227,14 @@ class TrainingRun:
             self.files.save_state(step, self.trainer, self.history)
 
     def stop_if_asked(self, step: int) -> None:
-        """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
+        """Save and raise Stopped, with advice, where Ctrl-C was pressed."""
         last = step == self.config.steps
         if self.trainer.stops(bool(self.interrupts), step, last):
             self.save(step)
+            saved = "; nothing was saved, as no `out` was given"
             if self.files:
-                raise KeyboardInterrupt(
-                    f"stopped after {step} steps and saved: "
-                    f"the same call with resume=True resumes from here"
-                )
-            raise KeyboardInterrupt(
-                f"stopped after {step} steps; nothing was saved, as no `out` was given"
-            )
+                saved = " and saved: the same call with resume=True resumes from here"
+            raise Stopped(f"stopped after {step} steps{saved}", self.result())
 
     def result(self) -> TrainingResult:
         """The history as plain data, with the loss over the whole validation text."""

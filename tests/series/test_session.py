@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -10,10 +11,12 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
+from nanogpt.config import SIZES
 from nanogpt.data import PRACTICE
 from nanogpt.files import write_json
-from nanogpt.model import Head
+from nanogpt.model import GPT, Head
 from nanogpt.series import display, plots, session
+from nanogpt.training.loop import Stopped
 
 REAL_CORPUS = True
 
@@ -124,7 +127,47 @@ def test_a_model_is_looked_for_in_this_run_and_then_in_the_series_of_runs(run, o
     assert [options["checkpoint"] for options in asked] == ["auto", "mine"]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "cpus", "said", "got"),
+    [
+        (2, 8, None, 2),
+        (2, 8, "", 2),
+        (2, 8, "1", 1),
+        (2, 8, "4,2", 2),
+        (2, 8, "0", 2),
+        (2, 8, "all", 2),
+        (2, 1, None, 1),
+        (4, 2, "3", 2),
+        (None, 2, "1", None),
+    ],
+)
+def test_no_more_threads_than_this_process_may_have(wanted, cpus, said, got, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert session.allowed_threads(wanted) == got
+
+
+@pytest.mark.parametrize("headless", [True, False])
+def test_a_training_that_was_stopped_goes_on_only_for_a_reader(headless, run, capsys, monkeypatch):
+    shape = SIZES["article"]
+    model = GPT(replace(shape, vocab_size=len(set(run.corpus.text)), n_layer=1))
+    stopped = Stopped("stopped after 2 steps", {"batch_loss": [3.0, 2.0], "full_val": None})
+    monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
+    if headless:
+        monkeypatch.setenv("NANOGPT_HEADLESS", "1")
+        with pytest.raises(Stopped, match="after 2 steps"):
+            run.history_until(stopped, model)
+        return
+    history = run.history_until(stopped, model)
+    assert history["full_val"] > 0
+    assert "What follows on this page is of these 2 steps." in capsys.readouterr().out
+
+
 def test_training_has_the_threads_of_the_profile_and_nothing_else_has(run, monkeypatch):
+    monkeypatch.setattr(session, "allowed_threads", lambda wanted: wanted)
     before = torch.get_num_threads()
     monkeypatch.setattr(run, "profile", replace(run.profile, train_threads=before + 1))
     with run.training():
