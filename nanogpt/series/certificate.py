@@ -8,21 +8,25 @@ as the package does.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import html
 import io
 import math
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from IPython.core.error import StdinNotImplementedError
+from IPython.core.getipython import get_ipython
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ..config import GPTConfig
-from ..decoder.checkpoint import Checkpoint
+from ..decoder.checkpoint import Checkpoint, load_checkpoint
 from ..decoder.pack import unpack_heads
-from ..files import check_file, sha256, write_whole
+from ..files import KEEPER, LECTURE_FORM, ROOT, check_file, sha256, write_whole
 from ..model import GPT
 from ..sampling import draw_noise
 from ..verify.referee import referee
@@ -38,7 +42,9 @@ from .solutions import Scope, blanks
 SEEDS = 5  # models and texts that the referee tries
 TOKENS = 160  # of the text on the page
 REFEREE = 600  # seconds at most, for one of these models
-VERDICT = {"equal": "the same logits", "rounding": "no difference but rounding"}
+# Of a sound cache a process may say "equal" where another says "rounding": kernels differ.
+SOUND = ("equal", "rounding")
+CLAIMS = ("name", "date", "speed")  # what the page says and nobody can compute again
 TITLE = "The certificate of a KV cache"
 SERIF = "DejaVu Serif"
 MARK = b"nanogpt-notebooks certificate"  # behind the picture's end, where readers stop
@@ -64,15 +70,16 @@ font:.88em/1.5 ui-monospace,Menlo,"DejaVu Sans Mono",monospace}}
 
 
 def certificate(
-    run: Run, trained: Checkpoint, *, speed: str, rung: str, equal: bool
+    run: Run, trained: Checkpoint, *, speed: str, rung: str, equal: bool, name: str = ""
 ) -> dict[str, str]:
     """Judge the lesson, write the certificate, and show it. Returns its facts, by name.
 
     `speed` and `rung` are measured in the notebook, in words: "420 tokens a second [410 to 430]",
-    "rung 2 of 9"; `equal` says whether the reader's loop gave the right tokens there. The page goes
-    to outputs/mine as certificate.html and certificate.png. Without a cache of the reader's there
-    is none, {}. Raises LessonError for a lesson with a bug: an earlier page stays. ValueError
-    where another file is in the way.
+    "rung 2 of 9"; `equal` says whether the reader's loop gave the right tokens there. `name` is the
+    reader's, "" the one that NANOGPT_NAME, an earlier page or an answer gives. The page goes
+    to outputs/mine as certificate.html and certificate.png, with the weights if they are not those
+    that ship. Without a cache of the reader's there is none, {}. Raises LessonError for a lesson
+    with a bug: an earlier page stays. ValueError where another file is in the way.
     """
     lesson = mine.read_lesson()
     if not (lesson.broken or {*CACHES} & {*lesson.yours}):
@@ -81,11 +88,16 @@ def certificate(
         return {}
     if not equal:
         raise mine.LessonError("no certificate: your loop gave other tokens on the ladder")
-    facts = examine(lesson, trained) | {"speed": f"{speed}; {rung}"}
     path = mine.lesson_path().with_name("certificate.html")
     picture = path.with_suffix(".png")
+    facts = examine(lesson, trained)
+    reader = " ".join((name or known_name(path)).split())
+    about = {"name": reader} if reader else {}
+    about |= {"date": datetime.date.today().isoformat(), "speed": f"{speed}; {rung}"}
+    facts = {"text": facts.pop("text")} | about | facts
     check_file(path, path.is_file() and path.read_bytes().startswith(HTML[:50].encode()))
     check_file(picture, picture.is_file() and picture.read_bytes().endswith(MARK))
+    _keep_weights(run, trained, path.with_name("certificate.safetensors"))
     write_whole(picture, style.to_png(draw(facts)) + MARK)
     write_whole(path, page_of(facts).encode())
     print(f"written: {path}, and the same as .png")
@@ -93,15 +105,43 @@ def certificate(
     return facts
 
 
+def known_name(page: Path) -> str:
+    """The reader's name: of NANOGPT_NAME, of an earlier page, or asked for; "" if there is none."""
+    said = os.environ.get("NANOGPT_NAME", "").strip() or facts_at(page).get("name", "")
+    kernel = getattr(get_ipython(), "kernel", None)
+    if said or mine.headless() or kernel is None:
+        return said
+    with contextlib.suppress(EOFError, StdinNotImplementedError):
+        return input("Your name, as it shall stand on the certificate (Enter: none): ").strip()
+    return ""
+
+
+def _keep_weights(run: Run, trained: Checkpoint, path: Path) -> None:
+    """Keep the weights that the page is about beside it, if nothing else there or shipped is."""
+    found = weights_of(path, trained.sha256, [run.checkpoint(run.profile.size).parent])
+    if found and found.parent not in (path.parent, LECTURE_FORM.parent):
+        write_whole(path, found.read_bytes())
+
+
+def weights_of(page: Path, digest: str, more: Iterable[Path] = ()) -> Path | None:
+    """The file of weights with that sha256: beside the page, shipped, of a run, in `more`."""
+    runs = sorted((ROOT / "outputs" / "run").glob("*/checkpoints"))
+    for folder in [page.parent, LECTURE_FORM.parent, KEEPER.parent, *more, *runs]:
+        for path in sorted(folder.glob("*.safetensors")):
+            if not path.name.endswith(".state.safetensors") and sha256(path) == digest:
+                return path
+    return None
+
+
 def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
-    """The facts of the page without the speed, computed again. Raises LessonError for a bug."""
+    """The facts of the page without CLAIMS, computed again. Raises LessonError for a bug."""
     if lesson.broken:
         raise mine.LessonError(f"no certificate: {next(iter(lesson.broken.values()))}")
     reports, text = _computed(lesson, trained)
     worst = max(reports, key=lambda report: VERDICTS.index(report.verdict))
     if worst.verdict == "bug":
         raise mine.LessonError(f"no certificate, the referee finds a {worst.bugs[0]}")
-    if worst.verdict not in VERDICT:
+    if worst.verdict not in SOUND:
         raise mine.LessonError(f"no certificate, the referee cannot decide: {worst}")
     rest = ", ".join(name for name in blanks() if name not in lesson.yours)
     ways = sum(len(report.findings) for report in reports)
@@ -110,8 +150,8 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
         "written by me": ", ".join(lesson.yours),
         "by the solutions": rest or "nothing",
         "each name": "accepted by its judge today",
-        "the referee": f"{VERDICT[worst.verdict]} with the cache as without it, in {ways} ways to "
-        f"read, over {SEEDS} seeds",
+        "the referee": f"no difference between reading with the cache and without it but rounding, "
+        f"in {ways} ways to read, over {SEEDS} seeds",
         "the loop": f"with each of the two caches, the tokens and logits of the plain pass to the "
         f"last position of models of {_words(size for size, *_ in proof.TEXTS)}, over {SEEDS} "
         f"seeds; the tokens of the model below; past the capacity no wrong token",
@@ -264,10 +304,11 @@ def facts_at(path: Path) -> dict[str, str]:
     return {name: html.unescape(words) for name, words in rows}
 
 
-def recomputed(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[str]]:
+def recomputed(path: Path, checkpoint: str | Path = "") -> tuple[dict[str, str], list[str]]:
     """The facts of the certificate, and why it does not hold today; computes all of it again.
 
-    Raises LessonError where there is none that can be read, or other weights are needed.
+    `checkpoint` are its weights, "" those with the sha256 that it states, found by `weights_of`.
+    Raises LessonError where there is none that can be read, or its weights are not found.
     """
     facts = facts_at(path)
     if "its weights" not in facts:
@@ -276,11 +317,28 @@ def recomputed(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[st
             f"the last cell of notebook 06 writes one"
         )
     weights = facts["its weights"]
+    digest = "".join(c if c.isprintable() else "?" for c in weights[:12])
+    found = checkpoint or weights_of(path, weights)
+    if not found:
+        raise mine.LessonError(
+            f"its weights, sha256 {digest}…, are neither beside it nor of a run here: name their "
+            f"file with --checkpoint"
+        )
+    trained = load_checkpoint(found)
     if weights != trained.sha256:
-        digest = "".join(c if c.isprintable() else "?" for c in weights[:12])
         raise mine.LessonError(f"it is of other weights, {digest}…: name their checkpoint")
     try:
         now = examine(mine.read_lesson(path.with_name("lesson.py")), trained)
     except mine.LessonError as error:
         return facts, [str(error)]
-    return facts, [f"{key} is another one now" for key in now if now[key] != facts.get(key)]
+    changed = [key for key in now if now[key] != facts.get(key)]
+    return facts, [
+        f"{key} is another one now: {_cut(now[key])} (the page says {_cut(facts.get(key, ''))})"
+        for key in changed
+    ]
+
+
+def _cut(words: str) -> str:
+    """The beginning of a fact, on one line."""
+    words = " ".join(words.split())
+    return f"{words[:70]}…" if len(words) > 70 else words or "nothing"

@@ -1,16 +1,19 @@
 # ruff: noqa: E501 (code in strings)
 """The certificate: it can be checked, and it cannot be had with a bug."""
 
-from dataclasses import replace
+import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from IPython.core.error import StdinNotImplementedError
 from notebook_fixtures import brief_referee
 from wrong_answers import KEEP, WRITE
 
 from nanogpt.cli import main
-from nanogpt.decoder.checkpoint import load_checkpoint
-from nanogpt.files import LECTURE_FORM
+from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
+from nanogpt.files import KEEPER, LECTURE_FORM
 from nanogpt.series import blanks, mine, proof, solutions
 from nanogpt.series import certificate as page
 from nanogpt.series.session import open_run
@@ -48,16 +51,69 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     assert path.with_name("certificate.png").stat().st_size > 10_000
     assert main(["verify", "certificate"]) == 0
     assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
-    with pytest.raises(mine.LessonError, match="name their checkpoint"):
-        page.recomputed(Path(there), replace(load_checkpoint(LECTURE_FORM), sha256="0" * 64))
+    with pytest.raises(mine.LessonError, match="of other weights.*name their checkpoint"):
+        page.recomputed(Path(there), KEEPER)
     path.write_text(f"{TEXT}\n# by hand\n", encoding="utf-8")
     assert main(["verify", "certificate", there]) == 1
-    assert "It does not hold: my code is another one now" in capsys.readouterr().out
+    assert "It does not hold: my code is another one now: " in capsys.readouterr().out
     path.write_text(TEXT, encoding="utf-8")
     text = Path(there).read_text(encoding="utf-8")
     Path(there).write_text(text.replace("over 2 seeds", "over 9 seeds"), encoding="utf-8")
     assert main(["verify", "certificate", there]) == 1
-    assert "It does not hold: the referee is another one now" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "It does not hold: the referee is another one now: no difference between" in said
+
+
+@pytest.mark.slow
+def test_it_has_a_name_and_a_date_and_holds_with_weights_of_a_run(run, monkeypatch, tmp_path):
+    """In a process of its own, with nothing but the command that is printed on it."""
+    weights = run.checkpoint(run.profile.size)
+    saved = load_checkpoint(LECTURE_FORM)
+    save_checkpoint(weights, saved.model, saved.meta | {"step": 1})
+    trained = load_checkpoint(weights)
+    mine.lesson_path().write_text(TEXT, encoding="utf-8")
+    monkeypatch.setenv("NANOGPT_NAME", "  Ada <L>\t")
+    facts = page.certificate(run, trained, **SPEED)
+    assert facts["name"] == "Ada <L>"
+    assert datetime.date.fromisoformat(facts["date"])
+    path = mine.lesson_path().with_name("certificate.html")
+    assert page.facts_at(path) == facts
+    monkeypatch.delenv("NANOGPT_NAME")
+    assert page.known_name(path) == "Ada <L>"
+    elsewhere = tmp_path / "another machine"
+    path.parent.rename(elsewhere)
+    weights.with_name(f"{weights.name}.safetensors").unlink()
+    _, changed = page.recomputed(elsewhere / path.name)
+    assert changed == []
+    (elsewhere / "certificate.safetensors").unlink()
+    with pytest.raises(mine.LessonError, match="neither beside it nor of a run here: name their"):
+        page.recomputed(elsewhere / path.name)
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [("Ada", "Ada"), ("", ""), (EOFError, ""), (StdinNotImplementedError("no"), "")],
+    ids=str,
+)
+def test_a_name_is_asked_for_where_somebody_can_answer(answer, name, monkeypatch, tmp_path):
+    monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
+    monkeypatch.delenv("NANOGPT_NAME", raising=False)
+    asked = Mock(side_effect=[answer])
+    monkeypatch.setattr("builtins.input", asked)
+    assert page.known_name(tmp_path / "none") == ""
+    assert not asked.called, "this is no notebook"
+    monkeypatch.setattr(page, "get_ipython", lambda: SimpleNamespace(kernel=1))
+    assert page.known_name(tmp_path / "none") == name
+
+
+def test_a_verdict_that_another_process_may_not_share_is_not_on_it(monkeypatch):
+    """A sound cache is "equal" in one process and "rounding" in another."""
+    found = []
+    for verdict in page.SOUND:
+        report = SimpleNamespace(verdict=verdict, findings=[1, 2])
+        monkeypatch.setattr(page, "_computed", lambda *_, report=report: ([report], "text"))
+        found.append(page.examine(mine.judged_lesson(), load_checkpoint(LECTURE_FORM)))
+    assert found[0] == found[1]
 
 
 def test_without_work_of_the_readers_there_is_none(run, capsys):
