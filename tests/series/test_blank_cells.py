@@ -131,6 +131,68 @@ WRONG = {
 }
 
 
+# Right answers in another style, to the blanks whose judges stand in their notebooks.
+RIGHT = {
+    "repaired-loop": """
+def repaired_loop(model, prompt, noise):
+    out = []
+    with kv_cache(model, KVCache):
+        if prompt.shape[1] > 1:
+            model(prompt[:, :-1], pos=places(0, prompt.shape[1] - 1, prompt))
+        x = prompt[:, -1:]
+        for start, row in enumerate(noise, prompt.shape[1] - 1):
+            x = sample(model(x, pos=places(start, 1, x))[0][:, -1], row)
+            out.append(x)
+    return torch.cat(out, dim=1)
+""",
+    "read-on": """
+def read_on(model, x):
+    heads = [module for module in model.modules() if hasattr(module, "memory")]
+    start = 0
+    for k, _ in heads[-1].memory:
+        start = start + k.size(1)
+    logits, _ = model(x, pos=torch.arange(start, start + x.size(1)))
+    return logits
+""",
+    "repaired-baseline": """
+def repaired_baseline(model, prompt, noise):
+    before = model.training
+    try:
+        model.train(False)
+        new = prompt[:, :0]
+        for row in noise:
+            logits = model(torch.cat([prompt, new], 1))[0]
+            new = torch.cat([new, sample(logits[:, -1], row)], 1)
+    finally:
+        model.train(before)
+    return new
+""",
+    "one-text": """
+def one_text(model, prompt, noise):
+    def forget():
+        for head in filter(lambda m: isinstance(m, MemoryHead), model.modules()):
+            del head.memory[:]
+
+    forget()
+    try:
+        text = decode(model, prompt, noise)
+    except BaseException:
+        forget()
+        raise
+    forget()
+    return text
+""",
+    "check-length": """
+def check_length(T, n_new, block_size):
+    most = block_size - T + 1
+    if T > block_size:
+        raise ValueError(f"the prompt of {T} is longer than {block_size}: 0 tokens are possible")
+    if not n_new <= most:
+        raise ValueError(f"at most {most}")
+""",
+}
+
+
 @functools.cache
 def definitions(source: str) -> ast.Module:
     """What a cell imports and defines, without what it computes."""
@@ -193,6 +255,15 @@ def test_a_blank_is_judged_solved_empty_and_wrong(blank, monkeypatch):
         printed = said(right.replace(old, new))
         assert "Not yet" in printed, (old, new)
         assert word in printed
+
+
+@pytest.mark.parametrize(
+    "blank", [pytest.param(blank, marks=[pytest.mark.slow] * (blank in SLOW)) for blank in RIGHT]
+)
+def test_a_right_answer_in_another_style_is_right(blank, monkeypatch):
+    brief_referee(monkeypatch)
+    said, _, _ = judged(blank)
+    assert "Right" in said(RIGHT[blank])
 
 
 # ------------------------------------------------------------------ filled in
