@@ -26,9 +26,9 @@ def run(args: argparse.Namespace) -> None:
     if args.model is not None:
         print_text(args)
         return
-    if args.prompt or args.chat or args.draft or args.bits != 32:
+    if args.prompt or args.chat or args.draft or args.bits != 32 or args.device != "cpu":
         raise ValueError(
-            "--prompt and --chat are for --model, as are --draft and --bits; a job reads "
+            "--prompt and --chat are for --model, as are --draft, --bits and --device; a job reads "
             "--prompts FILE"
         )
     from ..cluster.job import write_shards
@@ -100,6 +100,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--draft", metavar="SOURCE", help=about)
     about = "with --model: bits of a weight in compiled code (32); with 8 the text may differ"
     add("--bits", type=int, choices=(32, 8), default=32, help=about)
+    about = "with --model: where it computes (cpu)"
+    add("--device", choices=("auto", "cpu", "cuda"), default="cpu", help=about)
     add("--checkpoint", metavar="PATH", help="(the model that ships)")
     add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (one newline)")
     add("--samples", type=int, metavar="N", help="texts for each prompt (1)")

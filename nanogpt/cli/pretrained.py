@@ -11,6 +11,8 @@ from ..files import KEEPER
 from .common import OUTPUTS
 
 if TYPE_CHECKING:
+    import torch
+
     from ..engines.base import Engine
     from ..engines.drafts import Draft
     from ..model import LanguageModel
@@ -35,6 +37,7 @@ def print_text(args: argparse.Namespace) -> None:
     """Print the prompt and what the model adds, as it comes. About the model: on stderr."""
     import torch
 
+    from ..device import pick_device
     from ..engines.generation import generate
     from ..engines.noise import Noise
     from ..pretrained.load import load_pretrained
@@ -51,8 +54,10 @@ def print_text(args: argparse.Namespace) -> None:
         raise ValueError("--model continues a text: add --prompt TEXT")
     check_int("max_new_tokens", args.max_new_tokens, 1)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
+    device = pick_device(args.device).device
     announce_download(args.model)
     model, tokenizer = load_pretrained(args.model)
+    model.to(device)
     if not isinstance(tokenizer, PretrainedTokenizer):
         raise TypeError("a model that is loaded by its name comes with its own tokenizer")
     c = model.config
@@ -74,10 +79,10 @@ def print_text(args: argparse.Namespace) -> None:
     writer = without_spare_tokens(model, tokenizer)
     how = _how(args.backend, args.bits, writer, length)
     if args.draft:
-        how["draft"] = _draft(args.draft)
+        how["draft"] = _draft(args.draft, device)
     shape = (args.max_new_tokens, 1, writer.config.vocab_size)
-    how["noise"] = Noise(torch.Generator().manual_seed(args.seed), shape)
-    tokens = generate(writer, prompt[None], args.max_new_tokens, sampling, **how)
+    how["noise"] = Noise(torch.Generator().manual_seed(args.seed), shape, device)
+    tokens = generate(writer, prompt[None].to(device), args.max_new_tokens, sampling, **how)
     try:
         for text in tokenizer.stream(tokens):
             print(text, end="", flush=True)
@@ -96,10 +101,22 @@ def announce_download(source: str) -> None:
 
 
 def _how(backend: str, bits: int, model: LanguageModel, capacity: int) -> dict[str, Any]:
-    """What decodes the text: compiled code if there is a compiler, else the model's own modules."""
+    """What decodes the text: compiled code if there is a compiler, else the model's own modules.
+
+    On a GPU a CUDA graph.
+    """
     from ..cache import StaticCache
 
-    modules = {"cache": StaticCache}
+    modules: dict[str, Any] = {"cache": StaticCache}
+    if model.device.type == "cuda":
+        if bits != 32 or backend == "native":
+            raise ValueError("compiled code computes on the CPU: leave out --device, or the other")
+        from ..engines.compiled import GraphLoop
+
+        if backend == "modules" or GraphLoop.supports(model):
+            return modules
+        graph = GraphLoop(model.config, device=model.device, dtype=model.dtype, capacity=capacity)
+        return {"engine": graph}
     if backend == "modules":
         if bits != 32:
             raise ValueError(f"--bits {bits} is for compiled code: leave out --backend modules")
@@ -117,14 +134,14 @@ def _how(backend: str, bits: int, model: LanguageModel, capacity: int) -> dict[s
     return {"engine": engine}
 
 
-def _draft(source: str) -> Draft:
+def _draft(source: str, device: torch.device) -> Draft:
     """What guesses tokens: the text itself, or another pretrained model."""
     from ..engines.drafts import DraftModel, PromptLookup
     from ..pretrained.load import load_pretrained
 
     if source == LOOKUP:
         return PromptLookup()
-    return DraftModel(load_pretrained(source)[0])
+    return DraftModel(load_pretrained(source)[0].to(device))
 
 
 def _tell(line: str) -> None:

@@ -243,9 +243,9 @@ class Graph(Exclusive):
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side), torch.no_grad():
             for _ in range(3):
+                work()
                 self.pos.zero_()
                 self.count.zero_()
-                work()
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), torch.no_grad():

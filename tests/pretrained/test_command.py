@@ -9,6 +9,7 @@ import pytest
 from chat_fixtures import llama, tokenizer, tokens_alone
 from chat_fixtures import text_of as text_of_tokens
 from conftest import seeded
+from pretend_cuda import PretendCuda
 from pretrained_fixtures import V_TOKENIZER
 from server_fixtures import ask
 
@@ -78,6 +79,17 @@ def test_a_spare_id_of_a_padded_vocabulary_is_never_chosen(backend, options, mon
     assert capsys.readouterr().out == "the" + text_of_tokens(tokens, stop=()) + "\n"
 
 
+@pytest.mark.parametrize("backend", ["auto", "modules"])
+@pytest.mark.parametrize("options", [[], ["--greedy"], ["--draft", "lookup"]], ids=str)
+def test_on_a_gpu_it_prints_the_same_text(options, backend, kept_folders, capsys):
+    words = ["--model", str(kept_folders("llama")), "--prompt", "the", *options]
+    assert main([*CALL, *words]) == 0
+    expected = capsys.readouterr().out
+    with PretendCuda():
+        assert main([*CALL, *words, "--device", "cuda", "--backend", backend]) == 0
+    assert capsys.readouterr().out == expected
+
+
 @pytest.mark.parametrize("draft", [[], ["--draft", "lookup"]])
 def test_weights_of_8_bits_give_the_text_of_native8(draft, kept_folders, capsys):
     folder = kept_folders("qwen2")
@@ -107,7 +119,7 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
         (["--prompt", "x"], "error: --prompt and --chat are for --model"),
         (["--chat"], "error: --prompt and --chat are for --model"),
         (["--draft", "lookup"], "error: --prompt and --chat are for --model, as are --draft"),
-        (["--bits", "8"], "error: --prompt and --chat are for --model, as are --draft and --bits"),
+        (["--bits", "8"], "error: --prompt and --chat are for --model, as are --draft, --bits"),
         (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
         (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),
     ],
