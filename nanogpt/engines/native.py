@@ -247,7 +247,8 @@ class Session:
             turn.steps = steps
             turn.wanted = min(steps, 1)
         logits = self.logits.data_ptr()
-        self.library.run_steps(*self.where, max(1, steps), 0, logits, None)
+        threads = torch.get_num_threads()
+        self.library.run_steps(*self.where, max(1, steps), 0, logits, None, threads)
 
     def check(self, start: int, end: int) -> list[list[int]]:
         """Read the tokens at start … end - 1 in one pass; by text, the right token behind each."""
@@ -260,7 +261,8 @@ class Session:
         if len(self.logits) < B * n:
             self.logits = torch.empty(B * n, self.logits.shape[1], **FLOAT)
         choices = torch.empty(B, n, **INT64)
-        self.library.check(*self.where, self.logits.data_ptr(), choices.data_ptr())
+        threads = torch.get_num_threads()
+        self.library.check(*self.where, self.logits.data_ptr(), choices.data_ptr(), threads)
         return choices.tolist()
 
     def __enter__(self) -> Session:

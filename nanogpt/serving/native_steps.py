@@ -152,6 +152,7 @@ class NativeBackend:
             1,  # keep the logits of all steps
             self.logits.data_ptr(),
             drawn.buffer_info()[0],
+            torch.get_num_threads(),
         )
         return [
             drawn[row : row + n_new].tolist()
