@@ -105,7 +105,7 @@ struct Sampler {
 // Everything that a step works in. It grows as needed and is kept for the next step.
 struct Work {
   Team team;
-  std::vector<float> x, u, y, qkv, h;
+  Floats x, u, y, qkv, h;
   std::vector<int16_t> codes;  // of rows, with 8-bit weights
   std::vector<float> units;
   std::vector<Row> rows;
@@ -119,11 +119,11 @@ struct Work {
 class Pass {
  public:
   Pass(const Decoder &m, const Cache &cache, Work &work) : m(m), cache(cache), work(work) {
-    work.x.resize(CHUNK * width);
-    work.u.resize(CHUNK * width);
-    work.y.resize(CHUNK * round_up(queries, LANES));
-    work.qkv.resize(CHUNK * qkv_width);
-    work.h.resize(CHUNK * up_width);
+    work.x.resize(CHUNK * x_stride);
+    work.u.resize(CHUNK * x_stride);
+    work.y.resize(CHUNK * y_stride);
+    work.qkv.resize(CHUNK * qkv_stride);
+    work.h.resize(CHUNK * h_stride);
     const int64_t longest = std::max({m.shape.width, queries, m.shape.hidden});
     if (m.shape.bits == 8) work.codes.resize(CHUNK * round_up(longest, 2));
     if (m.shape.bits == 8) work.units.resize(CHUNK);
@@ -142,47 +142,46 @@ class Pass {
     float *y = work.y.data();
     float *qkv = work.qkv.data();
     float *h = work.h.data();
-    const int64_t y_width = round_up(queries, LANES);
     const float eps = m.norm_eps;
     const NormKind kind = (NormKind)m.shape.norm;
     auto norms = [&](Affine a) {
       by_rows(N, 4 * width, [&](int64_t r) {
-        norm_row(x + r * width, m.shape.width, kind, a.weight, a.bias, eps, u + r * width);
+        norm_row(x + r * x_stride, m.shape.width, kind, a.weight, a.bias, eps, u + r * x_stride);
       });
     };
     auto add = [&](const float *bias) {  // what u holds, to the residual stream
       by_rows(N, 2 * width, [&](int64_t r) {
         for (int64_t i = 0; i < width; i += LANES) {
-          vec sum = load(u + r * width + i);
+          vec sum = load(u + r * x_stride + i);
           if (bias) sum += load(bias + i);
-          store(x + r * width + i, load(x + r * width + i) + sum);
+          store(x + r * x_stride + i, load(x + r * x_stride + i) + sum);
         }
       });
     };
     // 1. what each token means, and where it is
-    by_rows(N, 2 * width, [&](int64_t r) { embed(rows[r], x + r * width); });
+    by_rows(N, 2 * width, [&](int64_t r) { embed(rows[r], x + r * x_stride); });
     const int64_t seen = split_queries(rows, N);
     for (int64_t l = 0; l < m.shape.layers; l++) {
       const Layer &layer = m.layer[l];
       // 2. attention
       norms(layer.norm1);
-      multiply(layer.qkv, qkv_rows, m.shape.width, u, width, N, qkv, qkv_width);
-      by_rows(N, 4 * qkv_width, [&](int64_t r) { place(l, rows[r], qkv + r * qkv_width); });
+      multiply(layer.qkv, qkv_rows, m.shape.width, u, x_stride, N, qkv, qkv_stride);
+      by_rows(N, 4 * qkv_width, [&](int64_t r) { place(l, rows[r], qkv + r * qkv_stride); });
       share(work.team, work.queries.size(), 2 * head_size * seen,
             [&](int64_t begin, int64_t end, int thread) {
               for (int64_t i = begin; i < end; i++)
-                attention(l, work.queries[i], rows, qkv, y, y_width, work.attention[thread]);
+                attention(l, work.queries[i], rows, qkv, y, work.attention[thread]);
             });
-      multiply(layer.proj, m.shape.width, queries, y, y_width, N, u, width);
+      multiply(layer.proj, m.shape.width, queries, y, y_stride, N, u, x_stride);
       add(layer.proj.bias);
       // 3. the feed-forward part
       norms(layer.norm2);
-      multiply(layer.up, up_width, m.shape.width, u, width, N, h, up_width);
+      multiply(layer.up, up_width, m.shape.width, u, x_stride, N, h, h_stride);
       by_rows(N, 16 * hidden, [&](int64_t r) {
-        activate_row(h + r * up_width, hidden, (Activation)m.shape.activation, layer.up.bias,
+        activate_row(h + r * h_stride, hidden, (Activation)m.shape.activation, layer.up.bias,
                      m.shape.gated);
       });
-      multiply(layer.down, m.shape.width, m.shape.hidden, h, up_width, N, u, width);
+      multiply(layer.down, m.shape.width, m.shape.hidden, h, h_stride, N, u, x_stride);
       add(layer.down.bias);
     }
     // 4. logits
@@ -191,11 +190,11 @@ class Pass {
     for (int64_t r = 0; r < N; r++) {
       if (!rows[r].logits) continue;
       if (!first) first = rows[r].logits;
-      norm_row(x + r * width, m.shape.width, kind, m.norm.weight, m.norm.bias, eps,
-               u + wanted++ * width);
+      norm_row(x + r * x_stride, m.shape.width, kind, m.norm.weight, m.norm.bias, eps,
+               u + wanted++ * x_stride);
     }
     if (!wanted) return;
-    multiply(m.head, m.shape.vocab, m.shape.width, u, width, wanted, first, vocab);
+    multiply(m.head, m.shape.vocab, m.shape.width, u, x_stride, wanted, first, vocab);
     by_rows(wanted, 4 * vocab, [&](int64_t r) { finish(first + r * vocab); });
   }
 
@@ -212,6 +211,10 @@ class Pass {
   const int64_t hidden = round_up(m.shape.hidden, LANES);
   const int64_t up_width = hidden * (1 + m.shape.gated);
   const int64_t vocab = round_up(m.shape.vocab, LANES);
+  const int64_t x_stride = spread(width);
+  const int64_t y_stride = spread(queries);
+  const int64_t qkv_stride = spread(qkv_width);
+  const int64_t h_stride = spread(up_width);
 
   // Calls body(row) for N rows, each of about as much work as so many multiplications.
   template <class Body>
@@ -310,7 +313,7 @@ class Pass {
 
   // Attends to the keys and values of these queries' sequence, up to each query's own position.
   void attention(int64_t l, const Queries &q, const Row *rows, const float *qkv, float *y,
-                 int64_t stride, AttentionWork &w) {
+                 AttentionWork &w) {
     const int64_t group = m.shape.heads / m.shape.kv_heads;
     const int64_t window = m.layer[l].window;
     const float scale = 1 / std::sqrt((float)head_size);
@@ -319,7 +322,7 @@ class Pass {
     auto row_of = [&](int64_t i) { return q.row + (q.begin + i) / group; };
     auto column_of = [&](int64_t i) { return (q.head * group + (q.begin + i) % group) * head_size; };
     for (int64_t i = 0; i < n; i++) {
-      const float *from = qkv + row_of(i) * qkv_width + column_of(i);
+      const float *from = qkv + row_of(i) * qkv_stride + column_of(i);
       float *to = w.queries.data() + i * head_size;
       for (int64_t d = 0; d < head_size; d++) to[d] = from[d] * scale;
       const int64_t pos = rows[row_of(i)].position;
@@ -328,7 +331,7 @@ class Pass {
     const int64_t out_stride = attend(cached(l, q.head, *rows[q.row].sequence), n, w);
     for (int64_t i = 0; i < n; i++) {
       const float *from = w.out.data() + i * out_stride;
-      float *to = y + row_of(i) * stride + column_of(i);
+      float *to = y + row_of(i) * y_stride + column_of(i);
       for (int64_t d = 0; d < head_size; d++) to[d] = from[d];
     }
   }

@@ -48,8 +48,8 @@ MUTATIONS = {  # where in the C++, what it says, and a bug in its place
         "in_two_roundings(R, a, b, sums[r][p])",
     ),
     "values are read past the end of a text": (
-        "if (ends > whole) alone(whole, 1, ",
-        "work.sights[i].last - panels[whole].first + 1",
+        "add(panels + whole, whole * LANES, 1, ",
+        "last - panels[whole].first + 1",
         "LANES",
     ),
 }
