@@ -109,21 +109,23 @@ INLINE float highest(vec v) {
   return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// e^x for x <= 0 with an error of about 1e-6: 2^n by writing n into the exponent's bits, times a
-// short series for the rest. Below -87 it returns e^-87.
+// e^x for x <= 0 with a relative error of about 2e-7: 2^n by adding n to the exponent's bits, times
+// a polynomial for the rest, which is 1 at 0. Below -87 it returns e^-87.
 INLINE vec exponential(vec x) {
   x = larger(x, all(-87.0f));
-  const ints n = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);  // x / ln 2, rounded
-  const vec whole = __builtin_convertvector(n, vec);
-  // ln 2 in two parts, of which the first is exact
-  const vec f = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  vec p = 1.9875691e-4f * f + 1.3981999e-3f;
-  p = p * f + 8.3334519e-3f;
-  p = p * f + 4.1665796e-2f;
-  p = p * f + 1.6666665e-1f;
-  p = p * f + 5.0000001e-1f;
-  const ints power = (n + 127) << 23;
-  return (p * f * f + f + 1.0f) * (vec)power;
+  constexpr float SHIFT = 3 << 22;        // of a sum with it the last bits are a whole number
+  vec shifted = x * 1.44269504f + SHIFT;  // x / ln 2, rounded
+  HIDE(shifted);
+  const vec whole = shifted - SHIFT;
+  vec f = x - whole * 0.693359375f;  // ln 2 in two parts, of which the first is exact
+  HIDE(f);
+  f += whole * 2.12194440e-4f;
+  vec p = 8.3125e-3f * f + 4.189033e-2f;
+  p = p * f + 1.6667116e-1f;
+  p = p * f + 4.999923e-1f;
+  p = p * f + 1.0f;
+  p = p * f + 1.0f;
+  return (vec)((ints)p + ((ints)shifted << 23));
 }
 
 // ---------------------------------------------------------------- products
@@ -136,9 +138,9 @@ constexpr int64_t DEPTH = 128;        // terms of a sum before it goes to memory
 constexpr int64_t ROW_BYTES = 3 << 18;  // rows that pass by the same panels: they stay near
 
 constexpr int LINE = std::max(1, 16 / LANES);  // terms of a panel in a line of the cache
-// Where memory and registers are both busy, fetching ahead pays: from 3 rows on, and with a matrix that
-// no L2 cache holds. A batch of 8 was 1.07 times faster at 10.8M weights, and slower at 0.37M. Up to
-// FEW blocks of rows, each fetches; of more, the last alone.
+// Where memory and registers are both busy, fetching ahead pays: from 3 rows on, and with a matrix
+// that no L2 cache holds. A batch of 8 was 1.07 times faster at 10.8M weights, and slower at 0.37M.
+// Up to FEW blocks of rows, each fetches; of more, only the last.
 constexpr int64_t LARGE = 1 << 19;
 constexpr int64_t FEW = 4;
 
@@ -740,9 +742,11 @@ struct AttentionWork {
 ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &sight, float &top,
                      float &factor, vec &sum) {
   vec tops = all(top);
+  uint32_t hides = 0;  // bit j: not all of panel j is seen
   for (int j = 0; j < n; j++) {
     vec x = load(scores + j * LANES);
     if (!sight.all_of(panels[j])) {
+      hides |= 1u << j;
       x = seen_lanes(sight, panels[j]) ? x : all(-1e30f);
       store(scores + j * LANES, x);
     }
@@ -754,7 +758,8 @@ ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &
   sum *= factor;
   for (int j = 0; j < n; j++) {
     const vec x = load(scores + j * LANES);
-    const vec e = x < all(-1e29f) ? vec{} : exponential(x - top);
+    vec e = exponential(x - top);
+    if (hides >> j & 1) e = x < all(-1e29f) ? vec{} : e;
     store(scores + j * LANES, e);
     sum += e;
   }
@@ -831,7 +836,8 @@ static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work)
     for (int64_t r = start; r < end; r++)
       soften(work.scores.data() + r * TILE * LANES, panels, within(work.ends[r]), work.sights[r],
              work.tops[r], work.factors[r], work.sums[r]);
-    // 5. values: of some rows together as far as the first of them sees, then of each position's rows
+    // 5. values: for some rows together as far as the first of them sees, then for the rows of each
+    // position
     static constexpr float ONES[] = {1, 1, 1, 1, 1, 1};
     auto add_values = [&](auto COUNT, int64_t r, int rows, const KeyPanel *from, int share, int n,
                           int positions, const float *factors) {

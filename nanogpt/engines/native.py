@@ -1,4 +1,4 @@
-"""Rung 7: the whole decode loop in C++ (decoder.cpp). One thread; float32 on the CPU.
+"""Rung 7: the whole decode loop in C++ (decoder.cpp), float32 on the CPU.
 
 decoder.cpp is compiled once on first use, for all models, kept in the user's cache folder, and
 called through ctypes. Weights have 32 bits, or 8.
@@ -47,6 +47,10 @@ class Native(Engine):
     `bits` of a weight are 32 or 8. With 8, every row of a matrix is rounded to 255 steps of its own
     size when a generation begins, and every vector that it multiplies to 16 bits; embeddings, norms
     and biases stay as they are. The tokens may then differ from those of float32.
+
+    It computes on up to `torch.get_num_threads()` threads, with the bits of one, and on fewer where
+    the work is too little to share: a model whose largest matrix has less than 0.13M weights
+    decodes on one. Of several generations at the same time, one has the threads at any moment.
     """
 
     fallback = Compiled

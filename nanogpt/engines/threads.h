@@ -1,9 +1,9 @@
 // Work shared among threads: `share` splits a range, and a pool of threads computes the parts.
 //
-// Which thread computes a part changes no bit, because each number is computed by one thread, in the
-// order of its own. A thread that waits spins for a moment and then sleeps, so an idle pool costs
-// nothing, and a machine with too few processors is not held up: parts are taken one by one, and
-// nobody waits for a thread that has not taken one.
+// Outputs are bit-identical on any number of threads, because each number is computed by one thread,
+// in a fixed order. A thread that waits spins for a moment and then sleeps, so an idle pool costs
+// nothing. Parts are taken one by one, and nobody waits for a thread that has not taken one: if a
+// machine has too few processors, those that run do the work.
 
 #pragma once
 #include <algorithm>
@@ -22,7 +22,7 @@
 #endif
 
 constexpr int64_t MOST_THREADS = 1024;
-constexpr int64_t PARTS_PER_THREAD = 4;  // so that a thread that is held up leaves its parts to others
+constexpr int64_t PARTS_PER_THREAD = 4;  // others take the parts of a thread that is held up
 constexpr auto SPIN = std::chrono::microseconds(50);
 
 // Multiplications of a part at least: two to seven microseconds, where meeting takes one or two.
@@ -198,9 +198,9 @@ __attribute__((noinline, noclone)) static void call_part(void *body, int64_t beg
   (*(Body *)body)(begin, end, thread);
 }
 
-// Calls body(begin, end, thread) for ranges that make up 0 … n - 1: for all of it at once if `work`,
-// in multiplications, is too little to share. Two calls at the same time differ in `thread`, which is
-// below team.threads. Nothing may be thrown.
+// Calls body(begin, end, thread) for ranges that make up 0 … n - 1: for all of it at once if
+// `work`, in multiplications, is too little to share. Two calls at the same time differ in
+// `thread`, which is below team.threads. The body must not throw.
 template <class Body>
 static inline void share(const Team &team, int64_t n, int64_t work, Body body) {
   if (team.threads > 1 && n > 1) {
