@@ -3,8 +3,12 @@
 // A step reads N rows: each is one token of one sequence at one position. One row is decoding, rows
 // of one sequence are a chunk of its prompt, and rows of many sequences are a batch. Keys and values
 // are stored in blocks of positions. The single-text decode loop and serving both call run_steps.
+//
+// Several threads share the panels of a product, the heads of attention, and rows. Each number is
+// computed by one of them, so their count changes no bit.
 
 #include "kernels.h"
+#include "threads.h"
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -86,31 +90,51 @@ struct Row {
   float *logits;    // null if nobody wants them
 };
 
+// Queries of one head of keys and values, in one sequence: what one thread attends at a time.
+struct Queries {
+  int64_t row;         // the first of the sequence in this pass
+  int64_t head;        // of keys and values
+  int64_t begin, end;  // of the rows times the query heads of this head
+};
+
+// Who samples in this round, and from what.
+struct Sampler {
+  const Turn *turn;
+  int64_t position;  // of the last token that is known
+  const float *logits;
+};
+
 // Everything that a step works in. It grows as needed and is kept for the next step.
 struct Work {
-  std::vector<float> x, u, y, qkv, h;
+  Team team;
+  Floats x, u, y, qkv, h;
   std::vector<int16_t> codes;  // of rows, with 8-bit weights
   std::vector<float> units;
   std::vector<Row> rows;
-  AttentionWork attention;
-  SamplingWork sampling;
+  std::vector<Queries> queries;
+  std::vector<Sampler> samplers;
+  std::vector<AttentionWork> attention;  // of each thread
+  std::vector<SamplingWork> sampling;
 };
 
 // One pass of the weights over at most CHUNK rows.
 class Pass {
  public:
   Pass(const Decoder &m, const Cache &cache, Work &work) : m(m), cache(cache), work(work) {
-    work.x.resize(CHUNK * width);
-    work.u.resize(CHUNK * width);
-    work.y.resize(CHUNK * round_up(queries, LANES));
-    work.qkv.resize(CHUNK * qkv_width);
-    work.h.resize(CHUNK * up_width);
+    work.x.resize(CHUNK * x_stride);
+    work.u.resize(CHUNK * x_stride);
+    work.y.resize(CHUNK * y_stride);
+    work.qkv.resize(CHUNK * qkv_stride);
+    work.h.resize(CHUNK * h_stride);
     const int64_t longest = std::max({m.shape.width, queries, m.shape.hidden});
     if (m.shape.bits == 8) work.codes.resize(CHUNK * round_up(longest, 2));
     if (m.shape.bits == 8) work.units.resize(CHUNK);
-    work.attention.queries.resize(QUERIES * head_size);
-    work.attention.scores.resize(QUERIES * TILE * LANES);
-    work.attention.out.resize(QUERIES * MOST_SPLIT * value_size);
+    work.attention.resize(std::max<size_t>(work.attention.size(), work.team.threads));
+    for (AttentionWork &w : work.attention) {
+      w.queries.resize(QUERIES * head_size);
+      w.scores.resize(QUERIES * TILE * LANES);
+      w.out.resize(QUERIES * MOST_SPLIT * value_size);
+    }
   }
 
   // Logits of the rows that want them; keys and values of all go to the cache.
@@ -120,43 +144,46 @@ class Pass {
     float *y = work.y.data();
     float *qkv = work.qkv.data();
     float *h = work.h.data();
-    const int64_t y_width = round_up(queries, LANES);
     const float eps = m.norm_eps;
     const NormKind kind = (NormKind)m.shape.norm;
     auto norms = [&](Affine a) {
-      for (int64_t r = 0; r < N; r++)
-        norm_row(x + r * width, m.shape.width, kind, a.weight, a.bias, eps, u + r * width);
+      by_rows(N, 4 * width, [&](int64_t r) {
+        norm_row(x + r * x_stride, m.shape.width, kind, a.weight, a.bias, eps, u + r * x_stride);
+      });
     };
     auto add = [&](const float *bias) {  // what u holds, to the residual stream
-      for (int64_t r = 0; r < N; r++)
+      by_rows(N, 2 * width, [&](int64_t r) {
         for (int64_t i = 0; i < width; i += LANES) {
-          vec sum = load(u + r * width + i);
+          vec sum = load(u + r * x_stride + i);
           if (bias) sum += load(bias + i);
-          store(x + r * width + i, load(x + r * width + i) + sum);
+          store(x + r * x_stride + i, load(x + r * x_stride + i) + sum);
         }
+      });
     };
     // 1. what each token means, and where it is
-    for (int64_t r = 0; r < N; r++) embed(rows[r], x + r * width);
+    by_rows(N, 2 * width, [&](int64_t r) { embed(rows[r], x + r * x_stride); });
+    const int64_t seen = split_queries(rows, N);
     for (int64_t l = 0; l < m.shape.layers; l++) {
       const Layer &layer = m.layer[l];
       // 2. attention
       norms(layer.norm1);
-      multiply(layer.qkv, qkv_rows, m.shape.width, u, width, N, qkv, qkv_width);
-      for (int64_t r = 0; r < N; r++) place(layer, rows[r].position, qkv + r * qkv_width);
-      int64_t run;  // rows of one sequence
-      for (int64_t r = 0; r < N; r += run) {
-        for (run = 1; r + run < N && rows[r + run].sequence == rows[r].sequence; run++) {}
-        attention(l, rows + r, run, qkv + r * qkv_width, y + r * y_width, y_width);
-      }
-      multiply(layer.proj, m.shape.width, queries, y, y_width, N, u, width);
+      multiply(layer.qkv, qkv_rows, m.shape.width, u, x_stride, N, qkv, qkv_stride);
+      by_rows(N, 4 * qkv_width, [&](int64_t r) { place(l, rows[r], qkv + r * qkv_stride); });
+      share(work.team, work.queries.size(), 2 * head_size * seen,
+            [&](int64_t begin, int64_t end, int thread) {
+              for (int64_t i = begin; i < end; i++)
+                attention(l, work.queries[i], rows, qkv, y, work.attention[thread]);
+            });
+      multiply(layer.proj, m.shape.width, queries, y, y_stride, N, u, x_stride);
       add(layer.proj.bias);
       // 3. the feed-forward part
       norms(layer.norm2);
-      multiply(layer.up, up_width, m.shape.width, u, width, N, h, up_width);
-      for (int64_t r = 0; r < N; r++)
-        activate_row(h + r * up_width, hidden, (Activation)m.shape.activation, layer.up.bias,
+      multiply(layer.up, up_width, m.shape.width, u, x_stride, N, h, h_stride);
+      by_rows(N, 16 * hidden, [&](int64_t r) {
+        activate_row(h + r * h_stride, hidden, (Activation)m.shape.activation, layer.up.bias,
                      m.shape.gated);
-      multiply(layer.down, m.shape.width, m.shape.hidden, h, up_width, N, u, width);
+      });
+      multiply(layer.down, m.shape.width, m.shape.hidden, h, h_stride, N, u, x_stride);
       add(layer.down.bias);
     }
     // 4. logits
@@ -165,12 +192,12 @@ class Pass {
     for (int64_t r = 0; r < N; r++) {
       if (!rows[r].logits) continue;
       if (!first) first = rows[r].logits;
-      norm_row(x + r * width, m.shape.width, kind, m.norm.weight, m.norm.bias, eps,
-               u + wanted++ * width);
+      norm_row(x + r * x_stride, m.shape.width, kind, m.norm.weight, m.norm.bias, eps,
+               u + wanted++ * x_stride);
     }
     if (!wanted) return;
-    multiply(m.head, m.shape.vocab, m.shape.width, u, width, wanted, first, vocab);
-    for (int64_t r = 0; r < wanted; r++) finish(first + r * vocab);
+    multiply(m.head, m.shape.vocab, m.shape.width, u, x_stride, wanted, first, vocab);
+    by_rows(wanted, 4 * vocab, [&](int64_t r) { finish(first + r * vocab); });
   }
 
  private:
@@ -186,19 +213,41 @@ class Pass {
   const int64_t hidden = round_up(m.shape.hidden, LANES);
   const int64_t up_width = hidden * (1 + m.shape.gated);
   const int64_t vocab = round_up(m.shape.vocab, LANES);
+  const int64_t x_stride = spread(width);
+  const int64_t y_stride = spread(queries);
+  const int64_t qkv_stride = spread(qkv_width);
+  const int64_t h_stride = spread(up_width);
+
+  // Calls body(row) for N rows, each of about as much work as so many multiplications.
+  template <class Body>
+  void by_rows(int64_t N, int64_t each, Body body) {
+    share(work.team, N, N * each, [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; r++) body(r);
+    });
+  }
 
   // out = x times a matrix (n, K), without its bias.
   void multiply(const Matrix &a, int64_t n, int64_t K, const float *x, int64_t stride, int64_t N,
                 float *out, int64_t out_stride) {
     const int64_t panels = round_up(n, LANES) / LANES;
+    const int64_t products = N * panels * LANES * K;
     if (m.shape.bits == 32)
-      return product((const float *)a.w, panels, K, x, stride, N, out, out_stride);
+      return share(work.team, panels, products, [&](int64_t begin, int64_t end, int) {
+        const float *w = (const float *)a.w + begin * K * LANES;
+        product(w, end - begin, K, x, stride, N, out + begin * LANES, out_stride);
+      });
     const int64_t padded = round_up(K, 2);
+    const int64_t groups = (K + GROUP - 1) / GROUP;
     int16_t *codes = work.codes.data();
-    for (int64_t r = 0; r < N; r++)
+    by_rows(N, 4 * K, [&](int64_t r) {
       work.units[r] = round_row(x + r * stride, K, codes + r * padded, padded);
-    product((const int8_t *)a.w, a.scales, panels, padded, codes, work.units.data(), N, out,
-            out_stride);
+    });
+    share(work.team, panels, products, [&](int64_t begin, int64_t end, int) {
+      const int8_t *w = (const int8_t *)a.w + begin * padded * LANES;
+      const float *scales = a.scales + begin * groups * LANES;
+      product(w, scales, end - begin, padded, codes, work.units.data(), N, out + begin * LANES,
+              out_stride);
+    });
   }
 
   void embed(const Row &row, float *x) {
@@ -211,65 +260,81 @@ class Pass {
       norm_row(x, C, (NormKind)m.shape.norm, m.embed_norm.weight, m.embed_norm.bias, m.norm_eps, x);
   }
 
-  // Biases, QK-norm and rotation of the queries, keys and values of one row.
-  void place(const Layer &layer, int64_t position, float *qkv) {
+  // Biases, QK-norm and rotation of the queries, keys and values of one row; its keys and values go
+  // to the cache.
+  void place(int64_t l, const Row &row, float *qkv) {
+    const Layer &layer = m.layer[l];
     if (layer.qkv.bias)
       for (int64_t i = 0; i < qkv_width; i += LANES)
         store(qkv + i, load(qkv + i) + load(layer.qkv.bias + i));
-    if (!m.shape.qk_norm && !m.shape.rotary) return;
     for (int64_t head = 0; head < m.shape.heads + m.shape.kv_heads; head++) {
       float *x = qkv + head * head_size;
       const Affine &affine = head < m.shape.heads ? layer.query_norm : layer.key_norm;
       if (m.shape.qk_norm)
         norm_row(x, head_size, RMS_NORM, affine.weight, nullptr, m.norm_eps, x);
-      if (m.shape.rotary) rotate_row(x, head_size, m.positions + position * 2 * head_size);
+      if (m.shape.rotary) rotate_row(x, head_size, m.positions + row.position * 2 * head_size);
+    }
+    if (!row.keeps) return;
+    for (int64_t j = 0; j < m.shape.kv_heads; j++) {
+      const float *key = qkv + (m.shape.heads + j) * head_size;
+      cached(l, j, *row.sequence).put(row.position, key, key + m.shape.kv_heads * head_size);
     }
   }
 
-  // Stores keys and values of rows of one sequence, and attends to them and all before them.
-  void attention(int64_t l, const Row *rows, int64_t N, const float *qkv, float *y, int64_t stride) {
+  // One head of keys and values of a sequence.
+  HeadCache cached(int64_t l, int64_t head, const Sequence &sequence) const {
     const int64_t kv_heads = m.shape.kv_heads;
-    const int64_t group = m.shape.heads / kv_heads;
+    const int64_t slots = round_up(cache.block_len, LANES);
+    HeadCache c;
+    c.table = sequence.table;
+    c.key_stride = kv_heads * slots * head_size;
+    c.value_stride = kv_heads * slots * value_size;
+    c.block_len = cache.block_len;
+    c.head_size = head_size;
+    c.value_size = value_size;
+    c.keys = cache.keys + l * cache.blocks * c.key_stride + head * slots * head_size;
+    c.values = cache.values + l * cache.blocks * c.value_stride + head * slots * value_size;
+    return c;
+  }
+
+  // Lists the queries of N rows in work.queries. Returns how many pairs of query and key there are.
+  int64_t split_queries(const Row *rows, int64_t N) {
+    const int64_t group = m.shape.heads / m.shape.kv_heads;
+    int64_t pairs = 0;
+    work.queries.clear();
+    int64_t run;  // rows of one sequence
+    for (int64_t r = 0; r < N; r += run) {
+      for (run = 1; r + run < N && rows[r + run].sequence == rows[r].sequence; run++) {}
+      for (int64_t head = 0; head < m.shape.kv_heads; head++)
+        for (int64_t begin = 0; begin < run * group; begin += QUERIES)
+          work.queries.push_back({r, head, begin, std::min(run * group, begin + QUERIES)});
+      pairs += run * m.shape.heads * (rows[r + run - 1].position + 1);
+    }
+    return pairs;
+  }
+
+  // Attends to the keys and values of these queries' sequence, up to each query's own position.
+  void attention(int64_t l, const Queries &q, const Row *rows, const float *qkv, float *y,
+                 AttentionWork &w) {
+    const int64_t group = m.shape.heads / m.shape.kv_heads;
     const int64_t window = m.layer[l].window;
     const float scale = 1 / std::sqrt((float)head_size);
-    const int64_t slots = round_up(cache.block_len, LANES);
-    HeadCache head;
-    head.table = rows[0].sequence->table;
-    head.key_stride = kv_heads * slots * head_size;
-    head.value_stride = kv_heads * slots * value_size;
-    head.block_len = cache.block_len;
-    head.head_size = head_size;
-    head.value_size = value_size;
-    AttentionWork &w = work.attention;
-    for (int64_t j = 0; j < kv_heads; j++) {
-      head.keys = cache.keys + l * cache.blocks * head.key_stride + j * slots * head_size;
-      head.values = cache.values + l * cache.blocks * head.value_stride + j * slots * value_size;
-      for (int64_t r = 0; r < N; r++) {
-        const float *key = qkv + r * qkv_width + (m.shape.heads + j) * head_size;
-        if (rows[r].keeps) head.put(rows[r].position, key, key + kv_heads * head_size);
-      }
-      // Queries of one group share the keys: they are rows of their own.
-      const int64_t total_rows = N * group;
-      for (int64_t begin = 0; begin < total_rows; begin += QUERIES) {
-        const int64_t n = std::min<int64_t>(QUERIES, total_rows - begin);
-        for (int64_t i = 0; i < n; i++) {
-          const int64_t r = (begin + i) / group;
-          const int64_t head_ = j * group + (begin + i) % group;
-          const float *from = qkv + r * qkv_width + head_ * head_size;
-          float *to = w.queries.data() + i * head_size;
-          for (int64_t d = 0; d < head_size; d++) to[d] = from[d] * scale;
-          const int64_t pos = rows[r].position;
-          w.sights[i] = {pos, window ? pos - window + 1 : 0, m.sinks};
-        }
-        const int64_t out_stride = attend(head, n, w);
-        for (int64_t i = 0; i < n; i++) {
-          const int64_t r = (begin + i) / group;
-          const int64_t head_ = j * group + (begin + i) % group;
-          const float *from = w.out.data() + i * out_stride;
-          float *to = y + r * stride + head_ * head_size;
-          for (int64_t d = 0; d < head_size; d++) to[d] = from[d];
-        }
-      }
+    const int64_t n = q.end - q.begin;
+    // Queries of one group share the keys: they are rows of their own.
+    auto row_of = [&](int64_t i) { return q.row + (q.begin + i) / group; };
+    auto column_of = [&](int64_t i) { return (q.head * group + (q.begin + i) % group) * head_size; };
+    for (int64_t i = 0; i < n; i++) {
+      const float *from = qkv + row_of(i) * qkv_stride + column_of(i);
+      float *to = w.queries.data() + i * head_size;
+      for (int64_t d = 0; d < head_size; d++) to[d] = from[d] * scale;
+      const int64_t pos = rows[row_of(i)].position;
+      w.sights[i] = {pos, window ? pos - window + 1 : 0, m.sinks};
+    }
+    const int64_t out_stride = attend(cached(l, q.head, *rows[q.row].sequence), n, w);
+    for (int64_t i = 0; i < n; i++) {
+      const float *from = w.out.data() + i * out_stride;
+      float *to = y + row_of(i) * y_stride + column_of(i);
+      for (int64_t d = 0; d < head_size; d++) to[d] = from[d];
     }
   }
 
@@ -317,6 +382,13 @@ static float *gather_rows(const Decoder &m, const Turn *turns, int64_t S, int64_
   return logits;
 }
 
+static int64_t sampling_work(const Decoder &m, int64_t n) { return 8 * n * m.shape.vocab; }
+
+static void use_team(Work &work, int64_t threads) {
+  work.team = team_of(threads);
+  work.sampling.resize(std::max<size_t>(work.sampling.size(), work.team.threads));
+}
+
 static void read_rows(const Decoder &m, const Cache &cache, Work &work) {
   Pass pass(m, cache, work);
   const int64_t N = work.rows.size();
@@ -325,8 +397,8 @@ static void read_rows(const Decoder &m, const Cache &cache, Work &work) {
 
 extern "C" int64_t lanes() { return LANES; }
 extern "C" int64_t group_size() { return GROUP; }
-extern "C" int64_t are_numbers(const float *x, int64_t n) { return all_below_infinity(x, n); }
-extern "C" uint64_t fingerprint_of(const void *data, int64_t bytes) { return fingerprint(data, bytes); }
+// Work in multiplications that a thread gets at least; returns the last setting. For tests.
+extern "C" int64_t set_least_work(int64_t n) { return least_work.exchange(n); }
 extern "C" void *new_work() { return new Work; }
 extern "C" void delete_work(void *work) { delete (Work *)work; }
 
@@ -341,20 +413,47 @@ extern "C" void use_huge_pages(char *memory, int64_t bytes) {
 #endif
 }
 
+// Whether all numbers are below +inf.
+extern "C" int64_t are_numbers(const float *x, int64_t n, int64_t threads) {
+  std::atomic<bool> right{true};
+  share(team_of(threads), n, n, [&](int64_t begin, int64_t end, int) {
+    if (!all_below_infinity(x + begin, end - begin)) right = false;
+  });
+  return right;
+}
+
+// A hash of 64 bits of all bytes, the same on any number of threads.
+extern "C" uint64_t fingerprint_of(const void *data, int64_t bytes, int64_t threads) {
+  constexpr int64_t PART = 1 << 20;
+  if (bytes <= PART) return fingerprint(data, bytes);
+  std::vector<uint64_t> prints((bytes + PART - 1) / PART);
+  share(team_of(threads), prints.size(), bytes / 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; i++)
+      prints[i] = fingerprint((const char *)data + i * PART, std::min(PART, bytes - i * PART));
+  });
+  return fingerprint(prints.data(), prints.size() * sizeof prints[0]);
+}
+
 // Copies a matrix (n, K) and its bias into the form that products read. With gates `parts` is 2: each
 // half of the rows begins with a panel of its own.
-extern "C" void pack_matrix(const Source *s) {
+extern "C" void pack_matrix(const Source *s, int64_t threads) {
+  const Team team = team_of(threads);
   const int64_t part = s->n / s->parts;
   const int64_t padded = round_up(part, LANES);
   const int64_t groups = (s->K + GROUP - 1) / GROUP;
   for (int64_t i = 0; i < s->parts; i++) {
-    const float *w = s->weight + i * part * s->K;
-    if (s->scales) {
-      int8_t *to = (int8_t *)s->panels + i * padded * round_up(s->K, 2);
-      pack(w, part, s->K, s->group, to, s->scales + i * padded * groups);
-    } else {
-      pack(w, part, s->K, (float *)s->panels + i * padded * s->K);
-    }
+    share(team, padded / LANES, part * s->K, [&](int64_t begin, int64_t end, int) {
+      const int64_t first = begin * LANES;
+      const int64_t n = std::min(part, end * LANES) - first;
+      const int64_t to = i * padded + first;
+      const float *w = s->weight + (i * part + first) * s->K;
+      if (s->scales) {
+        int8_t *panels = (int8_t *)s->panels + to * round_up(s->K, 2);
+        pack(w, n, s->K, s->group, panels, s->scales + to * groups);
+      } else {
+        pack(w, n, s->K, (float *)s->panels + to * s->K);
+      }
+    });
     for (int64_t row = 0; s->bias && row < padded; row++)
       s->padded_bias[i * padded + row] = row < part ? s->bias[i * part + row] : 0;
   }
@@ -364,24 +463,32 @@ extern "C" void pack_matrix(const Source *s) {
 // of all steps are written one behind the other; else each step overwrites those of the last.
 // sampled (S, most) gets each sequence's new tokens, unless it is null.
 extern "C" void run_steps(const Decoder *m, const Cache *cache, void *memory, const Turn *turns,
-                          int64_t S, int64_t most, int64_t keep, float *logits,
-                          int64_t *sampled) {
+                          int64_t S, int64_t most, int64_t keep, float *logits, int64_t *sampled,
+                          int64_t threads) {
   Work &work = *(Work *)memory;
+  use_team(work, threads);
   const int64_t stride = round_up(m->shape.vocab, LANES);
   float *start = logits;
   for (int64_t round = 0; round < most; round++) {
     float *end = gather_rows(*m, turns, S, round, logits, work.rows);
     read_rows(*m, *cache, work);
-    for (int64_t i = 0; i < S; i++) {
-      const Turn &t = turns[i];
-      if (round >= std::max<int64_t>(t.steps, 1)) continue;
-      logits += (round ? 1 : t.wanted) * stride;  // the last of its rows samples
-      if (!t.steps) continue;
-      const int64_t pos = t.start + t.count - 1 + round;
-      const int64_t token = next_token(*m, *t.sequence, pos, logits - stride, work.sampling);
-      t.sequence->tokens[pos + 1] = token;
-      if (sampled) sampled[i * most + round] = token;
+    work.samplers.clear();
+    for (const Turn *t = turns; t < turns + S; t++) {
+      if (round >= std::max<int64_t>(t->steps, 1)) continue;
+      logits += (round ? 1 : t->wanted) * stride;  // the last of its rows samples
+      if (t->steps) work.samplers.push_back({t, t->start + t->count - 1 + round, logits - stride});
     }
+    share(work.team, work.samplers.size(), sampling_work(*m, work.samplers.size()),
+          [&](int64_t begin, int64_t end, int thread) {
+            for (int64_t i = begin; i < end; i++) {
+              const Sampler &s = work.samplers[i];
+              Sequence &text = *s.turn->sequence;
+              const int64_t token =
+                  next_token(*m, text, s.position, s.logits, work.sampling[thread]);
+              text.tokens[s.position + 1] = token;
+              if (sampled) sampled[(s.turn - turns) * most + round] = token;
+            }
+          });
     logits = keep ? end : start;
   }
 }
@@ -389,10 +496,17 @@ extern "C" void run_steps(const Decoder *m, const Cache *cache, void *memory, co
 // Reads known and proposed tokens in one pass. choices (all rows) gets the token that belongs behind
 // each, and the texts stay as they are.
 extern "C" void check(const Decoder *m, const Cache *cache, void *memory, const Turn *turns,
-                      int64_t S, float *logits, int64_t *choices) {
+                      int64_t S, float *logits, int64_t *choices, int64_t threads) {
   Work &work = *(Work *)memory;
+  use_team(work, threads);
   gather_rows(*m, turns, S, 0, logits, work.rows);
   read_rows(*m, *cache, work);
-  for (const Row &row : work.rows)
-    *choices++ = next_token(*m, *row.sequence, row.position, row.logits, work.sampling);
+  share(work.team, work.rows.size(), sampling_work(*m, work.rows.size()),
+        [&](int64_t begin, int64_t end, int thread) {
+          for (int64_t r = begin; r < end; r++) {
+            const Row &row = work.rows[r];
+            choices[r] = next_token(*m, *row.sequence, row.position, row.logits,
+                                    work.sampling[thread]);
+          }
+        });
 }

@@ -115,14 +115,15 @@ def decoder_library() -> ctypes.CDLL:
     signatures = {
         "lanes": (INT, []),
         "group_size": (INT, []),
-        "are_numbers": (INT, [POINTER, INT]),
-        "fingerprint_of": (ctypes.c_uint64, [POINTER, INT]),
+        "are_numbers": (INT, [POINTER, INT, INT]),
+        "set_least_work": (INT, [INT]),
+        "fingerprint_of": (ctypes.c_uint64, [POINTER, INT, INT]),
         "new_work": (POINTER, []),
         "delete_work": (None, [POINTER]),
         "use_huge_pages": (None, [POINTER, INT]),
-        "pack_matrix": (None, [POINTER]),
-        "run_steps": (None, [*[POINTER] * 4, INT, INT, INT, POINTER, POINTER]),
-        "check": (None, [*[POINTER] * 4, INT, POINTER, POINTER]),
+        "pack_matrix": (None, [POINTER, INT]),
+        "run_steps": (None, [*[POINTER] * 4, INT, INT, INT, POINTER, POINTER, INT]),
+        "check": (None, [*[POINTER] * 4, INT, POINTER, POINTER, INT]),
     }
     return _declared(load_library("decoder", SOURCE, {}), signatures)
 
@@ -264,15 +265,16 @@ class Packed:
         source, packed = self.matrices.get(name) or self._new_matrix(name, a, parts)
         # Read in this call only, so whoever has the weights may free them.
         tensors = [t.contiguous() for t in a if t is not None]
+        threads = torch.get_num_threads()
         fingerprints = [
-            self.lib.fingerprint_of(t.data_ptr(), t.numel() * t.itemsize) for t in tensors
+            self.lib.fingerprint_of(t.data_ptr(), t.numel() * t.itemsize, threads) for t in tensors
         ]
         if self.fingerprints.get(name) == fingerprints:
             return packed
         check_numbers(tensors)
         source.weight = tensors[0].data_ptr()
         source.bias = None if a.bias is None else tensors[1].data_ptr()
-        self.lib.pack_matrix(ctypes.addressof(source))
+        self.lib.pack_matrix(ctypes.addressof(source), threads)
         source.weight = source.bias = None
         self.fingerprints[name] = fingerprints
         return packed
@@ -324,9 +326,10 @@ def check_numbers(weights: Iterable[Tensor]) -> None:
     comes.
     """
     lib = decoder_library()
+    threads = torch.get_num_threads()
     for weight in weights:
         weight = weight.contiguous()
-        if not lib.are_numbers(weight.data_ptr(), weight.numel()):
+        if not lib.are_numbers(weight.data_ptr(), weight.numel(), threads):
             raise ValueError(
                 "a weight is NaN or infinite, and native code computes with numbers only: use Flat"
             )

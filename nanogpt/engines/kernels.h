@@ -1,4 +1,5 @@
-// Kernels of a decoder: products, norms, activations, rotation, attention, sampling. One thread.
+// Kernels of a decoder: products, norms, activations, rotation, attention, sampling. Threads share
+// the work one level above (decoder.cpp).
 //
 // They are shared by the decode loop and by serving (decoder.cpp). The rule that all of them obey:
 // a row (one token of one text) gets the same bits alone, in any batch, and in any chunking of its
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <type_traits>
 #include <vector>
 #if defined(__x86_64__)
@@ -44,6 +46,25 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Numbers from one row to the next: an odd number of the cache's lines. Rows an even number apart
+// share few places of a cache, where they push one another out.
+constexpr int64_t spread(int64_t n) { return (round_up(n, 16) / 16 | 1) * 16; }
+
+// Memory that begins with a line of the cache.
+template <class T>
+struct OnLine {
+  typedef T value_type;
+  static constexpr std::align_val_t LINE{64};
+  OnLine() = default;
+  template <class U>
+  OnLine(const OnLine<U> &) {}
+  T *allocate(size_t n) { return (T *)::operator new(n * sizeof(T), LINE); }
+  void deallocate(T *p, size_t) { ::operator delete(p, LINE); }
+  bool operator==(const OnLine &) const { return true; }
+  bool operator!=(const OnLine &) const { return false; }
+};
+typedef std::vector<float, OnLine<float>> Floats;
 
 INLINE vec load(const float *p) { return *(const vec *)p; }
 INLINE void store(float *p, vec v) { *(vec *)p = v; }
@@ -89,21 +110,23 @@ INLINE float highest(vec v) {
   return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// e^x for x <= 0 with an error of about 1e-6: 2^n by writing n into the exponent's bits, times a
-// short series for the rest. Below -87 it returns e^-87.
+// e^x for x <= 0 with a relative error of about 2e-7: 2^n by adding n to the exponent's bits, times
+// a polynomial for the rest, which is 1 at 0. Below -87 it returns e^-87.
 INLINE vec exponential(vec x) {
   x = larger(x, all(-87.0f));
-  const ints n = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);  // x / ln 2, rounded
-  const vec whole = __builtin_convertvector(n, vec);
-  // ln 2 in two parts, of which the first is exact
-  const vec f = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  vec p = 1.9875691e-4f * f + 1.3981999e-3f;
-  p = p * f + 8.3334519e-3f;
-  p = p * f + 4.1665796e-2f;
-  p = p * f + 1.6666665e-1f;
-  p = p * f + 5.0000001e-1f;
-  const ints power = (n + 127) << 23;
-  return (p * f * f + f + 1.0f) * (vec)power;
+  constexpr float SHIFT = 3 << 22;        // of a sum with it the last bits are a whole number
+  vec shifted = x * 1.44269504f + SHIFT;  // x / ln 2, rounded
+  HIDE(shifted);
+  const vec whole = shifted - SHIFT;
+  vec f = x - whole * 0.693359375f;  // ln 2 in two parts, of which the first is exact
+  HIDE(f);
+  f += whole * 2.12194440e-4f;
+  vec p = 8.3125e-3f * f + 4.189033e-2f;
+  p = p * f + 1.6667116e-1f;
+  p = p * f + 4.999923e-1f;
+  p = p * f + 1.0f;
+  p = p * f + 1.0f;
+  return (vec)((ints)p + ((ints)shifted << 23));
 }
 
 // ---------------------------------------------------------------- products
@@ -113,12 +136,14 @@ constexpr int MOST_ROWS = 6;          // rows whose sums are in registers at the
 // ahead: six gave 20 GB/s from memory where one gave 15 (Zen 3).
 constexpr int MOST_PANELS = 6;
 constexpr int64_t DEPTH = 128;        // terms of a sum before it goes to memory: panels stay in L1
-constexpr int64_t ROW_BYTES = 1 << 18;  // rows that pass by the same panels: they stay in L2
+constexpr int64_t ROW_BYTES = 3 << 18;  // rows that pass by the same panels: they stay near
 
 constexpr int LINE = std::max(1, 16 / LANES);  // terms of a panel in a line of the cache
-// Where memory and registers are both busy, fetching ahead pays: with 3 to 24 rows, and a matrix that
-// no L2 cache holds. A batch of 8 was 1.07 times faster at 10.8M weights, and slower at 0.37M.
+// Where memory and registers are both busy, fetching ahead pays: from 3 rows on, and with a matrix
+// that no L2 cache holds. A batch of 8 was 1.07 times faster at 10.8M weights, and slower at 0.37M.
+// Up to FEW blocks of rows, each fetches; of more, only the last.
 constexpr int64_t LARGE = 1 << 19;
+constexpr int64_t FEW = 4;
 
 template <int N>
 using Number = std::integral_constant<int, N>;
@@ -160,7 +185,8 @@ INLINE void pieces(int64_t N, int64_t panels, int64_t K, int64_t depth, int64_t 
   const int64_t most = std::max<int64_t>(1, ROW_BYTES / row_bytes / MOST_ROWS) * MOST_ROWS;
   int64_t rows;
   for (int64_t begin = 0; begin < N; begin += rows) {
-    rows = std::min(most, N - begin);
+    const int64_t passes = (N - begin + most - 1) / most;  // over the weights, of as many rows each
+    rows = std::min(N - begin, round_up((N - begin + passes - 1) / passes, MOST_ROWS));
     // Blocks of rows are as even as possible: 8 rows are 4 and 4.
     const int64_t blocks = (rows + MOST_ROWS - 1) / MOST_ROWS;
     const int widest = (rows + blocks - 1) / blocks;
@@ -175,10 +201,10 @@ INLINE void pieces(int64_t N, int64_t panels, int64_t K, int64_t depth, int64_t 
         piece.depth = std::min(depth, K - piece.k);
         const bool ends = piece.k + depth >= K;
         piece.ahead = ends ? (piece.panel + width) * K : piece.panel * K + piece.k + depth;
-        piece.fetches = rows <= 4 * MOST_ROWS && panels * LANES * row_bytes > LARGE;
         piece.row = begin;
         for (int64_t b = 0; b < blocks; b++) {
           const int n = (begin + rows - piece.row) / (blocks - b);
+          piece.fetches = (blocks <= FEW || b == blocks - 1) && panels * LANES * row_bytes > LARGE;
           with_number<MOST_ROWS>(n, [&](auto R) {
             with_number<most_panels(R, MORE)>(width, [&](auto P) { part(R, P, piece); });
           });
@@ -701,9 +727,9 @@ INLINE void gather(const float *shares, const KeyPanel *panels, int n, int count
 
 // What attention works in: QUERIES rows each.
 struct AttentionWork {
-  std::vector<float> queries;  // (rows, head_size), divided by √head_size
-  std::vector<float> scores;   // (rows, TILE · LANES)
-  std::vector<float> out;      // (rows, MOST_SPLIT, value_size)
+  Floats queries;         // (rows, head_size), divided by √head_size
+  Floats scores;          // (rows, TILE · LANES)
+  Floats out;             // (rows, MOST_SPLIT, value_size)
   Sight sights[QUERIES];       // in the order of their positions
   float tops[QUERIES];         // the largest score so far
   float factors[QUERIES];
@@ -717,9 +743,11 @@ struct AttentionWork {
 ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &sight, float &top,
                      float &factor, vec &sum) {
   vec tops = all(top);
+  uint32_t hides = 0;  // bit j: not all of panel j is seen
   for (int j = 0; j < n; j++) {
     vec x = load(scores + j * LANES);
     if (!sight.all_of(panels[j])) {
+      hides |= 1u << j;
       x = seen_lanes(sight, panels[j]) ? x : all(-1e30f);
       store(scores + j * LANES, x);
     }
@@ -731,7 +759,8 @@ ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &
   sum *= factor;
   for (int j = 0; j < n; j++) {
     const vec x = load(scores + j * LANES);
-    const vec e = x < all(-1e29f) ? vec{} : exponential(x - top);
+    vec e = exponential(x - top);
+    if (hides >> j & 1) e = x < all(-1e29f) ? vec{} : e;
     store(scores + j * LANES, e);
     sum += e;
   }
@@ -808,34 +837,52 @@ static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work)
     for (int64_t r = start; r < end; r++)
       soften(work.scores.data() + r * TILE * LANES, panels, within(work.ends[r]), work.sights[r],
              work.tops[r], work.factors[r], work.sums[r]);
-    // 5. values: together as far as the first of some rows sees, then row by row
+    // 5. values: for some rows together as far as the first of them sees, then for the rows of each
+    // position
+    static constexpr float ONES[] = {1, 1, 1, 1, 1, 1};
+    auto add_values = [&](auto COUNT, int64_t r, int rows, const KeyPanel *from, int share, int n,
+                          int positions, const float *factors) {
+      with_number<ROWS>(rows, [&](auto R) {
+        constexpr int MOST = most_panels(R * SPLIT, 1);
+        const float *shares = work.scores.data() + r * TILE * LANES + share;
+        float *out = work.out.data() + r * SPLIT * size;
+        for (int64_t column = 0; column < columns; column += MOST)
+          with_number<MOST>(std::min<int64_t>(MOST, columns - column), [&](auto P) {
+            gather<R, P, SPLIT, COUNT>(shares, from, n, positions, size, column * LANES, factors,
+                                       out);
+          });
+      });
+    };
     for (int64_t r = start; r < end; r += ROWS) {
       const int rows = std::min<int64_t>(ROWS, end - r);
       const int shared = std::max(0, within(work.whole[r]));
-      with_number<ROWS>(rows, [&](auto R) {
-        constexpr int MOST = most_panels(R * SPLIT, 1);
-        const float *shares = work.scores.data() + r * TILE * LANES;
-        for (int64_t column = 0; column < columns; column += MOST)
-          with_number<MOST>(std::min<int64_t>(MOST, columns - column), [&](auto P) {
-            gather<R, P, SPLIT, LANES>(shares, panels, shared, LANES, size, column * LANES,
-                                       work.factors + r, work.out.data() + r * SPLIT * size);
-          });
-      });
-      for (int64_t i = r; i < r + rows; i++) {
-        const float one = 1;
+      add_values(Number<LANES>{}, r, rows, panels, 0, shared, LANES, work.factors + r);
+      int begun = 0;  // positions of the panel behind that have been added, up to a whole SPLIT
+      if (within(work.ends[r]) > shared)
+        begun = (work.sights[r].last - panels[shared].first + 1) / SPLIT * SPLIT;
+      if (begun)
+        add_values(Number<0>{}, r, rows, panels + shared, shared * LANES, 1, begun, ONES);
+      int run;  // rows of one position
+      for (int64_t i = r; i < r + rows; i += run) {
+        const int64_t last = work.sights[i].last;
+        for (run = 1; i + run < r + rows && work.sights[i + run].last == last; run++) {}
+        auto add = [&](const KeyPanel *from, int share, int n, int positions) {
+          if (n * positions > 0)
+            add_values(Number<0>{}, i, run, from, share, n, positions, ONES);
+        };
         const int whole = std::max(0, within(work.whole[i]));
         const int ends = within(work.ends[i]);
-        const float *shares = work.scores.data() + i * TILE * LANES;
-        constexpr int MOST = most_panels(SPLIT, 1);
-        auto alone = [&](int from, int n, int positions) {
-          for (int64_t column = 0; column < columns; column += MOST)
-            with_number<MOST>(std::min<int64_t>(MOST, columns - column), [&](auto P) {
-              gather<1, P, SPLIT, 0>(shares + from * LANES, panels + from, n, positions, size,
-                                  column * LANES, &one, work.out.data() + i * SPLIT * size);
-            });
-        };
-        if (whole > shared) alone(shared, whole - shared, LANES);
-        if (ends > whole) alone(whole, 1, work.sights[i].last - panels[whole].first + 1);
+        int next = shared;
+        if (begun) {
+          KeyPanel rest = panels[next];
+          rest.values += begun * size;
+          const int seen = whole > next ? LANES : last - rest.first + 1;
+          add(&rest, next * LANES + begun, 1, seen - begun);
+          next++;
+        }
+        add(panels + next, next * LANES, whole - next, LANES);
+        if (ends > std::max(whole, next))
+          add(panels + whole, whole * LANES, 1, last - panels[whole].first + 1);
       }
     }
   }

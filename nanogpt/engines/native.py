@@ -1,4 +1,4 @@
-"""Rung 7: the whole decode loop in C++ (decoder.cpp). One thread; float32 on the CPU.
+"""Rung 7: the whole decode loop in C++ (decoder.cpp), float32 on the CPU.
 
 decoder.cpp is compiled once on first use, for all models, kept in the user's cache folder, and
 called through ctypes. Weights have 32 bits, or 8.
@@ -50,6 +50,10 @@ class Native(Engine):
     `bits` of a weight are 32 or 8. With 8, every row of a matrix is rounded to 255 steps of its own
     size when a generation begins, and every vector that it multiplies to 16 bits; embeddings, norms
     and biases stay as they are. The tokens may then differ from those of float32.
+
+    It computes on up to `torch.get_num_threads()` threads, with the bits of one, and on fewer where
+    the work is too little to share: a model whose largest matrix has less than 0.13M weights
+    decodes on one. Of several generations at the same time, one has the threads at any moment.
     """
 
     fallback = Compiled
@@ -262,7 +266,8 @@ class Session:
             turn.steps = steps
             turn.wanted = min(steps, 1)
         logits = self.logits.data_ptr()
-        self.library.run_steps(*self.where, max(1, steps), 0, logits, None)
+        threads = torch.get_num_threads()
+        self.library.run_steps(*self.where, max(1, steps), 0, logits, None, threads)
 
     def check(self, start: int, end: int) -> list[list[int]]:
         """Read the tokens at start … end - 1 in one pass; by text, the right token behind each."""
@@ -276,7 +281,8 @@ class Session:
         if len(self.logits) < B * n:
             self.logits = torch.empty(B * n, self.logits.shape[1], **FLOAT)
         choices = torch.empty(B, n, **INT64)
-        self.library.check(*self.where, self.logits.data_ptr(), choices.data_ptr())
+        threads = torch.get_num_threads()
+        self.library.check(*self.where, self.logits.data_ptr(), choices.data_ptr(), threads)
         return choices.tolist()
 
     def _use_noise(self, first: int, n: int) -> None:

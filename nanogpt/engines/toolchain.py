@@ -95,8 +95,8 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
     names = [f"-D{name}={value}" for name, value in defines.items()]
     reason = ""
     for tuned in (["-march=native"], ["-mcpu=native"], []):
-        flags = ["-std=c++17", "-O3", "-w", *tuned, *MATH.split(), "-shared", "-fPIC", *names]
-        command = [*compiler(), *flags, str(source), "-o", str(out)]
+        flags = ["-std=c++17", "-O3", "-w", "-pthread", *tuned, *MATH.split(), *names]
+        command = [*compiler(), *flags, "-shared", "-fPIC", str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode == 0:
             return

@@ -71,12 +71,12 @@ class NativeSequence(CSequence):
 
 
 class NativeBackend:
-    """The fast backend: every architecture, in float32, on one thread of the CPU.
+    """The fast backend: every architecture, in float32, on torch.get_num_threads() CPU threads.
 
     A request's logits are the same bits alone, in any batch, in any chunking of its prompt, with
-    shared blocks or without. Tokens are drawn here, too, so that several steps are one call. It
-    packs a copy of the weights: the model must not change while it is served. Raises
-    CannotBuild where there is no C++ compiler.
+    shared blocks or without, on any number of threads. Tokens are drawn here, too, so that several
+    steps are one call. It packs a copy of the weights: the model must not change while it is
+    served. Raises CannotBuild where there is no C++ compiler.
     """
 
     draws = True
@@ -153,6 +153,7 @@ class NativeBackend:
             1,  # keep the logits of all steps
             self.logits.data_ptr(),
             drawn.buffer_info()[0],
+            torch.get_num_threads(),
         )
         return [
             drawn[row : row + n_new].tolist()

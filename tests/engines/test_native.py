@@ -178,7 +178,9 @@ def test_equal_weights_are_packed_once_and_nan_is_always_refused(monkeypatch):
     engine = Native(model.config)
     packed = []
     pack = engine.library.pack_matrix
-    monkeypatch.setattr(engine.library, "pack_matrix", lambda a: packed.append(a) or pack(a))
+    monkeypatch.setattr(
+        engine.library, "pack_matrix", lambda a, threads: packed.append(a) or pack(a, threads)
+    )
     prompt = prompt_of(3, batch=1, vocab=65)
     for one, n_packed in [(model, 4 * model.config.n_layer + 1), (model, 0), (other, 0)]:
         packed.clear()
@@ -199,14 +201,14 @@ def test_equal_weights_are_packed_once_and_nan_is_always_refused(monkeypatch):
 def test_every_bit_changes_the_fingerprint(n):
     data = torch.randint(0, 256, (n,), dtype=torch.uint8, generator=seeded(n))
     lib = decoder_library()
-    prints = {lib.fingerprint_of(data.data_ptr(), n)}
+    prints = {lib.fingerprint_of(data.data_ptr(), n, 1)}
     for byte in range(n):
         for bit in range(8):
             data[byte] ^= 1 << bit
-            prints.add(lib.fingerprint_of(data.data_ptr(), n))
+            prints.add(lib.fingerprint_of(data.data_ptr(), n, 1))
             data[byte] ^= 1 << bit
     zeros = torch.zeros(256, dtype=torch.uint8)
-    prints |= {lib.fingerprint_of(zeros.data_ptr(), length) for length in range(256)}
+    prints |= {lib.fingerprint_of(zeros.data_ptr(), length, 1) for length in range(256)}
     assert len(prints) == 8 * n + 1 + 256 - (n == 0)
 
 
@@ -222,4 +224,4 @@ def test_numbers_are_told_from_nan_and_infinity_at_every_place(n):
         ]:
             numbers = torch.ones(n)
             numbers[i] = value
-            assert lib.are_numbers(numbers.data_ptr(), n) == right
+            assert lib.are_numbers(numbers.data_ptr(), n, 1) == right

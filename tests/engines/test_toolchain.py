@@ -128,7 +128,7 @@ def asked(monkeypatch):
 
 def test_a_native_library_is_of_its_source_and_its_header(asked, monkeypatch, tmp_path):
     ask, notes = asked
-    for name in ("decoder.cpp", "kernels.h"):
+    for name in ("decoder.cpp", "kernels.h", "threads.h"):
         text = SOURCE.with_name(name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text, encoding="utf-8")
     copy = tmp_path / "decoder.cpp"

@@ -1,6 +1,7 @@
 """Bugs put into native code, one at a time: what the tests of serving compare must show each."""
 
 import ctypes
+import shutil
 from unittest.mock import patch
 
 import pytest
@@ -27,14 +28,14 @@ pytestmark = pytest.mark.slow
 MUTATIONS = {  # where in the C++, what it says, and a bug in its place
     "none": ("", "", ""),
     "keys are read past a chunk": (
-        "const int64_t pos = rows[r].position;\n          w.sights[i] = {",
+        "const int64_t pos = rows[row_of(i)].position;\n      w.sights[i] = {",
         "pos",
-        "pos + (r + 1 < N)",
+        "pos + (i + 1 < n)",
     ),
     "noise of the row": (
-        "const int64_t token = next_token(*m, *t.sequence, ",
-        "pos",
-        "std::min(pos, t.sequence->n_prompt - 1 + i)",
+        "next_token(*m, text, ",
+        "s.position",
+        "std::min(s.position, text.n_prompt - 1 + i)",
     ),
     "the position is the row": (
         "rows.push_back({t->sequence, ",
@@ -47,8 +48,8 @@ MUTATIONS = {  # where in the C++, what it says, and a bug in its place
         "in_two_roundings(R, a, b, sums[r][p])",
     ),
     "values are read past the end of a text": (
-        "if (ends > whole) alone(whole, 1, ",
-        "work.sights[i].last - panels[whole].first + 1",
+        "add(panels + whole, whole * LANES, 1, ",
+        "last - panels[whole].first + 1",
         "LANES",
     ),
 }
@@ -80,6 +81,7 @@ def buggy(tmp_path_factory):
             text = text.replace(where + right, f"{where}(bug == {i} ? {wrong} : {right})")
     source = tmp_path_factory.mktemp("buggy") / "decoder.cpp"
     source.write_text(text, encoding="utf-8")
+    shutil.copy(library.SOURCE.with_name("threads.h"), source.parent)
     real = library.SOURCE
     library.SOURCE = source
     library.decoder_library.cache_clear()
