@@ -1,4 +1,4 @@
-"""python -m nanogpt run, site, sync: notebooks executed, rendered, and in step with the package."""
+"""python -m nanogpt run, site, student, sync: notebooks executed, rendered, handed out, in step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ..cluster.folders import held
 from ..decoder.checkpoint import load_checkpoint
 from ..files import ROOT, path_in, real_path, user_path
-from ..series import address, runner
+from ..series import address, runner, student
 from ..series.mirror import set_address, sync
 from ..series.nbfile import SyncError
 from ..series.plan import DEFAULT
@@ -100,8 +100,25 @@ def sync_notebooks(args: argparse.Namespace) -> int:
     return int(bool(differ) and check)
 
 
+def student_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    place = ROOT / "outputs" / "student"
+    add("--out", type=Path, default=place, metavar="FOLDER", help="(outputs/student)")
+    add("--no-hints", dest="hints", action="store_false", help="take out the hints, too")
+    add_overwrite(parser)
+
+
+def write_student(args: argparse.Namespace) -> None:
+    """Write the student edition, and say what it cannot do."""
+    check_clone()
+    written = student.write_edition(args.out, hints=args.hints, overwrite=args.overwrite)
+    print(f"written: {len(written)} notebooks without solutions, in {args.out}")
+    print("a headless run (`run`, make) fills in solutions, so it cannot run this edition")
+
+
 CALLS = {
     "run": (run_options, run_notebooks),
+    "student": (student_options, write_student),
     "site": (site_options, render_site),
     "sync": (sync_options, sync_notebooks),
 }
