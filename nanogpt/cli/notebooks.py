@@ -1,4 +1,4 @@
-"""python -m nanogpt run, site, student, sync: notebooks executed, rendered, handed out, in step."""
+"""python -m nanogpt run, site, student, slides, sync: notebooks run, rendered, handed out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ..cluster.folders import held
 from ..decoder.checkpoint import load_checkpoint
 from ..files import ROOT, path_in, real_path, user_path
-from ..series import address, runner, student
+from ..series import address, runner, slides, student
 from ..series.mirror import set_address, sync
 from ..series.nbfile import SyncError
 from ..series.plan import DEFAULT
@@ -116,9 +116,25 @@ def write_student(args: argparse.Namespace) -> None:
     print("a headless run (`run`, make) fills in solutions, so it cannot run this edition")
 
 
+def slides_options(parser: argparse.ArgumentParser) -> None:
+    place = ROOT / "outputs" / "slides"
+    parser.add_argument(
+        "--out", type=Path, default=place, metavar="FOLDER", help="(outputs/slides)"
+    )
+    add_overwrite(parser)
+
+
+def write_slides(args: argparse.Namespace) -> None:
+    """Render the slides of notebooks/teaching, and print their paths."""
+    check_clone()
+    for path in slides.write_slides(args.out, overwrite=args.overwrite):
+        print(f"written: {path}")
+
+
 CALLS = {
     "run": (run_options, run_notebooks),
     "student": (student_options, write_student),
+    "slides": (slides_options, write_slides),
     "site": (site_options, render_site),
     "sync": (sync_options, sync_notebooks),
 }
