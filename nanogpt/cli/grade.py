@@ -13,7 +13,12 @@ from .common import add_overwrite, check_clone, positive
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", type=Path, help="with files NAME.py or NAME/lesson.py, also one folder deeper")
+    add(
+        "folder",
+        nargs="?",
+        type=Path,
+        help="with files NAME.py or NAME/lesson.py, also one folder deeper",
+    )
     add("--csv", type=Path, metavar="PATH", help="write the table as CSV, with each sentence whole")
     add_overwrite(parser)
     add("--only", nargs="+", default=[], metavar="NAME", help="the exercises that count (all)")
@@ -29,6 +34,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge the files, print the table, and write the CSV. Exit code 1: some cannot be judged."""
     check_clone()
+    if not args.folder:
+        raise ValueError("name the folder that holds the lesson.py files: grade FOLDER")
     names = grade.exercises(args.only)
     found, others = grade.submissions(args.folder)
     if args.csv:

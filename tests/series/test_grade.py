@@ -133,12 +133,13 @@ def test_the_files_of_a_folder_are_found_and_named(tmp_path):
     assert others == ["hand-in.ipynb"]
 
 
-@pytest.mark.parametrize("words", [["nowhere"], ["empty"], ["full", "--only", "Hed"]], ids=str)
+@pytest.mark.parametrize("words", [[], ["nowhere"], ["empty"], ["full", "--only", "Hed"]], ids=str)
 def test_a_command_that_cannot_begin_says_why_in_a_line(words, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a.py").write_text("", encoding="utf-8")
-    assert main(["grade", str(tmp_path / words[0]), *words[1:]]) == 2
+    folder = [str(tmp_path / word) for word in words[:1]]
+    assert main(["grade", *folder, *words[1:]]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert len(said.err.splitlines()) == 1
