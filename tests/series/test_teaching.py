@@ -203,8 +203,10 @@ def test_slides_that_cannot_be_rendered_are_named(text, tmp_path):
 FITS = """(() => {
   const slide = document.querySelector("section.on");
   const boxes = [...slide.querySelectorAll("*")].map(part => part.getBoundingClientRect());
-  return boxes.every(box => box.top >= 0 && box.left >= 0 && box.right <= innerWidth
-    && box.bottom <= innerHeight);
+  const inside = box => box.top >= 0 && box.left >= 0 && box.right <= innerWidth
+    && box.bottom <= innerHeight;
+  const whole = part => part.scrollHeight <= part.clientHeight + 4;  // a picture covers no text
+  return boxes.every(inside) && [...slide.children].every(whole);
 })()"""
 
 
