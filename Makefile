@@ -24,7 +24,7 @@ READY   := $(VENV)/.ready-$(KIND)
 TOOLS   := $(VENV)/.ready-tools-$(KIND)
 NUMBERS := $(foreach path,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(path)))))
 
-.PHONY: help run all test lab data html sync badges check publish reproduce gpu-report serve clean $(NUMBERS)
+.PHONY: help run all test lab student slides data html sync badges check publish reproduce gpu-report serve clean $(NUMBERS)
 
 help: ## show this | make
 	@awk 'BEGIN { FS = " ## | [|] "; tty = system("test -t 1") == 0; \
@@ -50,6 +50,12 @@ test: $(TOOLS) ## test everything, every notebook included | python -m pytest
 
 lab: $(READY) ## open the notebooks in JupyterLab | jupyter lab notebooks
 	$(VENV)/bin/jupyter lab notebooks $(ARGS)
+
+student: $(READY) ## the notebooks without their solutions | python -m nanogpt student
+	$(PY) -m nanogpt student $(ARGS)
+
+slides: $(READY) ## the slides of notebooks/teaching | python -m nanogpt slides
+	$(PY) -m nanogpt slides $(ARGS)
 
 data: $(READY) ## fetch the corpus, or say which one is used | python -c "import nanogpt; print(nanogpt.load_corpus())"
 	@PYTHONIOENCODING=:replace $(PY) -c "from nanogpt.cli.common import exit_code; from nanogpt import load_corpus; \

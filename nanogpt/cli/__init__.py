@@ -35,10 +35,15 @@ COMMANDS = {  # the words that call it: what it does
     "verify sweep": "decode thousands of texts with and without a cache",
     "serve": "answer over HTTP, as OpenAI's completions are answered",
     "export": "write weights as transformers, vLLM or Karpathy's class load them",
+    "grade": "judge a folder of learners' lesson.py files, as a table",
+    "student": "write the notebooks without their solutions",
+    "slides": "render the slides of notebooks/teaching",
     "site": "render executed notebooks again",
     "sync": "write the package's code into the notebooks",
 }
-MODULES = dict.fromkeys(["run", "site", "sync"], "notebooks")  # of a first word, if not the word
+MODULES = dict.fromkeys(
+    ["run", "student", "slides", "site", "sync"], "notebooks"
+)  # of a first word, if not the word
 
 
 def main(argv: list[str] | None = None) -> int:

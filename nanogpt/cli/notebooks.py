@@ -1,4 +1,4 @@
-"""python -m nanogpt run, site, sync: notebooks executed, rendered, and in step with the package."""
+"""python -m nanogpt run, site, student, slides, sync: notebooks run, rendered, handed out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ..cluster.folders import held
 from ..decoder.checkpoint import load_checkpoint
 from ..files import ROOT, path_in, real_path, user_path
-from ..series import address, runner
+from ..series import address, runner, slides, student
 from ..series.mirror import set_address, sync
 from ..series.nbfile import SyncError
 from ..series.plan import DEFAULT
@@ -100,8 +100,41 @@ def sync_notebooks(args: argparse.Namespace) -> int:
     return int(bool(differ) and check)
 
 
+def student_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    place = ROOT / "outputs" / "student"
+    add("--out", type=Path, default=place, metavar="FOLDER", help="(outputs/student)")
+    add("--no-hints", dest="hints", action="store_false", help="take out the hints, too")
+    add_overwrite(parser)
+
+
+def write_student(args: argparse.Namespace) -> None:
+    """Write the student edition, and say what it cannot do."""
+    check_clone()
+    written = student.write_edition(args.out, hints=args.hints, overwrite=args.overwrite)
+    print(f"written: {len(written)} notebooks without solutions, in {args.out}")
+    print("a headless run (`run`, make) fills in solutions, so it cannot run this edition")
+
+
+def slides_options(parser: argparse.ArgumentParser) -> None:
+    place = ROOT / "outputs" / "slides"
+    parser.add_argument(
+        "--out", type=Path, default=place, metavar="FOLDER", help="(outputs/slides)"
+    )
+    add_overwrite(parser)
+
+
+def write_slides(args: argparse.Namespace) -> None:
+    """Render the slides of notebooks/teaching, and print their paths."""
+    check_clone()
+    for path in slides.write_slides(args.out, overwrite=args.overwrite):
+        print(f"written: {path}")
+
+
 CALLS = {
     "run": (run_options, run_notebooks),
+    "student": (student_options, write_student),
+    "slides": (slides_options, write_slides),
     "site": (site_options, render_site),
     "sync": (sync_options, sync_notebooks),
 }

@@ -97,15 +97,23 @@ def limit(seconds: float, words: str) -> Iterator[None]:
 
 
 def wrong(
-    problem: Problem, answer: Answer, *, body: Answer | None = None, name: str = ""
+    problem: Problem,
+    answer: Answer,
+    *,
+    body: Answer | None = None,
+    name: str = "",
+    seconds: float | None = None,
 ) -> str | None:
-    """The objection to an answer, as `judge` prints it; None where it is right."""
+    """The objection to an answer, as `judge` prints it; None where it is right.
+
+    An answer that computes for more than `seconds` (SECONDS) is wrong.
+    """
     name = name or getattr(answer, "__name__", "it")
     if _is_empty(body or answer):
         return f"{name} is still empty. Write its body, run its cell, then run this one."
     calls: list[Call] = []
     try:
-        with limit(SECONDS, f"judging your {name} has come to no end"):
+        with limit(seconds or SECONDS, f"judging your {name} has come to no end"):
             noted = _noted(answer, calls) if isinstance(answer, FunctionType) else answer
             objection = problem(noted)
     except TooLong as error:

@@ -28,6 +28,7 @@ METADATA = {
 PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
 # Not on the spine, which is read in order: the number of a notebook, and after which one it can be.
 BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03", "13": "06"}
+STUDENT = "student"  # the edition without solutions, in the notes of its blanks
 FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
 
 
@@ -147,6 +148,11 @@ def phone_png(output: NotebookNode) -> str | None:
 def moving(output: NotebookNode) -> dict[str, Any] | None:
     """{kind, data} of a picture that moves on a page; None for all others."""
     return _about_png(output).get("moving")
+
+
+def is_student_edition(nb: NotebookNode) -> bool:
+    """Whether the solutions of a notebook were taken out, by `python -m nanogpt student`."""
+    return any(ours(cell).get("edition") == STUDENT for cell in nb.cells)
 
 
 def solution(nb: NotebookNode, index: int) -> str:

@@ -34,7 +34,7 @@ from ..files import (
     write_json,
 )
 from . import execute, publish, site
-from .nbfile import SyncError, read
+from .nbfile import SyncError, is_student_edition, read
 from .plan import DEFAULT, RunError, assign, estimate
 from .profiles import Profile, get_profile
 
@@ -91,6 +91,7 @@ class Series:
         self.sources = select(plan.notebooks, plan.source or ROOT / "notebooks", default)
         if plan.all and plan.notebooks:
             raise RunError("--all runs all notebooks: leave it out, or the names")
+        check_edition(self.sources)
         self.out = real_path(plan.out or ROOT / "outputs" / "run" / profile.name)
         check_out(self.out)
         if plan.out:
@@ -310,6 +311,16 @@ def findings_line(out: Path, sources: Sequence[Path]) -> str:
 
 
 # ------------------------------------------------------------------ the notebooks of a run
+
+
+def check_edition(sources: Sequence[Path]) -> None:
+    """Raise RunError for the student edition: a headless run fills in the solutions."""
+    for path in sources:
+        if is_student_edition(read(path)):
+            raise RunError(
+                f"{path} is of the student edition, which has no solutions to fill in: run the "
+                f"notebooks of the repository, or step through this one in JupyterLab"
+            )
 
 
 def find_profile(name: str) -> Profile:

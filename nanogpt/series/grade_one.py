@@ -1,0 +1,111 @@
+"""One learner's lesson, judged in a process of its own, which `series.grade` starts and may kill.
+
+    python -m nanogpt.series.grade_one LESSON RESULTS SECONDS GIB NAME...
+
+The lesson is executed once, then each exercise is checked once. What happens is a line of JSON in
+RESULTS as soon as it has happened, so a process that is killed leaves what it has found so far.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import IO, Any
+
+from . import judges, solutions
+from .blanks import limit, wrong
+
+FILE = "lesson.py"  # what messages call the lesson
+MODULE = "nanogpt_lesson"
+
+
+def main() -> None:
+    """Judge the lesson that the arguments name, and end this process."""
+    lesson, path, seconds, gib, *names = sys.argv[1:]
+    with open(path, "a", encoding="utf-8") as results:
+        # Before the limits: to import torch, and what its optimizers import, takes seconds.
+        importlib.import_module("torch._dynamo")
+        scope = solutions.scope()
+        set_limits(float(gib))
+        report(results, event="ready")
+        text = Path(lesson).read_text(encoding="utf-8-sig", errors="surrogateescape")
+        judge_text(text, scope, names, float(seconds), results)
+        report(results, event="done")
+        os._exit(0)  # threads and exit handlers of the lesson do not matter any more
+
+
+def set_limits(gib: float) -> None:
+    """Compute on one thread, in `gib` more GiB of memory, and write no large file.
+
+    A system without these limits goes on without them.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000_000, 100_000_000))
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + int(gib * 2**30)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def report(results: IO[str], **facts: str | None) -> None:
+    """Append a line to the results, on disk at once."""
+    results.write(json.dumps(facts) + "\n")
+    results.flush()
+
+
+def judge_text(
+    text: str, solved: solutions.Scope, names: list[str], seconds: float, results: IO[str]
+) -> None:
+    """Execute a lesson, and check the exercises `names` in it, each for at most `seconds`."""
+    module = ModuleType(MODULE)
+    sys.modules[MODULE] = module
+    scope = vars(module)
+    scope.update(solutions.header())
+    scope.update({"__name__": MODULE, "__file__": str(Path.cwd() / FILE)})
+    stops = run(text, scope, seconds)
+    if stops:
+        report(results, event="stops", words=stops)
+        return
+    answers: dict[str, Any] = {name: scope.get(name) for name in names}
+    scope.update({name: solved[name] for name in solutions.blanks() if name not in scope})
+    scope.update({name: solved[name] for name in solutions.blanks() if name not in names})
+    for name, answer in answers.items():
+        if answer is None or answer is solved[name]:
+            report(results, event="missing", name=name)
+            continue
+        report(results, event="begins", name=name)
+        objection = wrong(getattr(judges, name), answer, name=name, seconds=seconds)
+        report(results, event="judged", name=name, words=objection)
+        if objection:  # what uses it is judged with the solution
+            scope[name] = solved[name]
+
+
+def run(text: str, scope: solutions.Scope, seconds: float) -> str | None:
+    """Execute a lesson. Returns where and why it stops, or None if it reaches its end."""
+    try:
+        with limit(seconds, f"{FILE} is not at its end"):
+            solutions.execute(text, FILE, scope)
+    except BaseException as error:  # exit() too, and TooLong is no Exception
+        lines = [
+            frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == FILE
+        ]
+        line = lines[-1] if lines else getattr(error, "lineno", None)
+        at = f" at line {line}" if line else ""
+        reason = str(getattr(error, "msg", error)).partition("\n")[0]  # of a SyntaxError: no place
+        return f"stops{at} ({type(error).__name__}{f': {reason}' if reason else ''})"
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Slides as one HTML file, from a Markdown file in Marp's form; needs no network.
+
+Marp itself and its editors show the same files: a front matter, and `---` between two slides.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from contextlib import ExitStack
+from pathlib import Path
+
+import mistune
+
+from ..cluster.folders import check_folder
+from ..files import OURS, ROOT, atomic_path, real_path, write_json
+from .html import TEMPLATES, URL, coloured
+
+SOURCES = ROOT / "notebooks" / "teaching"
+MARK = "slides.json"  # of a folder that we wrote
+FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
+COMMENT = re.compile(r"<!--.*?-->", re.S)  # a speaker's note
+
+
+class SlidesError(ValueError):
+    """A file of slides that cannot be rendered; the message names it."""
+
+
+class Slide(mistune.HTMLRenderer):
+    """Markdown as HTML, with its pictures inside. Raw HTML is shown, not obeyed."""
+
+    def __init__(self, folder: Path):
+        super().__init__(escape=True)
+        self.folder = folder
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        """A PNG file, embedded. Raises SlidesError if it is not there."""
+        path = self.folder / url
+        if path.suffix != ".png" or not path.is_file():
+            raise SlidesError(f"{path}: there is no such PNG; `make publish` writes the figures")
+        data = base64.b64encode(path.read_bytes()).decode()
+        return f'<img src="{URL}{data}" alt="{html.escape(text)}">'
+
+    def block_code(self, code: str, info: str | None = None) -> str:
+        """Code, with one class for each kind of token."""
+        return coloured(code, (info or "text").split()[0])
+
+
+def split(path: Path) -> list[str]:
+    """The slides of a file, as Markdown without notes. Raises SlidesError without front matter."""
+    text = path.read_text(encoding="utf-8")
+    front = FRONT.match(text)
+    if not front or "marp: true" not in front[1]:
+        raise SlidesError(f"{path} has no front matter with `marp: true`")
+    return [
+        COMMENT.sub("", slide).strip()
+        for slide in re.split(r"^---$", text[front.end() :], flags=re.M)
+    ]
+
+
+def render(path: Path) -> str:
+    """A file of slides as an HTML page of its own."""
+    draw = mistune.create_markdown(renderer=Slide(path.parent), plugins=["table"])
+    slides = split(path)
+    title = slides[0].partition("\n")[0].lstrip("# ")
+    return TEMPLATES.get_template("slides.html.j2").render(
+        title=title, slides=list(map(draw, slides))
+    )
+
+
+def write_slides(out: Path, *, overwrite: bool = False) -> list[Path]:
+    """Render all slides of notebooks/teaching into a folder; their paths.
+
+    Raises ValueError if the folder is not ours, unless `overwrite` is set, and SlidesError.
+    """
+    out = real_path(out)
+    check_folder(out, MARK, overwrite)
+    pages = {f"{path.stem}.html": render(path) for path in sorted(SOURCES.glob("session_*.md"))}
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / MARK, {"format": f"{OURS} slides", "files": list(pages)})
+    with ExitStack() as files:
+        for name, page in pages.items():
+            files.enter_context(atomic_path(out / name)).write_text(page, encoding="utf-8")
+    return [out / name for name in pages]

@@ -1,0 +1,93 @@
+"""The student edition: the notebooks without their solutions, for a class.
+
+Blanks, checks and hints stay. The repository around it has the solutions: who looks finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import ExitStack
+from copy import deepcopy
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from ..cluster.folders import check_folder
+from ..files import OURS, ROOT, atomic_path, read_json, real_path, sha256
+from .blanks import SOLUTION
+from .mirror import links_cell
+from .nbfile import STUDENT, SyncError, ours, read, tagged, title, to_text
+
+MARK = "student.json"  # of a folder that we wrote: the digests of its notebooks
+FORMAT = f"{OURS} student edition"
+HINT = re.compile(r"<details><summary>Hint</summary>.*?</details>", re.S)
+FOLDED = "<details><summary>Solution"
+
+
+def write_edition(out: Path, *, hints: bool = True, overwrite: bool = False) -> list[Path]:
+    """Write all notebooks without solutions into a folder, whole or not at all; their paths.
+
+    Raises ValueError if the folder is not ours or a notebook in it was edited, unless `overwrite`
+    is set, and always for the folder of the originals. SyncError if a solution cannot be found.
+    """
+    out = real_path(out)
+    originals = real_path(ROOT / "notebooks")
+    if out == originals or originals in out.parents:
+        raise ValueError(f"{out} has the notebooks with their solutions: name another folder")
+    check_folder(out, MARK, overwrite)
+    books = {path.name: read(path) for path in sorted(originals.glob("[0-9][0-9]_*.ipynb"))}
+    titles = {name: title(nb) for name, nb in books.items()}
+    texts = {}
+    for name, nb in books.items():
+        texts[name] = to_text(without_solutions(nb, name, titles, out, hints=hints)).encode()
+    if not overwrite:
+        _check_unedited(out)
+    digests = {name: sha256(text) for name, text in texts.items()}
+    card = {"format": FORMAT, "hints": hints, "sha256": digests}
+    texts[MARK] = f"{json.dumps(card, indent=1)}\n".encode()
+    with ExitStack() as files:  # all are written beside the old ones before the first is renamed
+        for name, text in texts.items():
+            files.enter_context(atomic_path(out / name)).write_bytes(text)
+    return [out / name for name in books]
+
+
+def _check_unedited(out: Path) -> None:
+    """Raise ValueError if a notebook of the folder is not as it was written."""
+    card = read_json(out / MARK)
+    for name, digest in (card or {}).get("sha256", {}).items():
+        path = out / name
+        if path.is_file() and sha256(path) != digest:
+            raise ValueError(
+                f"{path} was edited since it was written: name a new folder, or pass --overwrite"
+            )
+
+
+def without_solutions(
+    nb: NotebookNode, name: str, titles: dict[str, str], out: Path, *, hints: bool
+) -> NotebookNode:
+    """A copy of a notebook as it stands in `out`: without solutions, and links to pages with some.
+
+    Raises SyncError if a blank has no solution to take out, or one is left.
+    """
+    nb = deepcopy(nb)
+    inside = real_path(ROOT) in out.parents
+    up = Path(os.path.relpath(ROOT, out)).as_posix() if inside else ".."
+    taken = 0
+    for cell in nb.cells:
+        if tagged(cell, "blank"):
+            cell.metadata.setdefault("nanogpt", {})["edition"] = STUDENT
+        if ours(cell).get("generated") == "links":
+            cell.source = links_cell(name, titles, "", "")  # no address: Colab opens the original
+        if cell.cell_type == "markdown":
+            text, found = SOLUTION.subn("", cell.source)
+            taken += found
+            text = text if hints else HINT.sub("", text)
+            cell.source = text.replace("](../", f"]({up}/").strip()
+    blanks = sum(tagged(cell, "blank") for cell in nb.cells)
+    left = [cell.id for cell in nb.cells if FOLDED in cell.source]
+    if taken < blanks or left:
+        raise SyncError(f"{name}: {blanks} blanks, {taken} solutions taken out, left in {left}")
+    nb.cells = [cell for cell in nb.cells if cell.source]  # without hints some are empty now
+    return nb

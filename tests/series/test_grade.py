@@ -1,0 +1,372 @@
+"""Grading a folder: every file is a row, whatever it does; mistakes are those of the judges."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from wrong_answers import WRONG
+
+from nanogpt.cli import main
+from nanogpt.files import ROOT
+from nanogpt.series import grade, grade_one, judges, mine, program, solutions
+from nanogpt.series.blanks import wrong
+from nanogpt.series.grade import Grade, Outcome, Result, Submission
+
+REAL_CORPUS = True
+NAMES = list(solutions.blanks())
+FIRST = {name: next(iter(WRONG[name])) for name in NAMES}  # a misconception of each exercise
+LIMITED = Path("/proc/self/statm").exists()  # where memory can be limited
+
+
+def answer(name: str, misconception: str | None = None) -> str:
+    """The text of an answer: the solution, or one with this misconception."""
+    source = solutions.blanks()[name].solution
+    if misconception:
+        old, new, *_ = WRONG[name][misconception]
+        source = source.replace(old, new) if old else new
+    return source
+
+
+def lesson(**misconceptions: str) -> str:
+    """A whole lesson.py as the notebooks keep it, right but for these misconceptions."""
+    text = program.begin()
+    for name in NAMES:
+        text, _ = program.merge(text, answer(name, misconceptions.get(name)), name, NAMES)
+    return text
+
+
+def judged(text: str, names=NAMES, seconds: float = 20) -> list[dict]:
+    """The events of a lesson that is judged in this process."""
+    results = io.StringIO()
+    grade_one.judge_text(text, solutions.scope(), list(names), seconds, results)
+    return [json.loads(line) for line in results.getvalue().splitlines()]
+
+
+# ------------------------------------------------------------------ one lesson
+
+
+def test_a_whole_lesson_passes_and_an_untouched_one_is_not_there():
+    events = [e for e in judged(lesson()) if e["event"] == "judged"]
+    assert events == [{"event": "judged", "name": name, "words": None} for name in NAMES]
+    untouched = judged(program.begin())
+    assert [(e["event"], e["name"]) for e in untouched] == [("missing", name) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mistake_is_the_judges_sentence_and_spoils_no_other_exercise(name):
+    """What uses a wrong answer is judged with the solution in its place."""
+    text = lesson(**{name: FIRST[name]})
+    scope = mine.judged_lesson().scope
+    mine.execute(answer(name, FIRST[name]), f"<{name}, wrong>", scope)
+    expected = wrong(getattr(judges, name), scope[name], name=name)
+    events = judged(text)
+    assert expected
+    assert {e["name"]: e["words"] for e in events if e.get("words")} == {name: expected}
+
+
+def test_only_the_exercises_that_count_are_judged_with_the_solutions_around_them():
+    events = judged(lesson(attention_weights="no mask"), ["Head"])
+    assert [e for e in events if e["event"] == "judged"] == [
+        {"event": "judged", "name": "Head", "words": None}
+    ]
+
+
+STOPS = {  # a lesson: where and why it stops
+    "x = (\n": "stops at line 1 (SyntaxError: '(' was never closed)",
+    "import os\nexit(3)\n": "stops at line 2 (SystemExit: 3)",
+    "1 / 0": "stops at line 1 (ZeroDivisionError: division by zero)",
+    "import nothing_of_the_kind": "stops at line 1 (ModuleNotFoundError: No module named",
+    "raise KeyboardInterrupt": "stops at line 1 (KeyboardInterrupt)",
+    "while True:\n    pass\n": "stops at line",
+}
+
+
+@pytest.mark.parametrize("text", STOPS)
+def test_a_lesson_that_stops_says_where(text):
+    (event,) = judged(text, seconds=0.2)
+    assert event["words"].startswith(STOPS[text])
+
+
+# ------------------------------------------------------------------ the files of a folder
+
+FILES = {  # a path in the folder: the name it gets, and a word of why it is not opened
+    "anna.py": ("anna", None),
+    "ben_12_assign/lesson.py": ("ben_12_assign", None),
+    "carl/anything.py": ("carl", None),
+    "dora/mine/lesson.py": ("dora", None),
+    "section/eve/lesson.py": ("section/eve", None),
+    "section/fred/lesson.py": ("section/fred", None),
+    "two/a.py": ("two/a", None),
+    "two/b.py": ("two/b", None),
+    "gina/report.txt": ("gina", "holds no lesson.py"),
+    "link.py": ("link", "a link"),
+    "same.py": ("same.py", None),
+    "same/lesson.py": ("same/lesson.py", None),
+    "folder.py/lesson.py": ("folder.py", None),
+}
+
+
+def test_the_files_of_a_folder_are_found_and_named(tmp_path):
+    for path in FILES:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        if path == "link.py":
+            (tmp_path / path).symlink_to("/etc/hostname")
+        else:
+            (tmp_path / path).write_text("", encoding="utf-8")
+    for aside in (".hidden.py", "__pycache__/a.py", "ben_12_assign/earlier.py"):
+        (tmp_path / aside).parent.mkdir(exist_ok=True)
+        (tmp_path / aside).write_text("", encoding="utf-8")
+    (tmp_path / "hand-in.ipynb").write_text("{}", encoding="utf-8")
+    found, others = grade.submissions(tmp_path)
+    assert sorted(one.name for one in found) == sorted(name for name, _ in FILES.values())
+    reasons = dict(FILES.values())
+    for one in found:
+        assert (reasons[one.name] or "") in (one.problem or ""), one
+        assert bool(reasons[one.name]) == bool(one.problem), one
+    assert others == ["hand-in.ipynb"]
+
+
+@pytest.mark.parametrize("words", [[], ["nowhere"], ["empty"], ["full", "--only", "Hed"]], ids=str)
+def test_a_command_that_cannot_begin_says_why_in_a_line(words, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.py").write_text("", encoding="utf-8")
+    folder = [str(tmp_path / word) for word in words[:1]]
+    assert main(["grade", *folder, *words[1:]]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+
+
+UNREADABLE = {  # the bytes of a file: why it is not judged
+    b"\0\1\2": "binary",
+    b"#" * (grade.LARGEST + 1): "1,000,001 bytes",
+}
+
+
+@pytest.mark.parametrize("data", UNREADABLE, ids=UNREADABLE.values())
+def test_what_cannot_be_a_lesson_is_not_run(data, tmp_path, monkeypatch):
+    monkeypatch.delattr(grade, "_run")
+    path = tmp_path / "a.py"
+    path.write_bytes(data)
+    one = grade.judge_one(Submission("a", path), NAMES, grade.Limits(), None)
+    assert UNREADABLE[data] in one.problem
+
+
+def test_a_file_that_may_not_be_read_is_a_line(tmp_path, monkeypatch):
+    path = tmp_path / "a.py"
+    path.write_text("", encoding="utf-8")
+
+    def closed(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", closed)
+    one = grade.judge_one(Submission("a", path), NAMES, grade.Limits(), None)
+    assert one.problem == "Permission denied"
+
+
+# ------------------------------------------------------------------ the report
+
+
+def graded(name: str, *sentences: str, problem: str | None = None) -> Grade:
+    results = {
+        exercise: Result(Outcome.MISTAKE if words else Outcome.PASSED, words)
+        for exercise, words in zip(("Head", "KVCache"), sentences, strict=False)
+    }
+    return Grade(Submission(name, Path(name)), results, problem, 1.0)
+
+
+CLASS = [
+    graded("anna", "", ""),
+    graded("ben", "off by 0.5 at [3]", "keeps 6 of 7"),
+    graded("carl", "the mask lets the future in", "keeps 64 of 65"),
+    graded("dora", "the mask lets the future in", ""),
+    graded("eve", "off by 2e-3 at [1, 2]", ""),
+    graded("fred", "the mask lets the future in", ""),
+    graded("=evil\x1b[31m", problem="stops at line 1"),
+]
+
+
+def test_mistakes_are_counted_by_kind_the_most_frequent_first():
+    head, cache = grade.mistakes(CLASS, ["Head", "KVCache"])
+    assert head.splitlines() == [
+        "Head: 5 of 7 with a mistake",
+        "  3 × the mask lets the future in",
+        "      carl, dora, fred",
+        "  2 × off by 0.5 at [3]",
+        "      ben, eve",
+    ]
+    assert cache.splitlines()[1:] == ["  2 × keeps 6 of 7", "      ben, carl"]
+
+
+def test_the_table_has_a_row_for_each_and_nothing_that_a_terminal_obeys():
+    text = grade.report(CLASS, ["Head", "KVCache"])
+    rows = text.splitlines()
+    assert rows[1].split() == ["anna", "2/2", "1.0", "+", "+"]
+    assert rows[3].split() == ["carl", "0/2", "1.0", "x", "x"]
+    assert "not judged: stops at line 1" in rows[7]
+    assert "\x1b" not in text
+
+
+def test_the_csv_has_each_sentence_whole_and_no_formula(tmp_path):
+    data = grade.as_csv(CLASS, ["Head", "KVCache"])
+    rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"))))
+    assert [row["name"] for row in rows][-1].startswith("'=evil?")
+    assert (rows[2]["passed"], rows[2]["of"], rows[2]["KVCache"]) == ("0", "2", "keeps 64 of 65")
+    assert rows[0]["Head"] == "passed"
+    assert rows[-1]["not judged because"] == "stops at line 1"
+    path = tmp_path / "a.csv"
+    path.write_bytes(data)
+    assert grade.is_our_csv(path)
+    path.write_text("name,points\n", encoding="utf-8")
+    assert not grade.is_our_csv(path)
+
+
+def test_a_csv_of_somebody_else_is_kept(tmp_path, capsys):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "a.py").write_bytes(b"\0")
+    points = tmp_path / "points.csv"
+    points.write_text("name,points\n", encoding="utf-8")
+    command = ["grade", str(tmp_path / "class"), "--csv", str(points)]
+    assert main(command) == 2
+    assert points.read_text(encoding="utf-8") == "name,points\n"
+    assert str(points) in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 1
+    assert main(command) == 1, "its own table is replaced"
+
+
+# ------------------------------------------------------------------ processes
+
+LOUD = """
+import os, sys
+print("NOISE")
+os.write(1, b"NOISE")
+os.write(2, b"NOISE")
+with open({log!r}, "a") as file:
+    file.write("x")
+"""
+STRAY = """
+import subprocess, sys
+stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+with open({log!r}, "a") as file:
+    file.write(str(stray.pid))
+"""
+CLOSED = "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True:\n    pass\n"
+ENDS = "def visible(q_pos, k_pos):\n    import os\n    os._exit(0)\n"
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie, which nobody has waited for, does not."""
+    status = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        return (
+            status.exists()
+            and status.read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
+        )
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
+    """Each is a row; none stops another; each runs once."""
+    texts = {
+        "right": lesson(),
+        "wrong": lesson(**FIRST),
+        "loud": LOUD.format(log=str(tmp_path / "loud.log")) + answer("visible"),
+        "stray": STRAY.format(log=str(tmp_path / "stray.log")),
+        "exit": "exit()",
+        "ends": ENDS,
+        "asks": "input()",
+        "greedy": "x = bytearray(2 * 10**10)",
+        "crash": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+    }
+    folder = tmp_path / "class"
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    (folder / "binary.py").write_bytes(bytes(range(256)))
+    table = tmp_path / "table.csv"
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert main(["grade", str(folder), "--csv", str(table)]) == 1
+    said = capfd.readouterr().out
+    assert "NOISE" not in said
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert (tmp_path / "loud.log").read_text(encoding="utf-8") == "x", "executed once"
+    assert not alive(int((tmp_path / "stray.log").read_text(encoding="utf-8")))
+    rows = {}
+    with open(table, encoding="utf-8-sig", newline="") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert list(rows) == sorted([*texts, "binary"])
+    assert [rows["right"][name] for name in NAMES] == ["passed"] * len(NAMES)
+    for name in NAMES:
+        assert rows["wrong"][name] not in ("passed", "not there", "not judged", ""), name
+        assert name in said
+    assert (rows["loud"]["visible"], rows["loud"]["Head"]) == ("passed", "not there")
+    assert rows["loud"]["passed"] == "1"
+    assert "SystemExit" in rows["exit"]["not judged because"]
+    assert "EOFError" in rows["asks"]["not judged because"]
+    assert "SIGSEGV" in rows["crash"]["not judged because"]
+    assert "binary" in rows["binary"]["not judged because"]
+    assert "exit code 0" in rows["ends"]["visible"]
+    assert rows["ends"]["Head"] == "not judged"
+    if LIMITED:
+        assert "MemoryError" in rows["greedy"]["not judged because"]
+    bad = {"binary", "exit", "asks", "crash", "ends"} | ({"greedy"} if LIMITED else set())
+    assert {name for name, row in rows.items() if row["not judged because"]} == bad
+    assert f"{len(rows) - len(bad)} of {len(rows)} files could be judged" in said
+
+
+@pytest.mark.slow
+def test_loops_that_never_end_end(tmp_path):
+    loop = tmp_path / "loop.py"
+    loop.write_text("def visible(q_pos, k_pos):\n    while True:\n        pass\n", encoding="utf-8")
+    closed = tmp_path / "closed.py"  # it turns the limit of its own process off
+    closed.write_text(CLOSED, encoding="utf-8")
+    found, _ = grade.submissions(tmp_path)
+    limits = grade.Limits(seconds=0.5)
+    by_name = {one.submission.name: one for one in grade.grade(found, NAMES, limits, 2)}
+    assert "no end after 0.5 seconds" in by_name["loop"].results["visible"].sentence
+    assert by_name["loop"].results["Head"].outcome is Outcome.MISSING
+    assert by_name["loop"].problem is None
+    assert "came to no end" in by_name["closed"].problem
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="sends a signal")
+def test_ctrl_c_says_how_many_were_judged_and_leaves_nothing(tmp_path):
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (folder / "a.py").write_text("", encoding="utf-8")
+    begun = tmp_path / "begun"
+    text = f"import os, time\nopen({str(begun)!r}, 'w').write(str(os.getpid()))\ntime.sleep(1000)"
+    (folder / "b.py").write_text(text, encoding="utf-8")
+    (folder / "c.py").write_text("", encoding="utf-8")
+    command = [sys.executable, "-m", "nanogpt", "grade", str(folder), "--workers", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [*command, "--csv", str(tmp_path / "t.csv")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (begun.exists() and begun.read_text(encoding="utf-8")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.strip() == "stopped: 1 of 3 files were judged, and nothing was written"
+    assert not (tmp_path / "t.csv").exists()
+    assert not alive(int(begun.read_text(encoding="utf-8")))
