@@ -154,13 +154,16 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         return product(a.reshape(1, Z * R, -1), b[:1]).view(Z, R, N)
     if a.dtype in HALVES:  # added up in float32 and rounded once
         return product(a.float(), b.float()).to(a.dtype)
-    return multiplied(a, filled(b.mT, COLUMNS))[..., :N]
+    return rows_times(a, filled(b.mT, COLUMNS))[..., :N]
+
+
+def rows_times(a: Tensor, columns: Tensor) -> Tensor:
+    """Rows times columns that are filled, on any device.  (Z, R, K), (Z, n, k) -> (Z, R, n)"""
+    return multiplied(a, columns) if a.is_cpu else multiplied_by_terms(a, columns)
 
 
 def multiplied(a: Tensor, columns: Tensor) -> Tensor:
     """Rows times columns that are filled.  (Z, R, K), (Z, n, k) -> (Z, R, n)"""
-    if not a.is_cpu:
-        return multiplied_by_terms(a, columns)
     Z, R, _ = a.shape
     n, k = columns.shape[1:]
     n_pieces = k // PIECE
@@ -234,7 +237,7 @@ def total(x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
         x = x.permute(*(d for d in range(x.ndim) if d not in dims), *dims)
     shape = x.shape[: x.ndim - len(dims)]
     n = prod(x.shape[len(shape) :])
-    y = multiplied(x.reshape(1, prod(shape), n), x.new_ones(1, COLUMNS, padded(n, PIECE)))[..., 0]
+    y = rows_times(x.reshape(1, prod(shape), n), x.new_ones(1, COLUMNS, padded(n, PIECE)))[..., 0]
     for d in sorted(dims) if keepdim else ():
         shape = (*shape[:d], 1, *shape[d:])
     return y.view(shape)
