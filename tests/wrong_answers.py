@@ -443,14 +443,14 @@ WRONG = {
         ),
     },
     "generate_with_cache": {
-        "positions from 0": (STEP, STEP.replace("pos[-1:] + 1", "pos[-1:] * 0"), "stands at T"),
-        "positions one late": (STEP, STEP.replace("+ 1", "+ 2"), "stands at T"),
+        "positions from 0": (STEP, STEP.replace("pos[-1:] + 1", "pos[-1:] * 0"), "is at T"),
+        "positions one late": (STEP, STEP.replace("+ 1", "+ 2"), "is at T"),
         "positions stay": (STEP, STEP.replace(" + 1", ""), "the position stays"),
-        "positions modulo 16": ("pos[-1:] + 1", "(pos[-1:] + 1) % 16", "where it stands"),
+        "positions modulo 16": ("pos[-1:] + 1", "(pos[-1:] + 1) % 16", "at its own position"),
         "positions end at 128": (
             "pos[-1:] + 1",
             "(pos[-1:] + 1).clamp(max=128)",
-            "where it stands",
+            "at its own position",
         ),
         "gradients": ("@torch.no_grad()\n", "", "no_grad"),
         "tokens without a batch": ("yield tokens", "yield tokens[0]", "shape"),

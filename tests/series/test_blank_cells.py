@@ -44,7 +44,7 @@ WRONG = {
         ("noise).arg", "torch.rand_like(noise)).arg", "of its own"),
     ],
     "decode-loop": [
-        ("pos[-1:] + 1", "pos[-1:] * 0", "stands at T"),
+        ("pos[-1:] + 1", "pos[-1:] * 0", "is at T"),
         ("@torch.no_grad()\n", "", "no_grad"),
         ("yield tokens", "yield tokens[0]", "shape (1, 1)"),
         ("sample(logits[:, -1]", "sample(logits[:, 0]", "the last logits"),

@@ -202,10 +202,10 @@ KV_CACHE = Exercise(
         "only the new tokens come back: the earlier ones were not kept.": cache_by(
             give=lambda held, new: new
         ),
-        "the newest tokens stand before the old ones: they come last.": cache_by(
+        "the newest tokens come before the old ones: they belong last.": cache_by(
             join=partial(cat_all, order=-1)
         ),
-        "the newest keys and values stand before the old ones, and the positions do not: they "
+        "the newest keys and values come before the old ones, and the positions do not: they "
         "come last.": cache_by(
             join=lambda old, new: [*cat_all(old, new, -1)[:2], cat_all(old, new)[2]]
         ),

@@ -378,14 +378,14 @@ CACHE_MISTAKES: dict[str, Any] = {
     "the cache is used only where gradients are off: the guard must ask self.training.": head_by(
         cached=lambda head: head.cache is not None and not torch.is_grad_enabled()
     ),
-    "values stand before keys, which are not the head's: update(k, v, pos), in this order.": (
+    "values come before keys, which are not the head's: update(k, v, pos), in this order.": (
         update_by(2, 1)
     ),
     "keys go into the cache in place of values: update(k, v, pos).": update_by(1, 1),
     "queries go into the cache in place of keys, which are not the head's: update(k, v, pos).": (
         update_by(0, 2)
     ),
-    "the positions are one too far: the tokens stand at `pos`.": update_by(1, 2, shift=1),
+    "the positions are one too far: the tokens are at `pos`.": update_by(1, 2, shift=1),
     "a pass makes 2 updates, so that each token is kept twice: one is enough.": head_by(
         update=update_twice
     ),

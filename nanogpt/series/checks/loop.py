@@ -241,11 +241,11 @@ LOOP = Exercise(
         Case(run_loop, B=1, T=3, n=238, block_size=240),
     ],
     mistakes={
-        "new tokens are read at position 0: the first of them stands at T, the length of the "
+        "new tokens are read at position 0: the first of them is at T, the length of the "
         "prompt.": loop_by(after=lambda pos: pos[-1:] * 0),
-        "the positions are one too far: the first new token stands at T, the length of the "
+        "the positions are one too far: the first new token is at T, the length of the "
         "prompt.": loop_by(after=lambda pos: pos[-1:] + 2),
-        "the position stays the same: each new token stands at the next one.": loop_by(
+        "the position stays the same: each new token is at the next one.": loop_by(
             after=lambda pos: pos[-1:]
         ),
         "the first logits are taken: the last logits, logits[:, -1], decide.": loop_by(
@@ -308,7 +308,7 @@ LOOP = Exercise(
         "the caches that are built": "One with-block around all steps: kv_cache(model, cache).",
         "caches are still on": "`with kv_cache(model, cache):` removes them.",
         "leaves the caches on": "`with kv_cache(model, cache):` removes them.",
-        "the positions that": "Every token but the last is read once, where it stands.",
+        "the positions that": "Every token but the last is read once, at its own position.",
         "what is handed out": "One token of shape (B, 1) for each row of noise, in each text.",
         "before each": "`yield` each token as soon as it is drawn, and read it after that.",
         "before the first": "`yield` each token as soon as it is drawn, and read it after that.",

@@ -133,10 +133,10 @@ VISIBLE = Exercise(
             lambda q, k: (k <= q) & (k > 0)
         ),
         "the mask is a triangle by place, which tril makes: compare positions.": tril,
-        "the keys' positions are forgotten: k_pos says where each key stands.": forgotten,
+        "the keys' positions are forgotten: k_pos says at which position each key is.": forgotten,
         "the keys are numbered from 0 and their positions forgotten: k_pos says where each "
-        "stands.": keys_by_place,
-        "the queries are taken to stand in a row from the first on, and one sees the future: "
+        "is.": keys_by_place,
+        "the queries are taken to be in a row from the first on, and one sees the future: "
         "each has its own position.": in_a_row,
         "every query gets the mask of the last one, and sees the future: each has its own "
         "row.": last_query,
