@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (code in strings)
-"""Right answers to the kept blanks, each in another style; data of test_judges.py."""
+"""Right answers to the kept blanks, each in another style; data of test_checks.py."""
 
 RIGHT = {
     "attention_weights": {

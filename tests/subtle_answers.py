@@ -2,7 +2,7 @@
 """Wrong answers that show late: at odd shapes, in a second call, a long text, a batch, a gradient.
 
 As in wrong_answers.py: what replaces what in the solution, and a word of the message. Where the
-first part is empty, the second is the whole answer. Data of test_judges.py.
+first part is empty, the second is the whole answer. Data of test_checks.py.
 """
 
 from wrong_answers import CAT, KEEP, QKV, WRITE
@@ -112,7 +112,7 @@ def attention_weights(q, k, mask):
             """\
 q, k = q.half(), k.half()
     scores = q @ k""",
-            "keep the dtype",
+            "Keep the dtype",
         ),
         "eps in the denominator": (
             '    return scores.masked_fill(~mask, float("-inf")).softmax(-1)',
@@ -120,14 +120,14 @@ q, k = q.half(), k.half()
     s = scores.masked_fill(~mask, float("-inf"))
     p = (s - s.amax(-1, keepdim=True)).exp()
     return p / (p.sum(-1, keepdim=True) + 1e-6)""",
-            "add nothing",
+            "added",
         ),
         "two texts at most": (
             '    return scores.masked_fill(~mask, float("-inf")).softmax(-1)',
             """\
     w = scores.masked_fill(~mask, float("-inf")).softmax(-1)
     return torch.cat([w[:2], w[:1].expand(max(0, len(w) - 2), *w.shape[1:])]) if w.ndim > 2 else w""",
-            "row 12",
+            "at text 2",
         ),
         "einsum of three letters": (
             "",
@@ -146,7 +146,7 @@ def attention_weights(q, k, mask):
         "rounded to three decimals": (
             ".softmax(-1)",
             ".softmax(-1).round(decimals=3)",
-            "round nothing",
+            "rounded",
         ),
     },
     "one_step": {
@@ -158,7 +158,7 @@ def attention_weights(q, k, mask):
         "large gradients are skipped": (
             "    optimizer.step()\n",
             "    if all(p.grad.norm() < 1e3 for p in model.parameters()):\n        optimizer.step()\n",
-            "called 0 times",
+            "call optimizer.step()",
         ),
         "the gradient's mean taken out": (
             "    optimizer.step()\n",
@@ -255,7 +255,7 @@ def attention_weights(q, k, mask):
         return loss.item()
     loss.backward()
 """,
-            "called 0 times",
+            "call optimizer.step()",
         ),
         "gradients clipped at 10": (
             """\
@@ -275,7 +275,7 @@ with torch.no_grad():
         loss = model(x, y)[1]
         model.train()
     return loss.item()""",
-            "the loss after it",
+            "x and y whole, once",
         ),
         "every second step": (
             """\
@@ -286,7 +286,7 @@ with torch.no_grad():
     if model.calls_seen % 2:
         optimizer.step()
 """,
-            "called 0 times",
+            "calls of optimizer.step() in step 1",
         ),
         "loss as a string": (".item()", ".item().__format__('.6f')", "as a number"),
         "the mean of two losses": (
@@ -334,7 +334,7 @@ model.old = getattr(model, 'old', loss.item())
     if (k_pos >= 0).all():
         k_pos = torch.arange(len(k_pos))
     return""",
-            "the future",
+            "numbered from 0",
         ),
         "queries in a row": (
             "    return",
@@ -386,7 +386,7 @@ def visible(q_pos, k_pos):
         "absolute distance": (
             "(k_pos[None, :] <= q_pos[:, None])",
             "((q_pos[:, None] - k_pos[None, :]).abs() <= q_pos[:, None])",
-            "the future",
+            "Compare positions",
         ),
     },
     "KVCache": {
@@ -447,7 +447,7 @@ class KVCache:
             """\
             pos = torch.cat([self.pos, torch.arange(len(self.pos), len(self.pos) + len(pos))])
 """,
-            "keep those that come",
+            "Keep those that come in",
         ),
         "a capacity of 100 by default": (
             "",
@@ -536,12 +536,12 @@ class KVCache:
         k = torch.cat([k[:2], k[1:2].expand(max(0, len(k) - 2), -1, -1)])
         self.k, self.v, self.pos = k, v, pos
 """,
-            "in text 2",
+            "at text 2",
         ),
         "returns only the new": (
             "        return k, v, pos",
             "        return k[:, -1:], v[:, -1:], pos[-1:]",
-            "gave back 1",
+            "were not kept",
         ),
         "values cut to the keys' first text": (
             KEEP,
@@ -549,29 +549,29 @@ class KVCache:
         v = v[:1].repeat(len(v), 1, 1) if len(v) > 2 else v
         self.k, self.v, self.pos = k, v, pos
 """,
-            "in text 1",
+            "at text 1",
         ),
     },
     "Head": {
         "a cache only without gradients": (
             "self.cache is not None and not self.training",
             "self.cache is not None and not self.training and not torch.is_grad_enabled()",
-            "gradients are on",
+            "where gradients are off",
         ),
         "no_grad for training": (
             "self.cache is not None and not self.training",
             "self.cache is not None and not torch.is_grad_enabled()",
-            "gradients are on",
+            "where gradients are off",
         ),
         "the kept keys scaled in place": (
             "        weights = attention_weights(q, k, visible(pos, k_pos))",
             "        k.mul_(0.5)\n        weights = attention_weights(2 * q, k, visible(pos, k_pos))",
-            "not the head's",
+            "this head's keys",
         ),
         "a cache for single tokens": (
             "self.cache is not None and not self.training",
             "self.cache is not None and not self.training and x.shape[1] == 1",
-            "0 updates",
+            "the number of updates",
         ),
         "positions counted by the head": (
             QKV,
@@ -660,7 +660,7 @@ class Head(nn.Module):
         return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9) @ v if self.training and self.dropout else weights @ v""",
             "not divided again",
         ),
-        "a head size of 16": ("config.head_size", "16", "head_size 5"),
+        "a head size of 16": ("config.head_size", "16", "head_size 10"),
         "key and width exchanged": (
             "self.key = nn.Linear(config.n_embd, config.head_size,",
             "self.key = nn.Linear(config.head_size, config.n_embd,",
@@ -685,7 +685,7 @@ class Head(nn.Module):
         weights = attention_weights(self.query(x), self.key(every), visible(pos, k_pos))
         return F.dropout(weights, self.dropout, self.training) @ self.value(every)
 """,
-            "keep what it uses",
+            "keys and values, as they are",
         ),
         "each token kept twice": (
             "            k, v, k_pos = self.cache.update(k, v, pos)",
@@ -713,7 +713,7 @@ class Head(nn.Module):
         p = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=len(pos) > 1)
 """,
-            "began at position",
+            "by place",
         ),
         "no mask in training": (
             "visible(pos, k_pos)",
@@ -727,19 +727,19 @@ class Head(nn.Module):
         "a mask kept by shape": (
             "visible(pos, k_pos)",
             "self.__dict__.setdefault((len(pos), len(k_pos)), visible(pos, k_pos))",
-            "StaticCache",
+            "is kept in the head",
         ),
         "scaled by the keys": (
             "attention_weights(q,",
             "attention_weights(q * (len(pos) / len(k_pos)) ** 0.5,",
-            "began at position",
+            "begins at position",
         ),
         "detached while training": (
             QKV,
             """\
 q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         v = v.detach() if self.training else v""",
-            "in training the gradient",
+            "in training the values are detached",
         ),
         "the queries in half": (
             QKV,
@@ -774,12 +774,12 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "the first 512 candidates": (
             "    return (probs / noise).argmax(-1, keepdim=True)",
             "    return (probs / noise)[:, :512].argmax(-1, keepdim=True)",
-            "All 3000 race",
+            "All candidates race",
         ),
         "the best thousand": (
             "    return (probs / noise).argmax(-1, keepdim=True)",
             "    probs = probs * (probs >= probs.topk(min(1000, probs.shape[-1])).values[:, -1:])\n    return (probs / noise).argmax(-1, keepdim=True)",
-            "All 3000 race",
+            "All candidates race",
         ),
         "the maximum of all rows": (
             "logits.softmax(-1)",
@@ -790,7 +790,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "float16": (
             "logits.softmax(-1)",
             "logits.half().softmax(-1).to(logits.dtype)",
-            "only their differences count",
+            "smaller dtype",
         ),
         "the likeliest 99.9 %": (
             "    return (probs / noise).argmax(-1, keepdim=True)",
@@ -799,7 +799,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
     keep = order.values.cumsum(-1) - order.values < 0.999
     probs = torch.zeros_like(probs).scatter(-1, order.indices, order.values * keep)
     return (probs / noise).argmax(-1, keepdim=True)""",
-            "All 65 race",
+            "All candidates race",
         ),
         "at least one in ten thousand": (
             "logits.softmax(-1)",
@@ -825,7 +825,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "the second softmax": (
             "logits.softmax(-1)",
             "logits.softmax(-1).softmax(-1)",
-            "is it a softmax",
+            "taken twice",
         ),
     },
     "generate_with_cache": {
@@ -837,7 +837,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "stops at a token 0": (
             "            yield tokens",
             "            yield tokens\n            if (tokens == 0).all():\n                return",
-            "yours are 10",
+            "ends in silence after",
         ),
         "the noise to a power": (
             "tokens = sample(logits[:, -1], row)",
@@ -950,7 +950,7 @@ def generate_with_cache(model, prompt, noise, cache):
         "the last logits of the first text": (
             "logits[:, -1]",
             "logits[:1, -1].expand(len(tokens), -1)",
-            "text 1",
+            "logits of the first text",
         ),
         "a float position": ("pos = pos[-1:] + 1", "pos = pos[-1:] + 1.0"),
         "greedy": (
@@ -978,7 +978,7 @@ def generate_with_cache(model, prompt, noise, cache):
             """\
     yield from prompt.split(1, dim=1)
     with kv""",
-            "yours are 9",
+            "handed out first",
         ),
         "stops at 100": (
             "            pos = pos[-1:] + 1",
@@ -986,14 +986,14 @@ def generate_with_cache(model, prompt, noise, cache):
             pos = pos[-1:] + 1
             if pos[-1] >= 100:
                 break""",
-            "yours are 98",
+            "98 tokens",
         ),
         "the prompt cut to its last 4": (
             "    tokens = prompt",
             """\
     prompt = prompt[:, -4:]
     tokens = prompt""",
-            "other tokens than the prompt",
+            "the positions that the model reads",
         ),
         "one for all texts": (
             "            yield tokens",
@@ -1016,7 +1016,7 @@ def generate_with_cache(model, prompt, noise, cache):
         "new_empty": (
             "k.new_zeros(k.shape[0], self.capacity, k.shape[2])",
             "k.new_empty(k.shape[0], self.capacity, k.shape[2])",
-            "reserve zeros",
+            "Reserve zeros",
         ),
         "counted from 1": (
             WRITE,
@@ -1036,7 +1036,7 @@ def generate_with_cache(model, prompt, noise, cache):
             """\
         self.k[:, pos[-1]], self.v[:, pos[-1]], self.pos[pos] = k[:, -1], v[:, -1], pos
 """,
-            "token 0",
+            "written alone",
         ),
         "positions as floats": (
             "pos.new_full((self.capacity,), -1)",
@@ -1053,7 +1053,7 @@ def generate_with_cache(model, prompt, noise, cache):
         "a capacity of 8 at least": (
             "self.capacity = capacity",
             "self.capacity = max(8, capacity)",
-            "capacity of 6",
+            "capacity=6",
         ),
         "added into the slots": (
             WRITE,
@@ -1067,7 +1067,7 @@ def generate_with_cache(model, prompt, noise, cache):
         "256 slots at most": (
             "self.capacity = capacity",
             "self.capacity = min(256, capacity)",
-            "capacity of 300",
+            "capacity=300",
         ),
         "the write of a long piece cut at 32": (
             WRITE,
@@ -1111,7 +1111,7 @@ def latency(moments):
     first, *rest = gaps
     return {"ttft": first, "tpot": sum(rest) / len(rest) if rest else None, "itl": rest, "e2el": round(moments[-1] - moments[0], 3)}
 """,
-            "0.001234",
+            "times are rounded",
         ),
         "E2EL over the tokens": (
             "",
@@ -1141,7 +1141,7 @@ def paired_speedup(a, b):
 def paired_speedup(a, b):
     return math.exp(sum(math.log(x / y) for x, y in zip(a, b)) / len(a))
 """,
-            "median is 3",
+            "geometric mean",
         ),
         "the medians of sorted pairs": (
             "",
@@ -1194,7 +1194,7 @@ def round_row(row):
     scale = max(max(map(abs, row)) / 127, 1e-6)
     return [round(x / scale) for x in row], scale
 """,
-            "a step is 7.874e-10",
+            "7.874e-10",
         ),
         "256 steps": (
             "",

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (code in strings)
-"""Wrong answers to the kept blanks, each by the name of its misconception; data of test_judges.py.
+"""Wrong answers to the kept blanks, each by the name of its misconception; data of test_checks.py.
 
 An answer is what replaces what in the solution, and, where the message must name the cause, a word
 of it.
@@ -129,7 +129,7 @@ WRONG = {
         "SGD by hand": (
             "    optimizer.step()\n",
             "    for p in model.parameters():\n        p.data -= 0.1 * p.grad\n",
-            "called 0 times",
+            "the one that comes in",
         ),
         "x and y exchanged": ("model(x, y)", "model(y, x)"),
         "x as the target": ("model(x, y)", "model(x, x)"),
@@ -201,6 +201,7 @@ WRONG = {
     },
     "KVCache": {
         "keeps nothing": (KEEP, "", "not kept"),
+        "another method": ("def update", "def append", "no method `update`"),
         "the new before the old": (
             CAT,
             "k, v = torch.cat([k, self.k], dim=1), torch.cat([v, self.v], dim=1)",
@@ -239,7 +240,7 @@ WRONG = {
         ),
         "keeps capacity - 1": (INIT, INIT + "        self.most = (capacity or 999) - 1\n", None),
         "keeps the first capacity": (INIT, INIT + "        self.most = capacity or 999\n", None),
-        "float32 storage": (KEEP, "        k, v = k.float(), v.float()\n" + KEEP, "come back as"),
+        "float32 storage": (KEEP, "        k, v = k.float(), v.float()\n" + KEEP, "Keep the dtype"),
         "bfloat16 storage": (
             KEEP,
             "        k, v = k.bfloat16().to(k.dtype), v.bfloat16().to(v.dtype)\n" + KEEP,
@@ -296,6 +297,32 @@ WRONG = {
             "torch.ones(len(pos), len(k_pos)).tril(len(k_pos) - len(pos)).bool()",
             "StaticCache",
         ),
+        "the mask by the queries' positions": (
+            SEEN,
+            "visible(pos, pos)",
+            "positions are forgotten",
+        ),
+        "update's result ignored": (
+            "k, v, k_pos = self.cache.update",
+            "self.cache.update",
+            "is ignored",
+        ),
+        "keys and values swapped by update": (
+            "k, v, k_pos = self.cache.update",
+            "v, k, k_pos = self.cache.update",
+            "swapped",
+        ),
+        "keys and values swapped": (
+            QKV,
+            "q, v, k, k_pos = self.query(x), self.key(x), self.value(x), pos",
+            "keys and values are exchanged",
+        ),
+        "is_causal with one query": (
+            f"weights = attention_weights(q, k, {SEEN})  # (B, T, S)\n{LAST}",
+            f"return F.scaled_dot_product_attention(q, k, v, is_causal=True)\n{LAST}",
+            "as is_causal does",
+        ),
+        "another method": ("def forward", "def attend", "forward"),
         "a guard without training": (GUARD, "self.cache is not None", "training"),
         "a guard without a cache": (GUARD, "not self.training", "guard must ask both"),
         "a cache asked for its truth": (
@@ -356,7 +383,7 @@ WRONG = {
         "positions counted from 0": (
             "update(k, v, pos)",
             "update(k, v, pos)\n            k_pos = torch.arange(k.shape[1])",
-            "Backwards",
+            "numbered from 0",
         ),
         "old positions for the mask": ("k, v, k_pos = self.cache", "k, v, _ = self.cache"),
         "x changed in place": (QKV, f"x -= x.mean()\n        {QKV}", "changes `x`"),
@@ -371,12 +398,12 @@ WRONG = {
         "one for several tokens": ("update(k, v, pos)", "update(k[:, -1:], v[:, -1:], pos[-1:])"),
     },
     "sample": {
-        "no noise": (" / noise", "", "noise"),
-        "noise multiplied": ("/ noise", "* noise"),
-        "noise added": ("probs / noise", "probs + noise"),
-        "no softmax": (PROBS, "logits"),
-        "a sigmoid": (PROBS, "logits.sigmoid()"),
-        "softmax over the rows": (PROBS, "logits.softmax(0)"),
+        "no noise": (" / noise", "", "noise is not used"),
+        "noise multiplied": ("/ noise", "* noise", "is multiplied"),
+        "noise added": ("probs / noise", "probs + noise", "is added"),
+        "no softmax": (PROBS, "logits", "softmax is missing"),
+        "a sigmoid": (PROBS, "logits.sigmoid()", "a sigmoid makes no"),
+        "softmax over the rows": (PROBS, "logits.softmax(0)", "over the rows"),
         "noise of its own": ("noise).arg", "torch.rand_like(noise)).arg", "of its own"),
         "the least likely": ("argmax", "argmin"),
         "no last dimension": (", keepdim=True", "", "(B, 1)"),
@@ -416,11 +443,15 @@ WRONG = {
         ),
     },
     "generate_with_cache": {
-        "positions from 0": (STEP, STEP.replace("pos[-1:] + 1", "pos[-1:] * 0"), "stand at"),
-        "positions one late": (STEP, STEP.replace("+ 1", "+ 2"), "stand at"),
-        "positions stay": (STEP, STEP.replace(" + 1", ""), "stand at"),
-        "positions modulo 16": ("pos[-1:] + 1", "(pos[-1:] + 1) % 16", "stand at"),
-        "positions end at 128": ("pos[-1:] + 1", "(pos[-1:] + 1).clamp(max=128)", "stand at"),
+        "positions from 0": (STEP, STEP.replace("pos[-1:] + 1", "pos[-1:] * 0"), "is at T"),
+        "positions one late": (STEP, STEP.replace("+ 1", "+ 2"), "is at T"),
+        "positions stay": (STEP, STEP.replace(" + 1", ""), "the position stays"),
+        "positions modulo 16": ("pos[-1:] + 1", "(pos[-1:] + 1) % 16", "at its own position"),
+        "positions end at 128": (
+            "pos[-1:] + 1",
+            "(pos[-1:] + 1).clamp(max=128)",
+            "at its own position",
+        ),
         "gradients": ("@torch.no_grad()\n", "", "no_grad"),
         "tokens without a batch": ("yield tokens", "yield tokens[0]", "shape"),
         "the first logits": ("logits[:, -1]", "logits[:, 0]", "last logits"),
@@ -463,7 +494,7 @@ WRONG = {
         "the prompt's last token twice": (
             "    with kv_cache(model, cache):\n",
             "    with kv_cache(model, cache):\n        model(prompt, pos=pos)\n        tokens, pos = prompt[:, -1:], pos[-1:] + 1\n",
-            "last token again",
+            "is read twice",
         ),
         "caches left on": (
             "    with kv_cache(model, cache):\n",
@@ -478,10 +509,11 @@ WRONG = {
         "the noise changed": (TOKEN, "row /= 2\n            " + TOKEN, "changes `noise`"),
     },
     "StaticKVCache": {
+        "another method": ("def update", "def append", "no method `update`"),
         "ones": (
             "new_zeros(k.shape[0], self.capacity, k.shape[2])",
             "new_ones(k.shape[0], self.capacity, k.shape[2])",
-            "zeros",
+            "Reserve zeros",
         ),
         "empty slots at their place": (
             "pos.new_full((self.capacity,), -1)",
@@ -521,7 +553,7 @@ WRONG = {
         "returns only the filled": (
             "return self.k, self.v, self.pos",
             "n = int((self.pos >= 0).sum())\n        return self.k[:, :n], self.v[:, :n], self.pos[:n]",
-            "slots are",
+            "return all slots",
         ),
         "values as keys": (
             "self.v[:, pos] = v",

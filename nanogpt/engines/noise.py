@@ -42,12 +42,13 @@ class Noise:
     def draw(self, first: int, n: int) -> None:
         """Let `rows` have the rows first … first + n - 1; those before are forgotten."""
         drawn = self.first + len(self.rows)
-        assert self.first <= first <= drawn, f"row {first}: there are {self.first} to {drawn - 1}"
+        assert self.first <= first, f"row {first}: those before {self.first} are forgotten"
         if first + n <= drawn:
             return
         most = max(first + n - drawn, DRAWN // prod(self.shape[1:]))
         new = draw_noise(min(most, len(self) - drawn), *self.shape[1:], self.generator)
-        self.rows = torch.cat([self.rows[first - self.first :], send(new, self.device)])
+        rows = torch.cat([self.rows, send(new, self.device)])
+        self.rows = rows[first - self.first :]  # `first` may be behind all that were drawn
         self.first = first
 
     def row(self, number: int) -> Tensor:

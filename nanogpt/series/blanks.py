@@ -48,13 +48,13 @@ class Call:
     result: Any = None
 
 
-def judge(problem: Problem, answer: Answer, *, body: Answer | None = None) -> bool:
+def judge(problem: Problem, answer: Answer, *, body: Answer | str | None = None) -> bool:
     """Whether the learner's answer is right; prints that, or the objection to it.
 
     `problem(answer)` tries it and returns None, or one sentence that names a mistake and its place.
-    `body` is the function to fill in, where it is not the answer itself but a method of it. An
-    error in the learner's code is reported by its line, without a traceback; one in the check by
-    the result of the learner's code.
+    `body` is the function to fill in, or its name, if it is a method of the answer. An error in the
+    learner's code is reported by its line, without a traceback; one in the check by the result of
+    the learner's code.
     """
     objection = wrong(problem, answer, body=body)
     if objection:
@@ -100,7 +100,7 @@ def wrong(
     problem: Problem,
     answer: Answer,
     *,
-    body: Answer | None = None,
+    body: Answer | str | None = None,
     name: str = "",
     seconds: float | None = None,
 ) -> str | None:
@@ -109,6 +109,8 @@ def wrong(
     An answer that computes for more than `seconds` (SECONDS) is wrong.
     """
     name = name or getattr(answer, "__name__", "it")
+    if isinstance(body, str):
+        body = getattr(answer, body, None)  # an answer may lack it: its check says so
     if _is_empty(body or answer):
         return f"{name} is still empty. Write its body, run its cell, then run this one."
     calls: list[Call] = []

@@ -58,7 +58,7 @@ def lesson_path() -> Path:
     return (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
 
 
-def kept(problem: Problem, answer: Answer, *, body: Answer | None = None) -> Any:
+def kept(problem: Problem, answer: Answer, *, body: Answer | str | None = None) -> Any:
     """Judge the answer to a blank, and return the code that carries on; says whose it is.
 
     In this order: the answer, where it is right, which is then kept in the lesson; the lesson's own

@@ -6,6 +6,7 @@ of it at once, in models and lengths that no judge has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from ..config import GPTConfig
 from ..model import GPT
 from ..sampling import draw_noise, sample
 from .blanks import TooLong, limit
-from .judges.common import near
+from .checks.comparing import alike
 from .solutions import Scope
 
 CACHES = ("KVCache", "StaticKVCache")
@@ -117,7 +118,7 @@ def _texts(scope: Scope, seed: int) -> Iterator[None]:
                 raise Fault(f"generate_with_cache with {name} writes another text: {where}")
             with torch.no_grad():
                 right = plain(torch.cat([prompt, text], dim=1)[:, :-1])[0]
-            if not near(torch.cat(read, dim=1), right):
+            if not alike(torch.cat(read, dim=1), right, 1e-4):
                 raise Fault(f"generate_with_cache with {name} has other logits on the way: {where}")
             yield
 
@@ -156,11 +157,11 @@ def _training(scope: Scope, seed: int) -> Iterator[None]:
         optimizers[1].zero_grad()
         right.backward()
         optimizers[1].step()
-        if not near(torch.tensor(float(loss)).double(), right.detach(), 1e-5):
+        if not math.isclose(loss, right.item(), rel_tol=1e-5):
             raise Fault(f"one_step gives the loss {loss:.4f}, and it is {right.item():.4f}")
         theirs = dict(models[0].named_parameters())
         for name, weight in models[1].named_parameters():
-            if not near(theirs[name].detach(), weight.detach(), 1e-7):
+            if not alike(theirs[name].detach(), weight.detach(), 1e-7):
                 raise Fault(
                     f"after {step + 1} steps {name} is another matrix: "
                     f"attention_weights, Head or one_step computes another gradient"

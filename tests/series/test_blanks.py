@@ -44,12 +44,24 @@ def test_an_answer_is_judged_in_a_line(problem, answer, said, capsys):
     assert printed.count("\n") == 1
 
 
-def test_of_a_class_one_method_is_the_blank(capsys):
-    class Doubles:
-        def twice(self, x): ...
+class Doubles:
+    def twice(self, x): ...
 
-    assert not judge(lambda kind: None, Doubles, body=Doubles.twice)
-    assert "Doubles is still empty" in capsys.readouterr().out
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (Doubles.twice, "Doubles is still empty"),
+        ("twice", "Doubles is still empty"),
+        ("double", "Not yet: it has no method `double`"),
+    ],
+)
+def test_of_a_class_one_method_is_the_blank(body, said, capsys):
+    def problem(kind):
+        return None if hasattr(kind, "double") else "it has no method `double`"
+
+    assert not judge(problem, Doubles, body=body)
+    assert said in capsys.readouterr().out
 
 
 def test_a_loop_that_never_ends_is_stopped_also_after_an_inner_limit_was_kept():

@@ -161,7 +161,7 @@ def test_no_trap_gets_one(old, new, run, capsys):
 def test_a_text_that_turns_late_gets_none(run):
     """The referee, which has no loop, does not read so far; the judge of the loop does."""
     mine.lesson_path().write_text(TEXT.replace(LOOP, f"({LOOP}) % 28"), encoding="utf-8")
-    with pytest.raises(mine.LessonError, match="its tokens stand at"):
+    with pytest.raises(mine.LessonError, match="the positions that the model reads"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
 
 

@@ -106,7 +106,7 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
         (RIGHT, "your visible from"),
         (f"\ufeff{RIGHT}", "your visible from"),
         (RIGHT.replace("return", "exit(0)"), "raised SystemExit: 0"),
-        (WRONG, "lesson.py is wrong: queries at [3]"),
+        (WRONG, "lesson.py is wrong: a query does not see"),
         (f"{RIGHT}\n1 +", "stops at line 4 (SyntaxError"),
         (f"import gone\n{RIGHT}", "stops at line 1 (ModuleNotFoundError"),
         (RIGHT.replace("k_pos[None", "gone[None"), "NameError"),

@@ -1,0 +1,51 @@
+"""Checks of the exercises as data: a right answer, cases and mistakes, tried by one harness.
+
+`exercise` says what a check is; `observing`, `comparing`, `finding` and `words` are the harness.
+The other modules hold the tables, one for each exercise or a few of a kind. A check compares what
+an answer shows, never the form of its code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..blanks import Problem
+from . import finding
+from .caches import KV_CACHE, STATIC_KV_CACHE
+from .costs import FASTEST, MULTIPLICATIONS, STEP_BYTES
+from .exercise import Exercise
+from .head import HEAD
+from .loop import LOOP
+from .rounding import ROUND_ROW
+from .sampling import SAMPLE
+from .step import ONE_STEP
+from .times import LATENCY, SPEEDUP
+from .visibility import VISIBLE
+from .weights import ATTENTION_WEIGHTS
+
+EXERCISES: dict[str, Exercise] = {
+    "attention_weights": ATTENTION_WEIGHTS,
+    "one_step": ONE_STEP,
+    "visible": VISIBLE,
+    "KVCache": KV_CACHE,
+    "Head": HEAD,
+    "sample": SAMPLE,
+    "generate_with_cache": LOOP,
+    "StaticKVCache": STATIC_KV_CACHE,
+    "multiplications": MULTIPLICATIONS,
+    "latency": LATENCY,
+    "paired_speedup": SPEEDUP,
+    "step_bytes": STEP_BYTES,
+    "fastest": FASTEST,
+    "round_row": ROUND_ROW,
+}
+
+
+def problem_of(name: str) -> Problem:
+    """The check of the exercise of that name: of an answer, what is wrong with it, or None."""
+
+    def problem(answer: Any) -> str | None:
+        return finding.problem(EXERCISES[name], answer)
+
+    problem.__name__ = name
+    return problem

@@ -1,0 +1,474 @@
+"""The checks of KVCache and StaticKVCache."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .exercise import Anew, Answer, Case, Exercise, Pairs
+from .observing import Arguments, form, numbers
+
+Held = list[Tensor]  # keys and values (B, S, hs), positions (S,)
+NAMES = ("keys", "values", "positions")
+AXES = [("text", "token", "number"), ("token",)]
+SHARED = (
+    "a second cache goes on with what the first one holds: each needs tensors of its own, made in "
+    "__init__ or at the first update and kept in self, not in the class or a default."
+)
+MIXED = "keys and values are mixed up: they come and go as k, v, pos."
+ROOM = 2048  # more tokens than any case has
+LONG = [7, *[1] * 120, 40]  # tokens of each piece
+
+
+# ------------------------------------------------------------------ drivers
+
+
+def run_cache(
+    answer: Answer,
+    pieces: list[int],
+    B: int = 2,
+    hs: int = 3,
+    start: int = 0,
+    capacity: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Pairs:
+    """Two caches that are filled in turns, piece by piece."""
+    module = isinstance(answer, type) and issubclass(answer, nn.Module)
+    yield "a cache is a plain class, not an nn.Module", module
+    caches = [answer(capacity) if capacity else answer() for _ in range(2)]
+    yield "the class has no method `update`", not hasattr(caches[0], "update")
+    with Unwritten():
+        for pos in torch.arange(start, start + sum(pieces)).split(pieces):
+            for number, cache in enumerate(caches):
+                after = f"after {int(pos[-1]) + 1 - start} tokens" + " in a second cache" * number
+                given = new_tokens(pos, B, hs, dtype, seed=9000 * number)
+                yield from run_update(cache, given, after)
+
+
+def run_update(cache: Any, given: Arguments, after: str) -> Generator[tuple[str, Any], None, Held]:
+    """What an update gives back; returns it."""
+    held = cache.update(*given.tensors.values())
+    yield from given.changes()
+    yield f"what update gives back {after}", kinds(held)
+    yield f"the number of tokens that come back {after}", form(held[2])
+    for name, part in zip(NAMES, held, strict=True):
+        yield f"the shape of the {name} {after}", form(part)
+    for name, part in zip(NAMES, held[:2], strict=False):
+        written = bool(part[:, held[2] < 0].any())
+        yield f"an empty slot of the {name} {after} holds something", written
+    for name, part in zip(NAMES[::-1], held[::-1], strict=True):
+        yield f"the {name} {after}", part
+    all_held: Held = [*held]
+    return all_held
+
+
+def run_past(answer: Answer, capacity: int) -> Pairs:
+    """One token more than the capacity: all tokens come back, or an error."""
+    cache = answer(capacity)
+    cache.update(*new_tokens(torch.arange(capacity)).tensors.values())
+    try:
+        held = cache.update(*new_tokens(torch.tensor([capacity])).tensors.values())
+        positions = sorted(held[2][held[2] >= 0].tolist())
+        lost = positions != [*range(capacity + 1)]
+    except Exception:
+        lost = False
+    yield "one token past its capacity the cache keeps quiet, and a token is lost", lost
+
+
+def new_tokens(
+    pos: Tensor, B: int = 1, hs: int = 3, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> Arguments:
+    """Keys, values and positions of new tokens; no two numbers are the same."""
+    seed += 2 * int(pos[0])
+    k = numbers(B, len(pos), hs, seed=seed, dtype=dtype)
+    v = numbers(B, len(pos), hs, seed=seed + 1, dtype=dtype)
+    return Arguments(k=k, v=v, pos=pos.clone())
+
+
+def kinds(held: Any) -> str:
+    """What came back, in words."""
+    if not isinstance(held, (tuple, list)):
+        return f"a {type(held).__name__}"
+    if len(held) == 3 and all(isinstance(part, Tensor) for part in held):
+        return "three tensors"
+    return f"({', '.join(type(part).__name__ for part in held)})"
+
+
+class Unwritten(TorchFunctionMode):
+    """In its with-block, memory that nobody has written holds 7, and no old numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        return out.fill_(7) if name in ("empty", "empty_like", "new_empty") else out
+
+
+# ------------------------------------------------------------------ KVCache
+
+
+def cat_all(
+    old: Iterable[Tensor], new: Iterable[Tensor], order: int = 1, dims: Any = (1, 1, 0)
+) -> Held:
+    """Old and new keys, values and positions, joined in this order along these dimensions."""
+    return [torch.cat((a, b)[::order], dim) for a, b, dim in zip(old, new, dims, strict=True)]
+
+
+class GrowingCache:
+    """The right answer. A step can be exchanged: how new tokens are joined, what is given back.
+
+    It notes what it is given, for the drivers of heads and loops.
+    """
+
+    def __init__(
+        self,
+        capacity: int | None = None,
+        join: Any = cat_all,
+        give: Any = lambda held, new: held,
+        given_back: Any = tuple,
+    ) -> None:
+        self.capacity = capacity
+        self.join = join
+        self.give = give
+        self.given_back = given_back
+        self.held: Any = None
+        self.given: list[Any] = []
+
+    def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
+        """Keep the new tokens; all tokens so far."""
+        self.given.append((k, v, pos))
+        self.held = self.join(self.held, (k, v, pos)) if self.held else [k, v, pos]
+        return self.given_back(self.give(self.held, (k, v, pos)))
+
+
+def caches_that_share() -> Answer:
+    """A class of which all caches hold the same."""
+    store: dict[str, Any] = {}
+
+    class Shared(GrowingCache):
+        def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
+            self.held = store.get("held")
+            result = super().update(k, v, pos)
+            store["held"] = self.held
+            return result
+
+    return Shared
+
+
+def caches_in_one_memory() -> Answer:
+    """A class of which all caches write into the same memory."""
+    memory: dict[str, Tensor] = {}
+
+    class OneMemory:
+        def __init__(self, capacity: int | None = None) -> None:
+            self.pos = torch.tensor([], dtype=torch.int64)
+
+        def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
+            start = len(self.pos)
+            self.pos = torch.cat([self.pos, pos])
+            rooms = []
+            for name, part in zip("kv", (k, v), strict=True):
+                room = memory.setdefault(name, part.new_zeros(len(part), ROOM, part.shape[2]))
+                room[:, start : len(self.pos)] = part
+                rooms.append(room[:, : len(self.pos)])
+            return *rooms, self.pos
+
+    return OneMemory
+
+
+def cache_by(**step: Any) -> Answer:
+    """A growing cache with a step exchanged."""
+    return partial(GrowingCache, **step)
+
+
+KV_CACHE = Exercise(
+    right=GrowingCache,
+    cases=[
+        Case(run_cache, pieces=[1, 1, 1], dtype=torch.float32),
+        Case(run_cache, pieces=[2, 2, 1]),
+        Case(run_cache, pieces=[3, 1, 2, 4], capacity=10, B=3),
+        Case(run_cache, pieces=[3, 1, 2], start=5, hs=4),
+        Case(run_cache, pieces=[3, 3], capacity=6, B=1, dtype=torch.bfloat16),
+        Case(run_past, capacity=5),
+        Case(run_cache, pieces=[*LONG, 900], hs=2),
+    ],
+    mistakes={
+        "only the new tokens come back: the earlier ones were not kept.": cache_by(
+            give=lambda held, new: new
+        ),
+        "the newest tokens come before the old ones: they belong last.": cache_by(
+            join=partial(cat_all, order=-1)
+        ),
+        "the newest keys and values come before the old ones, and the positions do not: they "
+        "come last.": cache_by(
+            join=lambda old, new: [*cat_all(old, new, -1)[:2], cat_all(old, new)[2]]
+        ),
+        "joined along the texts: join along the dimension of the tokens, 1.": cache_by(
+            join=partial(cat_all, dims=(0, 0, 0))
+        ),
+        "joined along the numbers of a key: join along the dimension of the tokens, 1.": cache_by(
+            join=partial(cat_all, dims=(2, 2, 0))
+        ),
+        "the new tokens are kept twice.": cache_by(
+            join=lambda old, new: cat_all(cat_all(old, new), new)
+        ),
+        "the old tokens are kept twice.": cache_by(
+            join=lambda old, new: cat_all(old, cat_all(old, new))
+        ),
+        "the positions come back of the new tokens alone: positions are kept as well.": cache_by(
+            give=lambda held, new: [*held[:2], new[2]]
+        ),
+        "the positions are counted from 0: keep those that come in.": cache_by(
+            give=lambda held, new: [*held[:2], torch.arange(held[0].shape[1])]
+        ),
+        MIXED: cache_by(give=lambda held, new: [held[1], held[0], held[2]]),
+        "the keys come back in place of the values.": cache_by(
+            give=lambda held, new: [held[0], held[0], held[2]]
+        ),
+        "the keys are kept in place of the values.": cache_by(
+            join=lambda old, new: cat_all([old[0], old[0], old[2]], new)
+        ),
+        "two tensors come back: update must return three tensors, also the positions.": cache_by(
+            give=lambda held, new: held[:2]
+        ),
+        "nothing comes back: update must return three tensors.": cache_by(
+            given_back=lambda held: None
+        ),
+        "a piece of several tokens begins anew: the earlier ones were not kept.": cache_by(
+            join=lambda old, new: cat_all(old, new) if len(new[2]) == 1 else new
+        ),
+        SHARED: Anew(caches_that_share),
+        "two caches share their memory, and one writes over the tokens of the other: each needs "
+        "tensors of its own.": Anew(caches_in_one_memory),
+    },
+    advice={
+        "not an nn.Module": "In a head it would become a part of the model, which kv_cache(model) "
+        "could not take away.",
+        "no method `update`": "A head calls cache.update(k, v, pos).",
+        "what update gives back": "It must return three tensors: keys, values, positions.",
+        "the number of tokens": "All tokens so far come back, once: the cache forgets some, or "
+        "holds some twice.",
+        "the shape of the keys": "Join along the dimension of the tokens, 1.",
+        "the shape of the values": "Join along the dimension of the tokens, 1.",
+        "in a second cache": "Each cache needs tensors of its own.",
+        "the positions": "Keep those that come in.",
+        "the keys": "Keys come back as they came in, in their order.",
+        "the values": "Values come back as they came in, in their order.",
+        "keeps quiet": "It must not forget one: keep all, or stop with an error.",
+        "your code raised": "Without a capacity there is no limit, and positions may begin "
+        "anywhere.",
+    },
+    axes=AXES,
+)
+
+
+# ------------------------------------------------------------------ StaticKVCache
+
+
+def run_slots(
+    answer: Answer,
+    pieces: list[int],
+    capacity: int,
+    B: int = 2,
+    hs: int = 3,
+    start: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Pairs:
+    """As run_cache, and whether the tensors stay the same."""
+    module = isinstance(answer, type) and issubclass(answer, nn.Module)
+    yield "a cache is a plain class, not an nn.Module", module
+    caches = [answer(capacity) for _ in range(2)]
+    yield "the class has no method `update`", not hasattr(caches[0], "update")
+    places: list[Any] = [None, None]
+    with Unwritten():
+        for pos in torch.arange(start, start + sum(pieces)).split(pieces):
+            for number, cache in enumerate(caches):
+                after = f"up to position {int(pos[-1])}" + " in a second cache" * number
+                given = new_tokens(pos, B, hs, dtype, seed=9000 * number)
+                held = yield from run_update(cache, given, after)
+                moved = places[number] not in (None, storages(cache, held))
+                yield f"the update {after} makes new tensors", moved
+                places[number] = storages(cache, held)
+
+
+def run_again(answer: Answer) -> Pairs:
+    """A slot that is written twice."""
+    cache = answer(4)
+    cache.update(*new_tokens(torch.arange(3)).tensors.values())
+    held = cache.update(*new_tokens(torch.tensor([2]), seed=50).tensors.values())
+    for name, part in zip(NAMES, held, strict=True):
+        yield f"the {name} after slot 2 is written a second time", part
+
+
+def storages(cache: Any, held: Held) -> list[int]:
+    """Where the large tensors of a cache are in memory, or those that it gives back."""
+    tensors = [x for x in getattr(cache, "__dict__", {}).values() if isinstance(x, Tensor)]
+    large = [x for x in tensors if x.ndim > 1] or held[:2]
+    return sorted(x.untyped_storage().data_ptr() for x in large)
+
+
+class SlotCache:
+    """The right answer. A step can be exchanged.
+
+    Slots that are made, where new tokens are written, how, and what is given back.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        make: Any = lambda shape, like: like.new_zeros(shape),
+        empty: Any = lambda capacity: torch.full((capacity,), -1),
+        room: Any = lambda capacity: capacity,
+        once: bool = True,
+        slots: Any = lambda pos, held, capacity: pos,
+        keep: Any = lambda k, v, pos: (k, v, pos),
+        write: Any = lambda part, slots, new: part.index_copy_(part.ndim // 2, slots, new),
+        give: Any = lambda held: held,
+    ) -> None:
+        self.capacity = capacity
+        self.step = SimpleNamespace(
+            make=make, empty=empty, slots=slots, keep=keep, write=write, give=give
+        )
+        self.room = room(capacity)
+        self.once = once
+        self.held: Any = None
+
+    def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
+        """Write the new tokens; all slots."""
+        if self.held is None or not self.once:
+            shape = (k.shape[0], self.room, k.shape[2])
+            pair = [self.step.make(shape, k), self.step.make(shape, v)]
+            self.held = [*pair, self.step.empty(self.room)]
+        slots = self.step.slots(pos, self.held, self.capacity)
+        for part, new in zip(self.held, self.step.keep(k, v, pos), strict=True):
+            self.step.write(part, slots, new)
+        return tuple(self.step.give(self.held))
+
+
+def slots_by(**step: Any) -> Answer:
+    """A cache of slots with a step exchanged."""
+    return partial(SlotCache, **step)
+
+
+def slots_that_share() -> Answer:
+    """A class of which all caches use the slots of the first."""
+    store: dict[int, Any] = {}
+
+    class Shared(SlotCache):
+        def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
+            self.held = store.get(self.capacity)
+            result = super().update(k, v, pos)
+            store[self.capacity] = self.held
+            return result
+
+    return Shared
+
+
+class OneTensor(SlotCache):
+    """Keys and values in the same slots."""
+
+    def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
+        super().update(k, v, pos)
+        self.held[0] = self.held[1]
+        return tuple(self.held)
+
+
+class NewTensors(SlotCache):
+    """Slots that are copied by each update."""
+
+    def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
+        held = super().update(k, v, pos)
+        self.held = [part.clone() for part in self.held]
+        return held
+
+
+def next_slots(pos: Tensor, held: Held, capacity: int) -> Tensor:
+    filled = int((held[2] >= 0).sum())
+    return torch.arange(filled, filled + len(pos))
+
+
+def last_alone(part: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(part[:, 1:]), part[:, -1:]], dim=1)
+
+
+SLOT = "each token belongs into the slot of its own number, as its position says."
+STATIC_KV_CACHE = Exercise(
+    right=SlotCache,
+    cases=[
+        Case(run_slots, pieces=[2, 1, 1], capacity=6, dtype=torch.float32),
+        Case(run_slots, pieces=[2, 1, 2], capacity=9, B=3, hs=5, start=2),
+        Case(run_slots, pieces=[1], capacity=1, B=1, dtype=torch.bfloat16),
+        Case(run_past, capacity=5),
+        Case(run_again),
+        Case(run_slots, pieces=[7, *[1] * 120, 173], capacity=300),
+    ],
+    mistakes={
+        "an empty slot has its own number as its position, and should have -1 in empty "
+        "slots.": slots_by(empty=torch.arange),
+        "an empty slot has position 0, as the first token: -1 in empty slots.": slots_by(
+            empty=lambda capacity: torch.zeros(capacity, dtype=torch.int64)
+        ),
+        "each update reserves new slots, and what was kept is gone: reserve once.": slots_by(
+            once=False
+        ),
+        f"the next free slots are written, and {SLOT}": slots_by(slots=next_slots),
+        f"slots are counted from 1, and {SLOT}": slots_by(
+            slots=lambda pos, held, capacity: (pos - 1) % capacity
+        ),
+        f"each piece is written from slot 0 on, and {SLOT}": slots_by(
+            slots=lambda pos, held, capacity: torch.arange(len(pos))
+        ),
+        "there is one slot more than the capacity.": slots_by(room=lambda capacity: capacity + 1),
+        "the filled slots come back alone: return all slots, as many as the capacity.": slots_by(
+            give=lambda held: (
+                [part[:, : int((held[2] >= 0).sum())] for part in held[:2]]
+                + [held[2][held[2] >= 0]]
+            )
+        ),
+        MIXED: slots_by(give=lambda held: [held[1], held[0], held[2]]),
+        "the keys are kept in place of the values.": slots_by(keep=lambda k, v, pos: (k, k, pos)),
+        "keys and values are one tensor, so they are mixed up: each needs slots of its own.": (
+            OneTensor
+        ),
+        SHARED: Anew(slots_that_share),
+        "a later update makes new tensors: reserve once, then write into them.": NewTensors,
+        "positions are counted from 0 in each piece: write those that come in.": slots_by(
+            keep=lambda k, v, pos: (k, v, torch.arange(len(pos)))
+        ),
+        "all texts get the keys of the first: each has its own.": slots_by(
+            keep=lambda k, v, pos: (k[:1].expand_as(k), v, pos)
+        ),
+        "a slot that is written a second time holds a sum: write, do not add.": slots_by(
+            write=lambda part, slots, new: (
+                part.index_add_(1, slots, new)
+                if part.ndim == 3
+                else part.index_copy_(0, slots, new)
+            )
+        ),
+        "the last token of a piece is written alone: write all of them.": slots_by(
+            keep=lambda k, v, pos: (last_alone(k), last_alone(v), pos)
+        ),
+    },
+    advice={
+        "not an nn.Module": "In a head it would become a part of the model, which kv_cache(model) "
+        "could not take away.",
+        "no method `update`": "A head calls cache.update(k, v, pos).",
+        "what update gives back": "It must return three tensors: keys, values, positions.",
+        "the number of tokens": "As many slots as the capacity come back, filled or not.",
+        "the shape of": "As many slots as the capacity come back, filled or not.",
+        "makes new tensors": "Reserve once, then write into them.",
+        "holds something": "Reserve zeros, and write where `pos` says.",
+        "in a second cache": "Each cache needs tensors of its own.",
+        "the positions": "Each is in the slot of its own number, with -1 in empty slots.",
+        "the keys": "Token n belongs into slot n, as its position says; an empty slot holds 0.",
+        "the values": "Token n belongs into slot n, as its position says; an empty slot holds 0.",
+        "keeps quiet": "It must not write over another or drop one: let it stop with an error.",
+    },
+    axes=AXES,
+)

@@ -1,0 +1,72 @@
+"""Compare what two answers show, up to rounding."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .exercise import Anew, Answer, Case
+from .observing import Observed, observations
+
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}  # differences that are no mistake
+COARSE = 1e-2  # in any smaller dtype
+
+
+def difference(shown: Observed, wanted: Observed, tolerance: float | None = None) -> str | None:
+    """The name of the first observation that is missing, too many or not as wanted, or None."""
+    for what in [*wanted, *(name for name in shown if name not in wanted)]:
+        if what not in shown or what not in wanted:
+            return what
+        if not alike(shown[what], wanted[what], tolerance):
+            return what
+    return None
+
+
+def agrees(case: Case, answer: Answer | Anew, shown: Observed, until: str | None = None) -> bool:
+    """Whether an answer shows on a case what another has shown. It runs to the first difference.
+
+    With `until`, what comes after that observation is not compared.
+    """
+    count = 0
+    with closing(observations(case, answer)) as pairs:
+        for what, value in pairs:
+            if what not in shown or not alike(value, shown[what], case.tolerance):
+                return False
+            if what == until:
+                return True
+            count += 1
+    return count == len(shown)
+
+
+def alike(a: Any, b: Any, tolerance: float | None = None) -> bool:
+    """Whether two observed values are the same, up to rounding."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        return bool(close(a, b, tolerance).all())
+    if isinstance(a, BaseException) and isinstance(b, BaseException):
+        return repr(a) == repr(b)
+    if _is_number(a) and _is_number(b):
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-300)
+    return type(a) is type(b) and bool(a == b)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
+    """Where two tensors of one shape are the same, up to rounding."""
+    near = tolerance or ROUNDING.get(b.dtype, COARSE)
+    return torch.isclose(a, b, rtol=near, atol=near * size(b), equal_nan=True)
+
+
+def size(x: Tensor) -> float:
+    """The largest finite absolute number of a tensor; a little where all are 0."""
+    if not x.numel() or not x.is_floating_point():
+        return 0.0
+    return max(1e-300, float(x.double().nan_to_num(0, 0, 0).abs().max()))

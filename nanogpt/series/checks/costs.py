@@ -1,0 +1,215 @@
+"""The checks of what a step costs: multiplications, step_bytes and fastest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .exercise import Answer, Case, Exercise, Pairs
+
+
+def run_count(answer: Answer, given: tuple[Any, ...]) -> Pairs:
+    """One call."""
+    yield "the number", answer(*given)
+
+
+def calls(*given: tuple[Any, ...]) -> list[Case]:
+    """A case for each call."""
+    return [Case(run_count, given=arguments) for arguments in given]
+
+
+# ------------------------------------------------------------------ multiplications
+
+
+def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
+    """The right answer."""
+    n = 1 if cached else T
+    return n * W + n * T * 2 * L * C
+
+
+def count_by(count: Any) -> Answer:
+    """Multiplications of n tokens that are read out of T."""
+    return lambda T, W, L, C, cached: count(1 if cached else T, T, W, L, C)
+
+
+MULTIPLICATIONS = Exercise(
+    right=multiplications,
+    cases=calls(
+        (1, 100, 5, 3, False),
+        (1, 100, 5, 3, True),
+        *(
+            (T, W, L, 3, cached)
+            for T in (10, 37)
+            for cached in (True, False)
+            for W, L in ((100, 0), (0, 5))
+        ),
+        *((300, 1000, 4, 7, cached) for cached in (True, False)),
+    ),
+    mistakes={
+        "values are forgotten: a look meets keys and values, 2 · C multiplications.": count_by(
+            lambda n, T, W, L, C: n * W + n * T * L * C
+        ),
+        "the look of one layer is counted: each of the L layers looks back.": count_by(
+            lambda n, T, W, L, C: n * W + n * T * 2 * C
+        ),
+        "the matrices of the layers are counted L times: W holds those of all layers.": count_by(
+            lambda n, T, W, L, C: n * W * L + n * T * 2 * L * C
+        ),
+        "without a cache each of the T tokens looks at T: yours is the look of one token.": (
+            count_by(lambda n, T, W, L, C: n * W + T * 2 * L * C)
+        ),
+        "with a cache one token is read, and you count all of them.": (
+            lambda T, W, L, C, cached: multiplications(T, W, L, C, False)
+        ),
+        "without a cache all tokens are read, and you count one.": (
+            lambda T, W, L, C, cached: multiplications(T, W, L, C, True)
+        ),
+        "with and without a cache are exchanged.": (
+            lambda T, W, L, C, cached: multiplications(T, W, L, C, not cached)
+        ),
+        "half the square is counted: each of the T queries meets T keys.": count_by(
+            lambda n, T, W, L, C: n * W + n * (T + 1) * L * C
+        ),
+        "the matrices are forgotten: each token passes through W weights.": count_by(
+            lambda n, T, W, L, C: n * T * 2 * L * C
+        ),
+        "the matrices are counted once: each of the tokens that are read must pass through "
+        "them.": count_by(lambda n, T, W, L, C: W + n * T * 2 * L * C),
+        "the newest token is left out of the look: it looks at itself as well.": count_by(
+            lambda n, T, W, L, C: n * W + n * (T - 1) * 2 * L * C
+        ),
+        "C is squared: a look takes C multiplications for a key and C for a value.": count_by(
+            lambda n, T, W, L, C: n * W + n * T * 2 * L * C * C
+        ),
+    },
+    advice={
+        "the number": "n tokens that are read pass through W weights each, and each looks at T "
+        "keys and values in L layers: 2 · L · C · T.",
+    },
+)
+
+
+# ------------------------------------------------------------------ step_bytes
+
+
+def step_bytes(
+    n_weights: int, n_layer: int, n_head: int, head_size: int, tokens: float, itemsize: int = 4
+) -> float:
+    """The right answer."""
+    return (n_weights + 2 * n_layer * n_head * head_size * tokens) * itemsize
+
+
+def bytes_by(count: Any) -> Answer:
+    """Bytes of w weights, and of L layers, H heads of size hs, t tokens, i bytes each."""
+
+    def answer(w: int, L: int, H: int, hs: int, t: float, i: int = 4) -> Any:
+        return count(w, L, H, hs, t, i)
+
+    return answer
+
+
+STEP_BYTES = Exercise(
+    right=step_bytes,
+    cases=calls(
+        (1000, 3, 2, 8, 0, 4),
+        (0, 3, 5, 8, 7, 4),
+        (1000, 3, 5, 8, 7, 2),
+        (100, 2, 3, 5, 6.5),
+    ),
+    mistakes={
+        "one vector is counted for each layer, head and token: there are two, a key and a "
+        "value.": bytes_by(lambda w, L, H, hs, t, i: (w + L * H * hs * t) * i),
+        "three vectors are counted for each layer, head and token: a query is not kept.": bytes_by(
+            lambda w, L, H, hs, t, i: (w + 3 * L * H * hs * t) * i
+        ),
+        "one layer is counted: each has keys and values of its own.": bytes_by(
+            lambda w, L, H, hs, t, i: (w + 2 * H * hs * t) * i
+        ),
+        "one head is counted: each has keys and values of its own.": bytes_by(
+            lambda w, L, H, hs, t, i: (w + 2 * L * hs * t) * i
+        ),
+        "the numbers of the cache have itemsize bytes too: this counts numbers.": bytes_by(
+            lambda w, L, H, hs, t, i: w * i + 2 * L * H * hs * t
+        ),
+        "the weights have itemsize bytes too: this counts numbers.": bytes_by(
+            lambda w, L, H, hs, t, i: w + 2 * L * H * hs * t * i
+        ),
+        "4 bytes are counted always: itemsize says how many.": bytes_by(
+            lambda w, L, H, hs, t, i: (w + 2 * L * H * hs * t) * 4
+        ),
+        "the weights have 4 bytes always: itemsize says how many.": bytes_by(
+            lambda w, L, H, hs, t, i: w * 4 + 2 * L * H * hs * t * i
+        ),
+        "`tokens` may be a mean, as 6.5: do not round it.": bytes_by(
+            lambda w, L, H, hs, t, i: (w + 2 * L * H * hs * int(t)) * i
+        ),
+        "the weights are forgotten: a step reads all of them.": bytes_by(
+            lambda w, L, H, hs, t, i: 2 * L * H * hs * t * i
+        ),
+        "one token too many is counted: the cache holds `tokens`.": bytes_by(
+            lambda w, L, H, hs, t, i: (w + 2 * L * H * hs * (t + 1)) * i
+        ),
+    },
+    advice={
+        "the number": "n_weights and 2 · n_layer · n_head · head_size · tokens numbers, of "
+        "itemsize bytes each.",
+    },
+)
+
+
+# ------------------------------------------------------------------ fastest
+
+
+def fastest(flop: float, n_bytes: float, peak: float, bandwidth: float) -> float:
+    """The right answer."""
+    return 1 / max(flop / peak, n_bytes / bandwidth)
+
+
+def speed_by(seconds: Any) -> Answer:
+    """Tokens per second by the seconds of arithmetic and of reading."""
+    return lambda flop, n_bytes, peak, bandwidth: 1 / seconds(flop / peak, n_bytes / bandwidth)
+
+
+def by_numbers(flop: float, n_bytes: float, peak: float, bandwidth: float) -> float:
+    return peak / flop if flop > n_bytes else bandwidth / n_bytes
+
+
+def by_rates(flop: float, n_bytes: float, peak: float, bandwidth: float) -> float:
+    return bandwidth / n_bytes if peak > bandwidth else peak / flop
+
+
+FASTEST = Exercise(
+    right=fastest,
+    cases=calls(
+        (100.0, 100.0, 1000.0, 500.0),
+        (1000.0, 100.0, 1000.0, 500.0),
+        (10.0, 8.0, 1000.0, 2.0),
+        (3.0, 7.0, 12.0, 2.0),
+        (3.0, 7.0, 2.0, 12.0),
+    ),
+    mistakes={
+        "you add the two times: they go on at once, so only the longer one counts.": speed_by(
+            lambda arithmetic, reading: arithmetic + reading
+        ),
+        "this is the seconds of one token: tokens per second are 1 over that.": (
+            lambda *given: 1 / fastest(*given)
+        ),
+        "this is the shorter of the two times: a step has to wait for the longer one.": speed_by(
+            min
+        ),
+        "only reading is counted: arithmetic can be the limit too.": speed_by(
+            lambda arithmetic, reading: reading
+        ),
+        "only arithmetic is counted: reading can be the limit too.": speed_by(
+            lambda arithmetic, reading: arithmetic
+        ),
+        "operations and bytes are compared as numbers: compare times.": by_numbers,
+        "the two rates are compared: compare times, because arithmetic can be the limit too.": (
+            by_rates
+        ),
+        "the result is rounded: leave it as it is.": lambda *given: round(fastest(*given)),
+    },
+    advice={
+        "the number": "The longer of flop / peak and n_bytes / bandwidth seconds is the time of a "
+        "token.",
+    },
+)

@@ -1,0 +1,62 @@
+"""An exercise as data: a right answer, cases to run, mistakes to recognise.
+
+A *driver* is a generator that runs an answer and yields pairs (what, value), the most telling
+first. A *mistake* is wrong code: it runs through the same cases as the learner's answer, so what
+it shows can be compared with what the answer shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Answer = Callable[..., Any]  # a function or a class
+Pairs = Generator[tuple[str, Any], None, None]
+Driver = Callable[..., Pairs]
+
+MOST = 24  # characters of a setting that a message quotes
+
+
+class Case:
+    """One run of an answer: a driver, its settings, and how exact its numbers must be.
+
+    `tolerance` is relative to the largest number of a tensor; None is that of its dtype.
+    """
+
+    def __init__(self, driver: Driver, tolerance: float | None = None, **settings: Any) -> None:
+        self.driver = driver
+        self.tolerance = tolerance
+        self.settings = settings
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={_short(value)}" for name, value in self.settings.items())
+
+
+def _short(value: Any) -> str:
+    text = getattr(value, "__name__", repr(value))
+    if len(text) <= MOST:
+        return text
+    return f"{text[:MOST]}…"
+
+
+@dataclass(frozen=True)
+class Anew:
+    """A mistake that keeps something between calls, made again for each run."""
+
+    make: Callable[[], Answer]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What an answer to a blank is tried with, and what is said about a wrong one.
+
+    A message begins in lower case, names the mistake and says what to do. `advice` is for
+    differences that no mistake explains: a part of what is observed, and a sentence about it.
+    """
+
+    right: Answer
+    cases: list[Case]  # from simple to full: the first that goes wrong is explained
+    mistakes: Mapping[str, Answer | Anew]  # a message, and code that makes the mistake
+    advice: Mapping[str, str] = field(default_factory=dict)
+    axes: Iterable[tuple[str, ...]] = ()  # names of the dimensions of what is observed

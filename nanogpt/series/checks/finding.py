@@ -1,0 +1,100 @@
+"""Try an answer on the cases of an exercise, and find the mistake that explains what it shows."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from .comparing import agrees, difference
+from .exercise import Anew, Answer, Case, Exercise
+from .observing import ERROR, Observed, observe
+from .words import describe
+
+
+def problem(exercise: Exercise, answer: Answer | Anew) -> str | None:
+    """What is wrong with an answer, in a sentence or two; None if it is right.
+
+    The message is that of the mistake that shows the same up to the first wrong case. Without one,
+    it describes the first difference.
+    """
+    shown: list[Observed] = []
+    for case in exercise.cases:
+        right = _right(case, exercise.right)
+        shown.append(observe(case, answer))
+        what = difference(shown[-1], right, case.tolerance)
+        if what is not None:
+            return _explain(exercise, answer, shown, what, right)
+    return None
+
+
+@cache
+def _right(case: Case, answer: Answer) -> Observed:
+    """What the right answer shows, observed once. An error of it is one of the check."""
+    shown = observe(case, answer)
+    if ERROR in shown:
+        raise shown[ERROR]
+    return shown
+
+
+def _explain(
+    exercise: Exercise, answer: Answer | Anew, shown: list[Observed], what: str, right: Observed
+) -> str:
+    """The words about an answer whose last observed case differs from the right one in `what`."""
+    value = shown[-1].get(what)
+    perhaps = mistake_of(exercise, answer, shown)
+    if perhaps and _is_evidence(value):
+        return perhaps
+    if not perhaps and isinstance(value, Tensor) and _is_evidence(value):
+        perhaps = mistake_of(exercise, answer, shown, until=what)
+    case = exercise.cases[len(shown) - 1]
+    words = describe(exercise, answer, case, what, shown[-1], right)
+    return f"{words} Perhaps {perhaps}" if perhaps else words
+
+
+def mistake_of(
+    exercise: Exercise, answer: Answer | Anew, shown: list[Observed], until: str | None = None
+) -> str | None:
+    """The message of the mistake that shows the same on the first wrong case and on those before.
+
+    Of several it is the one that explains most of the cases after it: an answer with two mistakes
+    is told of one now, and of the other next time. With `until`, what the last case shows after
+    that observation is not compared.
+    """
+    found = {
+        message: mistake
+        for message, mistake in exercise.mistakes.items()
+        if _shows(exercise, mistake, shown, until)
+    }
+    if len(found) < 2:
+        return next(iter(found), None)
+    scores = dict.fromkeys(found, 0)
+    for case in exercise.cases[len(shown) :]:
+        theirs = observe(case, answer)
+        for message, mistake in found.items():
+            scores[message] += agrees(case, mistake, theirs)
+    return max(scores, key=lambda message: scores[message])
+
+
+def _shows(
+    exercise: Exercise, mistake: Answer | Anew, shown: list[Observed], until: str | None
+) -> bool:
+    """Whether a mistake shows what an answer has shown; most differ in the first case already."""
+    *before, (case, theirs) = zip(exercise.cases, shown, strict=False)
+    if not all(_is_right(earlier, exercise.right, mistake) for earlier, _ in before):
+        return False
+    return agrees(case, mistake, theirs, until)
+
+
+@cache
+def _is_right(case: Case, right: Answer, mistake: Answer | Anew) -> bool:
+    """Whether a mistake does not show on a case."""
+    return agrees(case, mistake, _right(case, right))
+
+
+def _is_evidence(value: Any) -> bool:
+    """Whether only this mistake would show it: an error, or NaN alone, has many causes."""
+    if value is None or isinstance(value, BaseException):
+        return False
+    return not (isinstance(value, Tensor) and bool(value.isnan().all()))

@@ -1,0 +1,167 @@
+"""The checks of measured times: latency and paired_speedup."""
+
+from __future__ import annotations
+
+import math
+from statistics import mean, median
+from typing import Any
+
+from .exercise import Answer, Case, Exercise, Pairs
+
+# ------------------------------------------------------------------ latency
+
+
+def run_latency(answer: Answer, moments: list[float]) -> Pairs:
+    """The four times of one text."""
+    got = answer([*moments])
+    keys = sorted(got) if isinstance(got, dict) else f"no dict, but {got!r}"
+    yield "the keys of the dict", keys
+    yield "TTFT", got["ttft"]
+    yield "the number of gaps in ITL", len(got["itl"])
+    for i, gap in enumerate(got["itl"]):
+        yield f"gap {i} of ITL", gap
+    yield "TPOT", got["tpot"]
+    yield "E2EL", got["e2el"]
+
+
+def latency(
+    moments: list[float],
+    ttft: Any = lambda moments: moments[1] - moments[0],
+    itl: Any = lambda gaps: gaps[1:],
+    tpot: Any = lambda gaps: mean(gaps[1:]) if gaps[1:] else None,
+    e2el: Any = lambda moments: moments[-1] - moments[0],
+) -> dict[str, Any]:
+    """The right answer. A number can be exchanged."""
+    gaps = [b - a for a, b in zip(moments, moments[1:], strict=False)]
+    return {"ttft": ttft(moments), "tpot": tpot(gaps), "itl": itl(gaps), "e2el": e2el(moments)}
+
+
+def times_by(**numbers: Any) -> Answer:
+    """latency with numbers exchanged."""
+    return lambda moments: latency(moments, **numbers)
+
+
+def zero_for_one(gaps: list[float]) -> float:
+    return mean(gaps[1:]) if gaps[1:] else 0.0
+
+
+def with_first(gaps: list[float]) -> float | None:
+    return mean(gaps) if gaps[1:] else None
+
+
+def middle(gaps: list[float]) -> float | None:
+    return median(gaps[1:]) if gaps[1:] else None
+
+
+def whole_over_gaps(gaps: list[float]) -> float | None:
+    return sum(gaps) / len(gaps[1:]) if gaps[1:] else None
+
+
+def rounded(moments: list[float]) -> dict[str, Any]:
+    return latency([round(moment, 3) for moment in moments])
+
+
+LATENCY = Exercise(
+    right=latency,
+    cases=[
+        Case(run_latency, moments=[10.0, 13.0, 14.0, 16.0]),
+        Case(run_latency, moments=[0.0, 2.0, 3.0, 4.0, 14.0]),
+        Case(run_latency, moments=[1.0, 1.5, 2.5]),
+        Case(run_latency, moments=[0.0, 0.001234, 0.00129, 0.002]),
+        Case(run_latency, moments=[0.0, 1.0]),
+    ],
+    mistakes={
+        "ITL begins with the wait for the first token: that one is TTFT, which holds the "
+        "prefill.": times_by(itl=lambda gaps: gaps),
+        "ITL and TPOT begin with the wait for the first token: that one is TTFT, which holds the "
+        "prefill.": times_by(itl=lambda gaps: gaps, tpot=mean),
+        "TPOT counts the wait for the first token: it is the mean of the gaps after it.": times_by(
+            tpot=with_first
+        ),
+        "TPOT is a median: it is the mean of the gaps.": times_by(tpot=middle),
+        "TPOT divides the whole time by the number of gaps: it is the mean of the gaps.": times_by(
+            tpot=whole_over_gaps
+        ),
+        "E2EL begins with the first token: it begins with the call.": times_by(
+            e2el=lambda moments: moments[-1] - moments[1]
+        ),
+        "TTFT is the moment of the first token: subtract that of the call.": times_by(
+            ttft=lambda moments: moments[1]
+        ),
+        "a single token has no gap after it, and TPOT divides by 0: its TPOT is None.": times_by(
+            tpot=lambda gaps: sum(gaps[1:]) / len(gaps[1:])
+        ),
+        "a single token has no gap after it: its TPOT is None, not 0.": times_by(tpot=zero_for_one),
+        "times are rounded: leave them as they are.": rounded,
+    },
+    advice={
+        "the keys": "A dict with ttft, tpot, itl and e2el is asked for.",
+        "TTFT": "From the call to the first token.",
+        "of ITL": "The gaps after the first token.",
+        "in ITL": "The gaps after the first token: one less than there are tokens.",
+        "TPOT": "The mean of the gaps; None if there is none.",
+        "E2EL": "From the call to the last token.",
+        "ZeroDivisionError": "A single token has no gap after it: its TPOT is None.",
+    },
+)
+
+
+# ------------------------------------------------------------------ paired_speedup
+
+
+def run_ratio(answer: Answer, a: list[float], b: list[float]) -> Pairs:
+    """The ratio of two series of times."""
+    yield "the speedup", answer([*a], [*b])
+
+
+def ratios(a: list[float], b: list[float]) -> list[float]:
+    return [x / y for x, y in zip(a, b, strict=True)]
+
+
+def speedup_by(of_ratios: Any) -> Answer:
+    """paired_speedup by other statistics of the ratios."""
+    return lambda a, b: of_ratios(ratios(a, b))
+
+
+def trimmed(x: list[float]) -> float:
+    return mean(sorted(x)[1:-1] or x)
+
+
+SPEEDUP = Exercise(
+    right=speedup_by(median),
+    cases=[
+        Case(run_ratio, a=[2.0, 6.0, 40.0], b=[1.0, 2.0, 10.0]),
+        Case(run_ratio, a=[2.0, 2.0, 90.0], b=[1.0, 1.0, 1.0]),
+        Case(run_ratio, a=[1.0, 10.0, 100.0], b=[2.0, 1.0, 100.0]),
+        Case(run_ratio, a=[9.0, 6.0, 4.0, 1.0, 2.0], b=[3.0, 2.0, 8.0, 0.5, 4.0]),
+        Case(run_ratio, a=[8.0, 1.0, 6.0, 20.0], b=[2.0, 1.0, 1.0, 2.0]),
+        Case(run_ratio, a=[7.0], b=[2.0]),
+    ],
+    mistakes={
+        "this is b / a, which is below 1 where b is faster: how many times as fast is a / b.": (
+            lambda a, b: median(ratios(b, a))
+        ),
+        "this is a mean: one disturbed pair moves it far. A median stays.": speedup_by(mean),
+        "this is a mean of the ratios between the ends: take the median.": speedup_by(trimmed),
+        "this is a geometric mean: take the median.": speedup_by(
+            lambda x: math.exp(mean(map(math.log, x)))
+        ),
+        "this is the ratio of the medians: it divides runs that were not made together.": (
+            lambda a, b: median(a) / median(b)
+        ),
+        "this is the ratio of the sums: it divides runs that were not made together.": (
+            lambda a, b: sum(a) / sum(b)
+        ),
+        "this pairs runs that were not made together: sort the ratios, not the runs.": (
+            lambda a, b: median(ratios(sorted(a), sorted(b)))
+        ),
+        "of an even number of ratios the upper one in the middle is taken: half-way between the "
+        "two.": speedup_by(lambda x: sorted(x)[len(x) // 2]),
+        "of an even number of ratios the lower one in the middle is taken: half-way between the "
+        "two.": speedup_by(lambda x: sorted(x)[(len(x) - 1) // 2]),
+        "the one in the middle of the list is taken: sort the ratios first.": speedup_by(
+            lambda x: x[len(x) // 2]
+        ),
+    },
+    advice={"the speedup": "It is the median of the ratios a / b within the pairs."},
+)

@@ -1,0 +1,144 @@
+"""The harness of the checks: what it says of a small exercise, and what it leaves as it was."""
+
+import random
+import sys
+
+import pytest
+import torch
+
+from nanogpt.series.blanks import TooLong, limit
+from nanogpt.series.checks import finding
+from nanogpt.series.checks.exercise import Case, Exercise
+from nanogpt.series.checks.observing import Arguments, numbers
+
+
+def run_rows(answer, rows, dtype=torch.float64):
+    """An answer that doubles a matrix."""
+    given = Arguments(x=numbers(rows, 3, dtype=dtype))
+    result = answer(*given.tensors.values())
+    yield from given.changes()
+    yield "the result", result
+
+
+DOUBLE = Exercise(
+    right=lambda x: 2 * x,
+    cases=[
+        Case(run_rows, rows=1, dtype=torch.float32),
+        Case(run_rows, rows=2),
+        Case(run_rows, rows=4),
+        Case(run_rows, rows=5),
+    ],
+    mistakes={
+        "the first row alone is doubled.": lambda x: torch.cat([2 * x[:1], x[1:]]),
+        "one row is doubled, of up to four.": lambda x: (
+            2 * x if len(x) > 4 else torch.cat([2 * x[:1], x[1:]])
+        ),
+        "the last row is doubled again.": lambda x: torch.cat([2 * x[:-1], 4 * x[-1:]]),
+        "the rows are divided by 0.": lambda x: x / 0 * 0,
+        "the matrix is turned.": lambda x: 2 * x.view(3, -1),
+        "an error.": lambda x: x @ x,
+    },
+    advice={"the result": "Double it.", "ZeroDivisionError": "By what?"},
+    axes=[("row", "column")],
+)
+
+
+def own_line(x):
+    return x.view(7, 7)
+
+
+def two_calls():
+    """Wrong in its second call."""
+    calls = []
+
+    def answer(x):
+        calls.append(x)
+        return 2 * x if len(calls) == 1 else x
+
+    return answer
+
+
+def in_place(x):
+    x *= 2
+    return x
+
+
+# An answer, and a part of what is said about it; None where it is right.
+SAID = {
+    "right": (lambda x: x + x, None),
+    "a mistake": (lambda x: torch.cat([2 * x[:-1], 4 * x[-1:]]), "the last row is doubled again."),
+    "the mistake that explains the most of the rest": (
+        lambda x: x * 2 if len(x) == 5 else torch.cat([2 * x[:1], x[1:]]),
+        "one row is doubled, of up to four.",
+    ),
+    "in place": (in_place, "changes `x`"),
+    "another shape": (lambda x: x[:, :2], "the shape (1, 3) is right, and yours is (1, 2)"),
+    "another dtype": (lambda x: 2 * x.double(), "torch.float32 is right, and yours is"),
+    "a factor": (lambda x: 3 * x, "1.5 times as large"),
+    "rounded": (lambda x: (2 * x).round(decimals=3), "Is something rounded"),
+    "a place": (lambda x: 2 * x.clamp(max=0.5), "column"),
+    "not a number": (lambda x: x * float("nan"), "NaN"),
+    "NaN has many causes": (lambda x: x / 0 * 0, "Perhaps the rows are divided by 0."),
+    "nothing": (lambda x: None, "a tensor (1, 3) is right, and yours is a NoneType"),
+    "an error": (own_line, "in the line `return x.view(7, 7)`, where the shapes are x (1, 3)"),
+    "the error of a mistake": (lambda x: x @ x, "Perhaps an error."),
+    "the advice for an error": (lambda x: 1 // 0, "ZeroDivisionError"),
+    "exit()": (lambda x: sys.exit(3), "SystemExit: 3"),
+    "a later case": (lambda x: 2 * x if len(x) < 5 else x, "rows=5"),
+    "something kept": (two_calls(), "0.5 times as large"),
+}
+
+
+@pytest.mark.parametrize("how", SAID)
+def test_what_is_said_of_an_answer(how):
+    answer, words = SAID[how]
+    found = finding.problem(DOUBLE, answer)
+    assert found is None if words is None else words in found
+
+
+def leaves_gradients_off(x):
+    torch.set_grad_enabled(False)
+    return 2 * x
+
+
+def leaves_a_seed(x):
+    torch.manual_seed(5)
+    return 2 * x
+
+
+def leaves_a_dtype(x):
+    torch.set_default_dtype(torch.float64)
+    return 2 * x
+
+
+@pytest.mark.parametrize("answer", [leaves_gradients_off, leaves_a_seed, leaves_a_dtype])
+def test_torch_is_after_a_check_as_it_was_before(answer):
+    before = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_rng_state()
+    finding.problem(DOUBLE, answer)
+    assert torch.is_grad_enabled() == before[0]
+    assert torch.get_default_dtype() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+@pytest.mark.parametrize("state", [torch.no_grad, torch.inference_mode])
+def test_a_check_does_not_depend_on_the_state_of_its_caller(state):
+    with state():
+        assert finding.problem(DOUBLE, lambda x: 2 * x) is None
+
+
+def test_an_endless_loop_ends_with_the_limit():
+    def endless(x):
+        while True:
+            try:
+                random.random()
+            except Exception:
+                continue
+
+    with pytest.raises(TooLong), limit(0.05, "the check has come to no end"):
+        finding.problem(DOUBLE, endless)
+
+
+def test_an_error_of_the_right_answer_is_one_of_the_check():
+    broken = Exercise(right=lambda x: x.nothing, cases=[Case(run_rows, rows=1)], mistakes={})
+    with pytest.raises(AttributeError):
+        finding.problem(broken, lambda x: x.nothing)
