@@ -64,8 +64,16 @@ def test_rows_that_are_forgotten_cannot_be_read():
     n = noise.DRAWN // V
     made.row(0)
     made.row(n)
-    with pytest.raises(AssertionError, match=f"row 5: there are {n} to 8999"):
+    with pytest.raises(AssertionError, match=f"row 5: those before {n} are forgotten"):
         made[5:7]
+
+
+@pytest.mark.parametrize("first", [1, 5, 60])
+def test_rows_may_be_left_out(first):
+    want = draw_noise(70, 2, V, seeded(5))
+    made = Noise(seeded(5), want.shape)
+    assert torch.equal(made.row(first), want[first])
+    assert torch.equal(made[first + 2 :], want[first + 2 :])
 
 
 @pytest.mark.parametrize("numbers", [1, 10, 2**20, 2**20 + 7, 3 * 2**20])
