@@ -174,7 +174,8 @@ engine = Native(model.config)
 def decode():
     complete(model, torch.zeros(1, 5, dtype=torch.int64), 20, engine=engine)
 """
-    done = subprocess.run([sys.executable, "-c", setup + ENDS[end]], capture_output=True, text=True)
+    command = [sys.executable, "-c", setup + ENDS[end]]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
 
 

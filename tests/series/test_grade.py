@@ -359,7 +359,7 @@ def test_ctrl_c_says_how_many_were_judged_and_leaves_nothing(tmp_path):
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     while not (begun.exists() and begun.read_text(encoding="utf-8")):
         assert process.poll() is None, process.communicate()
