@@ -14,7 +14,7 @@ PACKAGE = Path(nanogpt.__file__).parent
 PATHS = sorted(PACKAGE.rglob("*.py"))
 # What turns bytes into code, or objects of any class.
 MODULES = set("pickle cPickle dill cloudpickle marshal shelve joblib yaml runpy".split())
-BUILTINS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
+BUILTINS = {"eval", "exec", "compile", "__import__", "breakpoint"}
 READERS = {"torch.load", "torch.jit.load", "torch.hub.load", "np.load", "numpy.load"}
 
 
