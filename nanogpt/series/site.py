@@ -119,7 +119,7 @@ def gain_in_real_model(folder: Path) -> str:
     if not results.get("real"):
         return ""
     return (
-        f"In {name}, a language model of other people, the cache makes a text of {lengths[0]} "
+        f"In {name}, a language model that others trained, the cache makes a text of {lengths[0]} "
         f"{gains[0]} times as fast, and one of {lengths[1]} tokens {gains[1]} times."
     )
 
