@@ -143,15 +143,20 @@ def their_model(name: str):
     kind, fields = ("LlamaConfig", WIDE_SHAPE) if name == WIDE else MODELS[name]
     config = getattr(transformers, kind)(**fields)
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
-    generator = seeded(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:
-                parameter.copy_(noise * 0.3)
-            else:  # a bias, or the weight of a norm
-                parameter.add_(noise * 0.2)
+    draw_weights(model, 0.3)
     return model
+
+
+@torch.no_grad()
+def draw_weights(model, std: float) -> None:
+    """Random weights, large enough that every one of them decides on tokens."""
+    generator = seeded(7)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim > 1:
+            parameter.copy_(noise * std)
+        else:  # a bias, or the weight of a norm
+            parameter.add_(noise * 0.2)
 
 
 @functools.cache

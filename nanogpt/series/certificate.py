@@ -44,6 +44,7 @@ TOKENS = 160  # of the text on the page
 REFEREE = 600  # seconds at most, for one of these models
 # Of a sound cache a process may say "equal" where another says "rounding": kernels differ.
 SOUND = ("equal", "rounding")
+DIGESTS = ("its weights", "my code")  # facts that are a sha256: wide letters
 CLAIMS = ("name", "date", "speed")  # what the page says and nobody can compute again
 TITLE = "The certificate of a KV cache"
 SERIF = "DejaVu Serif"
@@ -106,7 +107,7 @@ def certificate(
 
 
 def known_name(page: Path) -> str:
-    """The reader's name: of NANOGPT_NAME, of an earlier page, or asked for; "" if there is none."""
+    """The reader's name: of NANOGPT_NAME, of an earlier page, or asked for; "" without one."""
     said = os.environ.get("NANOGPT_NAME", "").strip() or facts_at(page).get("name", "")
     kernel = getattr(get_ipython(), "kernel", None)
     if said or mine.headless() or kernel is None:
@@ -268,8 +269,7 @@ def draw(facts: dict[str, str]) -> Figure:
     text = style.wrapped("\n".join(lines), 9.5, wide - 1.1, bold=True)  # or as wide
     rows = []
     for name, words in facts.items():
-        digest = " " not in words
-        rows.append((name, style.wrapped(words, 9.5, wide - indent - 0.45, bold=digest)))
+        rows.append((name, style.wrapped(words, 9.5, wide - indent - 0.45, bold=name in DIGESTS)))
     title = style.wrapped(TITLE, 19, wide - 0.7)
     top = 0.6 + 0.34 * title.count("\n")
     middle = 0.21 * (text.count("\n") + 1)
@@ -308,7 +308,7 @@ def recomputed(path: Path, checkpoint: str | Path = "") -> tuple[dict[str, str],
     """The facts of the certificate, and why it does not hold today; computes all of it again.
 
     `checkpoint` are its weights, "" those with the sha256 that it states, found by `weights_of`.
-    Raises LessonError where there is none that can be read, or its weights are not found.
+    Raises LessonError for a page that cannot be read, or whose weights are not found.
     """
     facts = facts_at(path)
     if "its weights" not in facts:

@@ -283,7 +283,7 @@ class Run:
 
 
 def allowed_threads(wanted: int | None) -> int | None:
-    """So many CPU threads, or fewer where OMP_NUM_THREADS or this process's CPUs are fewer."""
+    """`wanted` CPU threads, but at most OMP_NUM_THREADS and the CPUs of this process."""
     if wanted is None:
         return None
     limits = [wanted, os.cpu_count() or 1]

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from conftest import seeded
-from pretrained_fixtures import ON_THE_HUB
+from pretrained_fixtures import ON_THE_HUB, draw_weights
 from torch import Tensor
 
 from nanogpt import (
@@ -74,19 +74,12 @@ def published(tmp_path_factory):
 
 
 def write(folder: Path, name: str) -> None:
-    """Random weights, large enough that every one of them decides on tokens."""
+    """A folder of that model, with random weights."""
     fields = shrunk(name)
     arguments = {key: value for key, value in fields.items() if key not in NOT_ARGUMENTS}
     config = transformers.AutoConfig.for_model(**arguments)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    generator = seeded(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:
-                parameter.copy_(noise * 0.15)
-            else:  # a bias, or the weight of a norm
-                parameter.add_(noise * 0.2)
+    draw_weights(model, 0.15)
     size = "5MB" if name in SHARDED else "1GB"
     model.bfloat16().save_pretrained(folder, max_shard_size=size)
     assert (len(list(folder.glob("*.safetensors"))) > 1) is (name in SHARDED)

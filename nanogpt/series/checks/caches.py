@@ -39,7 +39,7 @@ def run_cache(
     capacity: int | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Pairs:
-    """Two caches that are filled in turns, piece by piece."""
+    """Two caches that are filled alternately, piece by piece."""
     module = isinstance(answer, type) and issubclass(answer, nn.Module)
     yield "a cache is a plain class, not an nn.Module", module
     caches = [answer(capacity) if capacity else answer() for _ in range(2)]

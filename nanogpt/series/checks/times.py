@@ -99,7 +99,7 @@ LATENCY = Exercise(
         "TTFT": "From the call to the first token.",
         "of ITL": "The gaps after the first token.",
         "in ITL": "The gaps after the first token: one less than there are tokens.",
-        "TPOT": "The mean of the gaps; None if there is none.",
+        "TPOT": "The mean of the gaps; None without a gap.",
         "E2EL": "From the call to the last token.",
         "ZeroDivisionError": "A single token has no gap after it: its TPOT is None.",
     },
