@@ -233,6 +233,28 @@ def product(request, monkeypatch):
         monkeypatch.setattr(exact_module, "multiplied", exact_module.multiplied_by_terms)
 
 
+def in_pairs(terms: list[float]) -> float:
+    """The sum of a list whose length is a power of two: of its halves' sums, place by place."""
+    while len(terms) > 1:
+        half = len(terms) // 2
+        terms = [a + b for a, b in zip(terms[:half], terms[half:], strict=True)]
+    return terms[0]
+
+
+@pytest.mark.parametrize("K", [1, 2, 63, 64, 65, 150])
+def test_a_gpu_s_product_has_the_order_that_is_written_down(K):
+    """In Python's floats, which no kernel adds."""
+    a = torch.randn(2, 3, K, generator=seeded(1), dtype=torch.float64)
+    b = torch.randn(2, K, 5, generator=seeded(2), dtype=torch.float64)
+    columns = exact_module.filled(b.mT, exact_module.COLUMNS)
+    found = exact_module.multiplied_by_terms(a, columns)[..., :5]
+    size = 1 << (columns.shape[-1] - 1).bit_length()
+    for z, row, column in itertools.product(range(2), range(3), range(5)):
+        pairs = zip(a[z, row].tolist(), b[z, :, column].tolist(), strict=True)
+        terms = [x * y for x, y in pairs]
+        assert float(found[z, row, column]) == in_pairs(terms + [0.0] * (size - K))
+
+
 CHUNKS = [1, 7, [5, 1, 1, 16, 1], BLOCK]
 
 
