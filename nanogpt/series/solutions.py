@@ -1,84 +1,463 @@
-"""The solutions of the kept blanks, by name: a reader's lesson imports them until it has its own.
+"""The solutions of all blanks, in the order of the notebooks.
 
     from nanogpt.series.solutions import Head
 
-Their text stands in the notebooks, below each blank.
+`make sync` writes them into the notebooks, below their blanks. A reader's lesson imports those that
+it has none of its own for.
 """
 
-from __future__ import annotations
+import math
+from statistics import median
 
-import functools
-import json
-import linecache
-import re
-from typing import Any, NamedTuple
-
-from ..files import ROOT
-from . import judges
-from .blanks import SOLUTION, Problem
-
-Scope = dict[str, Any]  # names of a lesson, and what they stand for
-
-KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank
-HEADER = """\
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt import kv_cache
-"""
+from ..attention import attend
+from ..cache import kv_cache
+from ..engines.drafts import Draft
+from .traps import MemoryHead, decode, places
+
+# ------------------------------------------------------------------ 01 Train the model
 
 
-class Blank(NamedTuple):
-    """A kept blank: its judge, the number of its notebook, and its solution, as text."""
-
-    problem: Problem
-    number: str
-    solution: str
+def attention_weights(q, k, mask):
+    """How much each query takes of each value.  (…, T, hs), (…, S, hs), (T, S) -> (…, T, S)"""
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # divided by √hs
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1)
 
 
-@functools.cache
-def blanks() -> dict[str, Blank]:
-    """The kept blanks of all notebooks, by name, in the order of the notebooks."""
-    by_name = {}
-    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        texts = ["".join(cell["source"]) for cell in cells]
-        for i, text in enumerate(texts):
-            name = KEPT.search(text)
-            if name is None:
-                continue
-            solution = SOLUTION.search("\n".join(texts[i:]))
-            if solution is None:
-                raise ValueError(f"{path}: the blank {name[1]} has no solution below its judge")
-            by_name[name[1]] = Blank(getattr(judges, name[1]), path.name[:2], solution[1])
-    return by_name
+def one_step(model, optimizer, x, y):
+    """Move the weights once; returns the loss that the batch had before."""
+    _, loss = model(x, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
 
 
-def execute(text: str, name: str, scope: Scope) -> None:
-    """Execute code so that inspect and error messages find its lines."""
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    exec(compile(text, name, "exec"), scope)
+# ------------------------------------------------------------------ 02 A cache in every head
 
 
-def header() -> Scope:
-    """A scope with the names that every solution uses."""
-    names: Scope = {"__name__": __name__}
-    execute(HEADER, "<the header>", names)
-    return names
+def visible(q_pos, k_pos):
+    """True where the query at q_pos may look at the key at k_pos.  (T,), (S,) -> (T, S) of bool"""
+    return (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)
 
 
-@functools.cache
-def scope() -> Scope:
-    """All solutions, executed in one scope."""
-    names = header()
-    for name, blank in blanks().items():
-        execute(blank.solution, f"<the solution of {name}>", names)
-    return names
+class KVCache:
+    """The keys, values and positions of all tokens so far; None while there are none."""
+
+    def __init__(self, capacity=None):
+        self.k = self.v = self.pos = None
+
+    def update(self, k, v, pos):
+        """Keep the new, return all.  (B, T, hs) twice, (T,) -> (B, S, hs) twice, (S,)"""
+        if self.k is not None:
+            k = torch.cat([self.k, k], dim=1)
+            v = torch.cat([self.v, v], dim=1)
+            pos = torch.cat([self.pos, pos])
+        self.k = k
+        self.v = v
+        self.pos = pos
+        return k, v, pos
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("__") or name not in blanks():
-        raise AttributeError(f"no blank asks for {name!r}")
-    return scope()[name]
+class Head(nn.Module):
+    """One head of causal self-attention, with a KV cache of its own."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.key = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.dropout = config.dropout
+        self.cache = None  # set and removed by kv_cache(model)
+
+    def forward(self, x, pos):
+        """(B, T, C), (T,) -> (B, T, hs)"""
+        q = self.query(x)  # (B, T, hs)
+        k = self.key(x)
+        v = self.value(x)
+        k_pos = pos  # (T,)
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
+        weights = attention_weights(q, k, visible(pos, k_pos))  # (B, T, S)
+        return F.dropout(weights, self.dropout, self.training) @ v  # (B, T, hs)
+
+
+def sample(logits, noise):
+    """One token for each row.  (B, V), (B, V) -> (B, 1)"""
+    probs = logits.softmax(-1)
+    return (probs / noise).argmax(-1, keepdim=True)
+
+
+@torch.no_grad()
+def generate_with_cache(model, prompt, noise, cache):
+    """One token for each row of noise.  (B, T), (n, B, V) -> n × (B, 1)"""
+    tokens = prompt  # prefill: all
+    pos = torch.arange(prompt.shape[1], device=prompt.device)
+    with kv_cache(model, cache):
+        for row in noise:
+            logits, _ = model(tokens, pos=pos)  # T tokens once, then 1, 1, 1 …
+            tokens = sample(logits[:, -1], row)
+            yield tokens
+            pos = pos[-1:] + 1  # decode: the new token alone, one position further
+
+
+class StaticKVCache:
+    """Slots for positions 0 to capacity - 1, reserved at the first update; empty ones have position -1."""
+
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.k = self.v = self.pos = None
+
+    def update(self, k, v, pos):
+        """Write the new, return all slots, S of them.  (B, T, hs) twice, (T,) -> (B, S, hs) twice, (S,)"""
+        if self.k is None:
+            self.k = k.new_zeros(k.shape[0], self.capacity, k.shape[2])
+            self.v = torch.zeros_like(self.k)
+            self.pos = pos.new_full((self.capacity,), -1)
+        self.k[:, pos] = k
+        self.v[:, pos] = v
+        self.pos[pos] = pos
+        return self.k, self.v, self.pos
+
+
+# ------------------------------------------------------------------ 03 The same tokens
+
+
+def verdict(in_float32, in_float64):
+    """'equal', 'rounding' or 'bug', from the largest logit difference in each dtype."""
+    if in_float32 == in_float64 == 0:
+        return "equal"
+    return "rounding" if in_float64 < in_float32 / 1000 else "bug"
+
+
+class SlyCache(KVCache):
+    def update(self, k, v, pos):
+        """Keep the new, return all; wrong where a second piece has several tokens.  As KVCache.update"""
+        if self.k is not None and len(pos) > 1:
+            v = v.flip(1)
+        return super().update(k, v, pos)
+
+
+def margin(logits, noise):
+    """By how many logits the best candidate beats the second best.  (V,), (V,) -> float"""
+    best, second = (logits - noise.log()).topk(2).values
+    return (best - second).item()
+
+
+# ------------------------------------------------------------------ 04 Eight traps
+
+
+class MaskedHead(Head):
+    def forward(self, x, pos):
+        """Causal attention, with self.cache or without.  (B, T, C), (T,) -> (B, T, hs)"""
+        q = self.query(x)
+        k = self.key(x)
+        v = self.value(x)
+        k_pos = pos
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)
+        return attend(q, k, v, visible(pos, k_pos))
+
+
+def repaired_loop(model, prompt, noise):
+    """One new token for each row of noise, with a cache.  (1, T), (n, 1, V) -> (1, n)"""
+    x = prompt
+    start = 0
+    out = []
+    with kv_cache(model, KVCache):
+        for row in noise:
+            logits, _ = model(x, pos=places(start, x.shape[1], x))
+            start += x.shape[1]
+            x = sample(logits[:, -1], row)
+            out.append(x)
+    return torch.cat(out, dim=1)
+
+
+def read_on(model, x):
+    """The logits of the next tokens of a model of MemoryHeads.  (B, T) -> (B, T, V)"""
+    head = next(module for module in model.modules() if isinstance(module, MemoryHead))
+    start = sum(k.shape[1] for k, v in head.memory)
+    return model(x, pos=places(start, x.shape[1], x))[0]
+
+
+def repaired_baseline(model, prompt, noise):
+    """The uncached text; model.training is afterwards what it was.  (1, T), (n, 1, V) -> (1, n)"""
+    was_training = model.training
+    text = prompt
+    model.eval()
+    for row in noise:
+        logits, _ = model(text)
+        text = torch.cat([text, sample(logits[:, -1], row)], dim=1)
+    model.train(was_training)
+    return text[:, prompt.shape[1] :]
+
+
+class AskedHead(Head):
+    def __init__(self, config):
+        super().__init__(config)
+        self.memory = None  # off; on: a list of pairs of keys and values
+
+    def forward(self, x, pos):
+        """Causal attention; over the memory too, where it is on.  (B, T, C), (T,) -> (B, T, hs)"""
+        q = self.query(x)
+        k = self.key(x)
+        v = self.value(x)
+        if self.memory is not None and not self.training:
+            self.memory.append((k, v))
+            k, v = (torch.cat(rows, dim=1) for rows in zip(*self.memory))
+        order = torch.arange(k.shape[1], device=x.device)
+        return attend(q, k, v, visible(order[-x.shape[1] :], order))
+
+
+def check_length(T, n_new, block_size):
+    """Raise ValueError where the model cannot write n_new tokens after a prompt of T.
+
+    The message says how many it can. A prompt that does not fit is an error too.
+    """
+    room = block_size + 1 - T
+    if T > block_size or n_new > room:
+        raise ValueError(f"a prompt of {T} leaves room for {max(room, 0)} tokens, not {n_new}")
+
+
+def one_text(model, prompt, noise):
+    """decode(model, prompt, noise), from empty memories to empty memories."""
+    heads = [module for module in model.modules() if isinstance(module, MemoryHead)]
+    for head in heads:
+        head.memory.clear()
+    try:
+        return decode(model, prompt, noise)
+    finally:
+        for head in heads:
+            head.memory.clear()
+
+
+class FixedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 32, 16))
+        self.register_buffer("v", torch.zeros(1, 32, 16))
+
+    def forward(self, q, k, v, pos):
+        """One step of attention, over slots 0 … pos.  (1, 1, 16) three times, (1,) -> (1, 1, 16)"""
+        self.k.index_copy_(1, pos, k)
+        self.v.index_copy_(1, pos, v)
+        scores = (q @ self.k.mT * 0.25).masked_fill(torch.arange(32) > pos, float("-inf"))
+        return scores.softmax(-1) @ self.v
+
+
+# ------------------------------------------------------------------ 05 How much faster
+
+
+def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
+    """Multiplications of the step after T tokens: W weights in matrices, L layers of width C."""
+    n = 1 if cached else T
+    return n * W + n * T * 2 * L * C
+
+
+def latency(moments: list[float]) -> dict:
+    """TTFT, TPOT, ITL and E2EL in seconds, from time stamps: the call, then each token."""
+    first, *rest = [b - a for a, b in zip(moments, moments[1:])]
+    tpot = sum(rest) / len(rest) if rest else None
+    return {"ttft": first, "tpot": tpot, "itl": rest, "e2el": moments[-1] - moments[0]}
+
+
+def paired_speedup(a: list[float], b: list[float]) -> float:
+    """How many times as fast b is as a: the median of the ratios within the pairs."""
+    return median(x / y for x, y in zip(a, b))
+
+
+# ------------------------------------------------------------------ 06 To the limit
+
+
+def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4) -> int:
+    """Bytes that one decode step reads: all weights, and the cache of so many tokens."""
+    cache = 2 * n_layer * n_head * head_size * tokens
+    return (n_weights + cache) * itemsize
+
+
+def fastest(flop: float, n_bytes: float, peak: float, bandwidth: float) -> float:
+    """Tokens per second at most, when arithmetic and reading go on at the same time."""
+    return 1 / max(flop / peak, n_bytes / bandwidth)
+
+
+def round_row(row: list[float]) -> tuple[list[int], float]:
+    """Integer codes from -127 to 127 and one scale: row[i] is about codes[i] * scale."""
+    scale = max(abs(number) for number in row) / 127
+    if scale == 0:
+        return [0] * len(row), 0.0
+    return [round(number / scale) for number in row], scale
+
+
+# ------------------------------------------------------------------ 07 Past the limit
+
+
+def tokens_gained(proposals: list[int], choices: list[int]) -> list[int]:
+    """The tokens that one pass adds to the text; len(choices) == len(proposals) + 1."""
+    n = 0
+    while n < len(proposals) and proposals[n] == choices[n]:
+        n += 1
+    return choices[: n + 1]
+
+
+def total_variation(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Half the sum of the absolute differences.  (…, V), (…, V) -> (…)"""
+    return (p - q).abs().sum(-1) / 2
+
+
+def expected_gain(a: float, k: int) -> float:
+    """Mean tokens of a pass with k proposals, each accepted with probability a from 0 to 1."""
+    return sum(a**i for i in range(k + 1))
+
+
+class MyDraft(Draft):
+    """Says what followed the last token when it last stood in the text before."""
+
+    def begin(self, prompt, sampling):
+        """A function guess(text, noise): (1, t), (1, V) -> (1, 1), or None."""
+
+        def guess(text, noise):
+            before = (text[0, :-1] == text[0, -1]).nonzero()
+            return text[:, before[-1] + 1] if len(before) else None
+
+        return guess
+
+
+# ------------------------------------------------------------------ 08 Groups, rotations, windows
+
+
+def key_head(h, n_head, n_kv_head):
+    """The number of the KV head that query head h reads: an integer below n_kv_head."""
+    group = n_head // n_kv_head  # query heads that share
+    return h // group
+
+
+def turn_arrow(a, b, angle):
+    """The end of the arrow (a, b) after a turn by `angle` radians: two numbers."""
+    cos = math.cos(angle)
+    sin = math.sin(angle)
+    return a * cos - b * sin, a * sin + b * cos
+
+
+def every_second(q_pos, k_pos, window=None, sinks=0):
+    """True where the query at q_pos sees the key at k_pos.  (T,), (S,) -> (T, S)"""
+    gap = q_pos[:, None] - k_pos[None, :]
+    return visible(q_pos, k_pos) & (gap % 2 == 0)
+
+
+def slot_of(position, window, sinks=0):
+    """The slot of that position: from 0 up to, and without, sinks + window."""
+    if position < sinks:
+        return position
+    return sinks + (position - sinks) % window
+
+
+# ------------------------------------------------------------------ 09 Many readers
+
+
+def ragged_mask(q_seq, q_pos, k_seq, k_pos):
+    """True where a query may look at a key: of its own sequence, not after it.  (N,) twice, (S,) twice -> (N, S)"""
+    same = q_seq[:, None] == k_seq[None, :]
+    return same & (k_pos[None, :] <= q_pos[:, None])
+
+
+def block_name(parent, tokens: list[int]):
+    """A name for a full block, from the name of its parent and from its own tokens."""
+    return (parent, tuple(tokens))
+
+
+def admitted(needs: list[int], free: int, most: int) -> int:
+    """How many requests of the queue are admitted, from the first one on."""
+    count = 0
+    for need in needs[:most]:
+        if need > free:
+            break
+        count += 1
+        free -= need
+    return count
+
+
+# ------------------------------------------------------------------ 10 Out of the notebook
+
+
+def fold(W: Tensor, c: Tensor) -> Tensor:
+    """d with W d = c + λ 1 for some number λ.  (V, C), (V,) -> (C,), float64"""
+    A = torch.cat([W.double(), -torch.ones(len(W), 1, dtype=torch.float64)], dim=1)
+    x = torch.linalg.lstsq(A, c.double()[:, None], driver="gelsd").solution[:, 0]
+    return x[: W.shape[1]]
+
+
+def flip(rows: Tensor, n_head: int) -> Tensor:
+    """The same matrix with the second half of the rows of each head negated.  (H·hs, C) -> (H·hs, C)"""
+    halves = rows.view(n_head, 2, -1, rows.shape[1])
+    return torch.cat([halves[:, :1], -halves[:, 1:]], dim=1).reshape(rows.shape)
+
+
+def average(gradients: list[Tensor], rows: list[int]) -> Tensor:
+    """The gradient of the mean over all rows; process i has the mean over its own rows[i]."""
+    return sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows)
+
+
+# ------------------------------------------------------------------ 11 Sooner to the same loss
+
+
+def learning_rate(step, steps, warmup):
+    """The factor of the learning rate at `step`, 0 ≤ step < steps."""
+    rise = min(1, (step + 1) / warmup)
+    return rise * (1 - step / steps)
+
+
+def accumulate(model, x, y, parts):
+    """The gradients of the whole batch, part by part; returns the loss of the whole batch."""
+    total = 0.0
+    for x_part, y_part in zip(x.chunk(parts), y.chunk(parts)):
+        loss = model(x_part, y_part)[1] / parts
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def mfu(chars, seconds, parameters, layers, width, block, peak):
+    """The share of `peak` (operations a second) that reading `chars` characters in `seconds` used."""
+    work = 6 * parameters + 12 * layers * width * block  # of one character
+    return work * chars / seconds / peak
+
+
+# ------------------------------------------------------------------ 12 To the last bit
+
+
+def pairwise(x):
+    """The sum of x, neighbours first: (a + b) + (c + d) for four.  (2**k,) -> ()"""
+    while len(x) > 1:
+        x = x[0::2] + x[1::2]
+    return x[0]
+
+
+def row_by_row(x, weight):
+    """x times weight transposed, each row alone.  (…, K), (N, K) -> (…, N)"""
+    rows = x.reshape(-1, x.shape[-1])
+    out = torch.cat([F.linear(row[None], weight) for row in rows])
+    return out.view(*x.shape[:-1], len(weight))
+
+
+def padded_attention(q, k, v, mask, length):
+    """attend over exactly `length` keys.  (T, hs), (S, hs), (S, hs), (T, S) -> (T, hs)"""
+    more = length - k.shape[-2]
+    k, v = (F.pad(x, (0, 0, 0, more)) for x in (k, v))
+    return attend(q, k, v, F.pad(mask, (0, more)))
+
+
+# ------------------------------------------------------------------ 13 A real model
+
+
+def share_keys(k, n_head):
+    """Keys for n_head heads, neighbours alike.  (B, Hkv, S, hs) -> (B, n_head, S, hs)"""
+    return k.repeat_interleave(n_head // k.shape[1], dim=1)
+
+
+def gated(x, gate, up, down):
+    """The feed-forward part.  (…, C), (hidden, C) twice, (C, hidden) -> (…, C)"""
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T

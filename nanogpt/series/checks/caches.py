@@ -188,6 +188,17 @@ def cache_by(**step: Any) -> Answer:
 
 
 KV_CACHE = Exercise(
+    notebook="02",
+    hints=(
+        "After the second call, whose keys must `update` return: those of this call, or"
+        " all so far? Where do the earlier ones come from?",
+        "`torch.cat([old, new], dim=1)` joins along the tokens. Keep the result in "
+        "`self.k`, so that the next call can add to it. Positions have one dimension "
+        "only: theirs is 0.",
+        "if self.k is not None: k = torch.cat([self.k, k], dim=1), v in the same way, "
+        "pos along dim=0; then keep and return all three",
+    ),
+    method="update",
     right=GrowingCache,
     cases=[
         Case(run_cache, pieces=[1, 1, 1], dtype=torch.float32),
@@ -399,6 +410,16 @@ def last_alone(part: Tensor) -> Tensor:
 
 SLOT = "each token belongs into the slot of its own number, as its position says."
 STATIC_KV_CACHE = Exercise(
+    notebook="02",
+    hints=(
+        "The token at position 7 comes. In which slot does it belong? And how does the "
+        "mask see that slot 8 is still empty?",
+        "`k.new_zeros(B, self.capacity, hs)` has the dtype and the device of `k`. A "
+        "tensor of positions is an index: `self.k[:, pos] = k`.",
+        "self.k[:, pos] = k, self.v[:, pos] = v and self.pos[pos] = pos, where self.pos"
+        " begins as pos.new_full((self.capacity,), -1)",
+    ),
+    method="update",
     right=SlotCache,
     cases=[
         Case(run_slots, pieces=[2, 1, 1], capacity=6, dtype=torch.float32),

@@ -32,6 +32,14 @@ def count_by(count: Any) -> Answer:
 
 
 MULTIPLICATIONS = Exercise(
+    notebook="05",
+    hints=(
+        "How many tokens does the step read with a cache, and how many without? And how"
+        " many keys does each of them meet?",
+        "Let n be the number of tokens that the step reads: T, or 1. Write both parts "
+        "with n and T.",
+        "n = 1 if cached else T, then return n * W + n * T * 2 * L * C",
+    ),
     right=multiplications,
     cases=calls(
         (1, 100, 5, 3, False),
@@ -108,6 +116,14 @@ def bytes_by(count: Any) -> Answer:
 
 
 STEP_BYTES = Exercise(
+    notebook="06",
+    hints=(
+        "What does a step read once, whatever the length of the text, and what does it "
+        "read for each token so far?",
+        "Count numbers first, then multiply by `itemsize` once. Each layer and head "
+        "keeps, for each token, one key and one value of `head_size` numbers.",
+        "return (n_weights + 2 * n_layer * n_head * head_size * tokens) * itemsize",
+    ),
     right=step_bytes,
     cases=calls(
         (1000, 3, 2, 8, 0, 4),
@@ -178,6 +194,12 @@ def by_rates(flop: float, n_bytes: float, peak: float, bandwidth: float) -> floa
 
 
 FASTEST = Exercise(
+    notebook="06",
+    hints=(
+        "Arithmetic and reading go on at the same time. When is a token done?",
+        "Two times in seconds: `flop / peak` and `n_bytes / bandwidth`. Which of them decides?",
+        "return 1 / max(flop / peak, n_bytes / bandwidth)",
+    ),
     right=fastest,
     cases=calls(
         (100.0, 100.0, 1000.0, 500.0),

@@ -55,8 +55,11 @@ class Exercise:
     differences that no mistake explains: a part of what is observed, and a sentence about it.
     """
 
+    notebook: str  # the number of the notebook whose blank it is: "02"
     right: Answer
     cases: list[Case]  # from simple to full: the first that goes wrong is explained
     mistakes: Mapping[str, Answer | Anew]  # a message, and code that makes the mistake
+    hints: tuple[str, str, str]  # a question, the idea, the line
+    method: str = ""  # of a class: the method to fill in
     advice: Mapping[str, str] = field(default_factory=dict)
     axes: Iterable[tuple[str, ...]] = ()  # names of the dimensions of what is observed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -454,8 +455,20 @@ PLAIN_CASES = [
     Case(run_dropout, tolerance=0.12),
 ]
 AXES = [("text", "token", "number")]
-PLAIN_HEAD = Exercise(RightHead, PLAIN_CASES, PLAIN_MISTAKES, ADVICE, AXES)
 HEAD = Exercise(
+    notebook="02",
+    hints=(
+        "With a cache there are more keys than queries. Which positions do the keys "
+        "have then, and who knows them?",
+        "Begin with the lecture's `forward`. Without a cache, the keys stand where the "
+        "queries stand: `k_pos = pos`. Three lines hold the cache: `self.cache = None`,"
+        " the question `if self.cache is not None and not self.training`, and the "
+        "`update`.",
+        "if self.cache is not None and not self.training: k, v, k_pos = "
+        "self.cache.update(k, v, pos); then attention_weights(q, k, visible(pos, "
+        "k_pos))",
+    ),
+    method="forward",
     right=RightHead,
     cases=[
         *PLAIN_CASES[:-2],
@@ -473,3 +486,4 @@ HEAD = Exercise(
     advice=ADVICE,
     axes=AXES,
 )
+PLAIN_HEAD = replace(HEAD, cases=PLAIN_CASES, mistakes=PLAIN_MISTAKES)

@@ -230,6 +230,16 @@ def in_silence(*given: Any) -> Tokens:
 
 NOISE = "each token needs the noise of its own step and text"
 LOOP = Exercise(
+    notebook="02",
+    hints=(
+        "Which tokens has the model not read yet, at the first pass and at each pass "
+        "after it? At which positions do they stand?",
+        "The prompt of T tokens takes the positions 0 to T - 1. So the first new token,"
+        " which is read at the second step, stands at T: one after the last position, "
+        "`pos[-1:] + 1`.",
+        "in the loop: logits, _ = model(tokens, pos=pos); tokens = sample(logits[:, "
+        "-1], row); yield tokens; pos = pos[-1:] + 1",
+    ),
     right=generate,
     cases=[
         Case(run_loop, B=1, T=5, n=4, block_size=16),

@@ -46,6 +46,15 @@ def floor_of(row: list[float]) -> tuple[list[int], float]:
 
 
 ROUND_ROW = Exercise(
+    notebook="06",
+    hints=(
+        "The largest number of the row, with its sign away, becomes 127. How large is "
+        "one step then? And if all are 0?",
+        "`scale` is the size of one step: the largest absolute value divided by 127. "
+        "Then count how many steps each number is.",
+        "scale = max(abs(number) for number in row) / 127; the codes are round(number /"
+        " scale), and zeros if scale is 0",
+    ),
     right=round_row,
     cases=[
         Case(run_row, row=[1.1, -2.0, 0.5]),

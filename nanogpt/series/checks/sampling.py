@@ -103,6 +103,13 @@ def gumbel_of_noise(probs: Tensor, noise: Tensor) -> Tensor:
 
 NOISE = "the largest probability / noise wins"
 SAMPLE = Exercise(
+    notebook="02",
+    hints=(
+        "In the race each token rings after noise / probability seconds, and the "
+        "earliest is drawn. Which token is that?",
+        "Softmax along the last dimension, one division, `argmax`.",
+        "return (logits.softmax(-1) / noise).argmax(-1, keepdim=True)",
+    ),
     right=sample,
     cases=[
         Case(run_three, noise=[1.0, 0.2, 9.0]),

@@ -141,6 +141,14 @@ def seeded(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Any:
 
 
 ONE_STEP = Exercise(
+    notebook="01",
+    hints=(
+        "The gradients of the last batch are still in the parameters. When do they have to go?",
+        "Five calls: the model, `optimizer.zero_grad()`, `loss.backward()`, "
+        "`optimizer.step()`, and `loss.item()` to return a plain number.",
+        "_, loss = model(x, y), then optimizer.zero_grad(), loss.backward(), "
+        "optimizer.step(), and return loss.item()",
+    ),
     right=step_by(),
     cases=[
         Case(run_step, optimizer=torch.optim.SGD, lr=1e-5, momentum=0.9),

@@ -62,6 +62,15 @@ def rounded(moments: list[float]) -> dict[str, Any]:
 
 
 LATENCY = Exercise(
+    notebook="05",
+    hints=(
+        "How many gaps do five time stamps have, and which of them is the wait for the "
+        "first token?",
+        "Take the differences of neighbours first: `zip(moments, moments[1:])`. The "
+        "first difference is TTFT, the others are ITL.",
+        "first, *rest = [b - a for a, b in zip(moments, moments[1:])]; TPOT is "
+        "sum(rest) / len(rest), or None without a rest",
+    ),
     right=latency,
     cases=[
         Case(run_latency, moments=[10.0, 13.0, 14.0, 16.0]),
@@ -128,6 +137,13 @@ def trimmed(x: list[float]) -> float:
 
 
 SPEEDUP = Exercise(
+    notebook="05",
+    hints=(
+        "The machine slows down in the middle of the run, and both a and b of that turn"
+        " suffer. Which ratio does not notice?",
+        "First a list of ratios, one for each pair; then `median` of that list.",
+        "return median(x / y for x, y in zip(a, b))",
+    ),
     right=speedup_by(median),
     cases=[
         Case(run_ratio, a=[2.0, 6.0, 40.0], b=[1.0, 2.0, 10.0]),

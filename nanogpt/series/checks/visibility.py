@@ -96,6 +96,15 @@ def as_infinity(q_pos: Tensor, k_pos: Tensor) -> Tensor:
 SHUFFLED = [*torch.randperm(300, generator=torch.Generator().manual_seed(0)).sub(1).tolist()]
 FAR = [0, 40_000, 3, -1, 2**31, 39_999]
 VISIBLE = Exercise(
+    notebook="02",
+    hints=(
+        "Which key positions may the query at position 5 see? And what does an empty "
+        "slot have in place of a position?",
+        "`q_pos[:, None]` has the shape (T, 1) and `k_pos[None, :]` has the shape (1, "
+        "S). Compared with each other, they give (T, S). Two conditions on masks are "
+        "joined by `&`.",
+        "return (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)",
+    ),
     right=visible,
     cases=[
         Case(run_mask, queries=[3], keys=[0, 1, 2, 3]),

@@ -191,6 +191,15 @@ STEP_MISTAKES: dict[str, Answer] = {
 }
 
 ATTENTION_WEIGHTS = Exercise(
+    notebook="01",
+    hints=(
+        "For one query, which numbers say how well each key fits, and what must happen "
+        "to them before they are weights that sum to 1?",
+        "`k.transpose(-2, -1)` is `k.T` with dimensions in front. `masked_fill(~mask, "
+        "value)` writes a value where the mask is False. hs is `q.shape[-1]`.",
+        "scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5, then "
+        'scores.masked_fill(~mask, float("-inf")).softmax(-1)',
+    ),
     right=attention_weights,
     cases=[
         Case(run_weights, lead=(3,), T=4, S=7, hs=5, dtype=torch.float32),
