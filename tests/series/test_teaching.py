@@ -6,7 +6,7 @@ import re
 import pytest
 from chromium import browsed
 from notebook_fixtures import NOTEBOOKS, book
-from wrong_answers import WRONG
+from answers import WRONG
 
 from nanogpt.cli import COMMANDS, main
 from nanogpt.files import ROOT
