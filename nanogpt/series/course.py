@@ -76,8 +76,6 @@ def hint(exercise: Any = None) -> None:
     stage = min(_shown.get(name, 0), len(STAGES) - 1)
     _shown[name] = stage + 1
     print(f"{name}, {STAGES[stage]}: {EXERCISES[name].hints[stage]}")
-    if stage == len(STAGES) - 1:
-        print("The whole solution is folded below the blank.")
 
 
 def _name_of(answer: Any) -> str:

@@ -14,8 +14,8 @@ from notebook_fixtures import brief_referee
 from nanogpt.cli import main
 from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.files import KEEPER, LECTURE_FORM
-from nanogpt.series import mine, proof
 from nanogpt.series import certificate as page
+from nanogpt.series import mine, proof
 from nanogpt.series.checks import EXERCISES, finding
 from nanogpt.series.nbfile import solution
 from nanogpt.series.session import open_run

@@ -84,7 +84,7 @@ SAID = {
     "NaN has many causes": (lambda x: x / 0 * 0, "Perhaps the rows are divided by 0."),
     "nothing": (
         lambda x: [].append(x),
-        "a tensor (1, 3) is right, and yours is None (for rows=1, dtype=torch.float32). Does your code",
+        "a tensor (1, 3) is right, and yours is None (for rows=1, dtype=torch.float32).",
     ),
     "an error": (own_line, "in the line `return x.view(7, 7)`, where the shapes are x (1, 3)"),
     "the error of a mistake": (lambda x: x @ x, "Perhaps an error."),
