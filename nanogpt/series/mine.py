@@ -23,6 +23,7 @@ from . import program, solutions
 from .checks import EXERCISES
 from .checks.finding import objection
 from .limits import limit
+from .restart import InOneLine
 
 SECONDS = 60  # at most, for a lesson's own statements
 MODULE = "nanogpt_lesson"
@@ -32,7 +33,7 @@ Scope = dict[str, Any]  # names of a lesson, and what they stand for
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
 
 
-class LessonError(ValueError):
+class LessonError(InOneLine, ValueError):
     """An exercise that does not exist, or a lesson for which there is no certificate."""
 
 

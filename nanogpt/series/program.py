@@ -69,11 +69,16 @@ def kept_parts(cell: str, name: str) -> str:
 
 
 def _made(statement: ast.stmt) -> set[str]:
-    """The names that an import, a def, a class or an assignment makes; none of other statements."""
+    """The names that an import, a def, a class or an assignment makes.
+
+    None of other statements, and none of `Head = check(Head)`, which is no part of an answer.
+    """
     if isinstance(statement, DEFS):
         return {statement.name}
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return {(x.asname or x.name).partition(".")[0] for x in statement.names}
+    if "check" in names_in(getattr(statement, "value", None) or ast.Pass()):
+        return set()
     if isinstance(statement, ast.AnnAssign):
         return names_in(statement.target)
     if isinstance(statement, ast.Assign):

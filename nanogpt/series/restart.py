@@ -25,13 +25,20 @@ from ..files import ROOT
 
 TITLE = re.compile(r"# @title (.+)")
 HEADING = re.compile(r"^#+ +(.+)$", re.M)
-ALONE = "catch_up()"  # in a cell that is not part of the page
+ALONE = "catch_up()"
 SHORT = 60  # characters of a line that a message quotes
 
 _catching_up = False
 
 
-class RestartError(RuntimeError):
+class InOneLine(Exception):
+    """An error that a notebook shows without a traceback: its message says what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RestartError(InOneLine, RuntimeError):
     """A page that cannot be run again from here; the message says what to do."""
 
 
@@ -133,8 +140,13 @@ def _above(cells: list[Cell], shell: Any, source: str) -> int | None:
     for i, cell in enumerate(cells):
         if name and cell.id == name:
             return i
-    same = [i for i, cell in enumerate(cells) if cell.source.strip() == source.strip()]
-    return same[0] if len(same) == 1 else None
+    same = [i for i, cell in enumerate(cells) if _without(cell.source) == _without(source)]
+    return same[0] if len(same) == 1 and _without(source) else None
+
+
+def _without(source: str) -> str:
+    """A cell without the call of catch_up at its top."""
+    return source.strip().removeprefix(ALONE).strip()
 
 
 # ------------------------------------------------------------------ missing names
@@ -158,7 +170,8 @@ def _explained(
     lines: list[str] = shell.InteractiveTB.structured_traceback(
         kind, error, trace, tb_offset=tb_offset
     )
-    lines += ["", explanation(str(getattr(error, "name", "") or ""))]
+    words = explanation(str(getattr(error, "name", "") or ""))
+    lines += ["", words] if words else []
     shell._showtraceback(kind, error, lines)
     return lines
 

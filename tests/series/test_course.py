@@ -40,7 +40,7 @@ def test_the_answer_comes_back_only_if_it_is_right(capsys):
     assert course.check(wrong) is not wrong
     said = capsys.readouterr().out
     assert "Right: visible does what it should." in said
-    assert "Not yet: a query does not see its own" in said
+    assert "Not yet: a query does not see the key of its own" in said
     assert "hint() helps" in said
 
 
