@@ -237,17 +237,17 @@ def _summary_of_known(values: list[float | None]) -> Summary | None:
 BLOCK_LEN = 16  # positions of a block of keys and values
 
 
-def blocks_for(model: LanguageModel, running: int, longest: int) -> int:
-    """The blocks of `running` texts of at most `longest` tokens.
+def blocks_for(model: LanguageModel, running: int, text_tokens: int) -> int:
+    """The blocks of `running` texts of at most `text_tokens` tokens.
 
     They take at most half of the available memory, as those of a server. Raises ValueError if that
     holds no such text.
     """
-    for_one = -(-longest // BLOCK_LEN)
+    for_one = -(-text_tokens // BLOCK_LEN)
     n = fitting_blocks(model, BLOCK_LEN, running * for_one)
     if n < for_one:
         raise ParameterError(
-            f"text_tokens={longest}: half of the available memory holds the keys and values of "
+            f"text_tokens={text_tokens}: half of the available memory holds the keys and values of "
             f"{n * BLOCK_LEN:,} tokens: ask for fewer, or close other programs",
             "text_tokens",
         )

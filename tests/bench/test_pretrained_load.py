@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from platformdirs import user_cache_dir
+from pretend_cuda import PretendCuda
 from pretrained_fixtures import SPECIALS, V_TOKENIZER, kept_folders, write_gguf  # noqa: F401
 
 from nanogpt import load_pretrained
@@ -126,6 +127,14 @@ def test_every_scheme_writes_the_same_texts_and_the_result_names_the_model(
     assert f"prompts cut from: {written['corpus']}" in said
 
 
+def test_a_gpu_serves_the_same_texts(kept_folders, tmp_path, capsys):  # noqa: F811
+    with PretendCuda():
+        words = f"{QUICK} --rates inf --device cuda"
+        code, written = run(kept_folders("llama"), words, tmp_path / "load.json")
+    assert (code, written["device"]) == (0, "cuda")
+    assert "float32 on cuda, modules" in capsys.readouterr().out
+
+
 def test_prompts_are_cut_from_the_text_of_data(kept_folders, tmp_path):  # noqa: F811
     data = tmp_path / "mine.txt"
     data.write_text("A green door, a red door and a blue one.\n" * 99, encoding="utf-8")
@@ -193,7 +202,7 @@ def give(n_bytes, monkeypatch):
 def test_blocks_hold_all_texts_or_take_half_of_the_memory(share, n_blocks, llama, monkeypatch):
     model = llama[0]
     give(share and int(share * model.cache_bytes(12 * 16)), monkeypatch)
-    assert blocks_for(model, running=4, longest=33) == n_blocks
+    assert blocks_for(model, running=4, text_tokens=33) == n_blocks
 
 
 def test_a_text_that_half_of_the_memory_does_not_hold_is_refused(
