@@ -212,7 +212,7 @@ def run_batch(answer: Answer, examples: int, parts: int) -> Pairs:
         )
         yield "passes of the model that are kept for backward() at the same time", model.most_open
         yield "the type of the loss", "none" if loss is None else "a number"
-        yield "the loss", float(loss)
+        yield "the loss", float(loss.detach() if isinstance(loss, Tensor) else loss)
 
 
 def pairs_of(read: list[Any]) -> list[Any]:
