@@ -134,9 +134,16 @@ PAIRWISE = Exercise(
         f"the first number is added to the last one: {ORDER}.": lambda x: added(
             x, first_half, lambda x: second_half(x).flip(0)
         ),
-        f"the numbers are sorted first: {ORDER}, as they come.": lambda x: added(
-            x[x.abs().argsort()]
+        f"the numbers are sorted first, by their size without a sign: {ORDER}, as they come.": (
+            lambda x: added(x[x.abs().argsort()])
         ),
+        f"the numbers are sorted first, from the smallest on: {ORDER}, as they come.": lambda x: (
+            added(x.sort().values)
+        ),
+        "only the first two are added, because one round is made: go on until one number is "
+        "left.": lambda x: one_round(x)[0] if len(x) > 1 else x[0],
+        "each number is added to both of its neighbours: x[0::2] and x[1::2] are pairs, and no "
+        "number is in two of them.": lambda x: added(x, lambda x: x[:-1], lambda x: x[1:]),
         "only the first round adds in pairs, and their sums are added from left to right: go on in "
         "pairs until one number is left.": pairs_in_a_row,
         "one round is made, and the sums of the pairs are left: go on until one number is left.": (
@@ -168,6 +175,7 @@ PAIRWISE = Exercise(
         "the dtype of the sum": "Stay in the dtype of x.",
         "the sum": "To the last bit it is that of neighbours first: (a + b) + (c + d), in the "
         "dtype of x.",
+        "no len()": "Stay in tensors: x[0] of the last list is one.",
         "IndexError": "A single number is its own sum.",
         "RecursionError": "A single number is its own sum.",
     },

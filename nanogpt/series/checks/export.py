@@ -254,6 +254,15 @@ def halves_swapped(rows: Tensor, n_head: int) -> Tensor:
     return rows.view(n_head, 2, -1, rows.shape[1]).flip(1).reshape(rows.shape)
 
 
+def order_in_heads(rows: Tensor, n_head: int) -> Tensor:
+    return rows.view(n_head, -1, rows.shape[1]).flip(1).reshape(rows.shape)
+
+
+def joined_along_heads(rows: Tensor, n_head: int) -> Tensor:
+    a, b = rows.view(n_head, 2, -1, rows.shape[1]).unbind(1)
+    return torch.cat([a, -b]).reshape(rows.shape)
+
+
 def columns(rows: Tensor, n_head: int) -> Tensor:
     half = rows.shape[1] // 2
     return torch.cat([rows[:, :half], -rows[:, half:]], dim=1)
@@ -322,6 +331,10 @@ FLIP = Exercise(
         "the halves change places: negate one, and leave all where they are.": halves_swapped,
         "the order of the rows is turned, which torch.flip does: negate one half of each "
         "head.": lambda rows, n_head: rows.flip(0),
+        "the order of the rows of each head is turned, which is what torch.flip does: negate one "
+        "half.": order_in_heads,
+        "all first halves come first, and then all second ones: a head keeps its two halves "
+        "together, dim=1.": joined_along_heads,
         "the second half of each head becomes 0: negate it.": other_half_to_zero,
         "the heads stay apart: bring the matrix back to the shape that came in.": by_head,
         "only the negated halves come back: return the whole matrix.": second_halves,

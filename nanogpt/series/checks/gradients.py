@@ -116,9 +116,17 @@ AVERAGE = Exercise(
         ),
         "the sum of the gradients is divided by all rows: multiply each by its own rows "
         "first.": average_by(weights=ones),
-        "the weights are squares: weigh a gradient by its rows.": average_by(
+        "the weights are squares: weigh a gradient by its rows, once.": average_by(
             weights=lambda rows: [n * n for n in rows],
             divisor=lambda rows: sum(n * n for n in rows),
+        ),
+        "the weights are squares, divided by all rows: weigh a gradient by its rows.": average_by(
+            weights=lambda rows: [n * n for n in rows]
+        ),
+        "a gradient is divided by its rows, and the sum by all rows: it is a mean already, so "
+        "multiply it by its rows.": average_by(weights=upside_down),
+        "// cuts the average down to whole numbers: divide with /.": lambda gradients, rows: (
+            averaged(gradients, rows, divisor=lambda rows: 1) // sum(rows)
         ),
         "the weights are whole numbers, and // makes them 0: divide with /.": average_by(
             weights=lambda rows: [n // sum(rows) for n in rows], divisor=lambda rows: 1

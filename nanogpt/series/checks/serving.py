@@ -217,7 +217,10 @@ RAGGED_MASK = Exercise(
         "the future": "Compare positions: k_pos <= q_pos.",
         "does not see": "It sees the keys of its sequence up to its own position.",
         "the mask of": "Compare sequences and positions, and keep nothing between calls.",
-        "'list'": "Work on tensors: q_seq[:, None] == k_seq[None, :].",
+        "must match the size": "q_seq[:, None] has the shape (N, 1) and k_seq[None, :] the shape "
+        "(1, S): compared with each other, they give (N, S).",
+        "is ambiguous": "Masks are joined by `&`, element by element, and each comparison needs "
+        "brackets.",
     },
     axes=[("query", "key")],
 )

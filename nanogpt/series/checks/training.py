@@ -102,6 +102,12 @@ LEARNING_RATE = Exercise(
         "there is no fall: multiply the rise by 1 - step / steps.": rate_by(
             fall=lambda step, steps, warmup: 1
         ),
+        "the line is negative, because the 1 is missing: 1 - step / steps.": rate_by(
+            fall=lambda step, steps, warmup: -step / steps
+        ),
+        "`steps` and `warmup` are exchanged.": lambda step, steps, warmup: scheduled(
+            step, warmup, steps
+        ),
         "the line rises where it should fall: 1 - step / steps.": rate_by(
             fall=lambda step, steps, warmup: step / steps
         ),
@@ -252,6 +258,8 @@ MFU = Exercise(
         "weights and attention are multiplied: add their operations.": work_by(
             lambda P, L, C, T: 6 * P * 12 * L * C * T
         ),
+        "the seconds are divided by the peak first: (chars / seconds) / peak needs no "
+        "brackets.": use_by(lambda work, chars, seconds, peak: work * chars / (seconds / peak)),
         "that is in percent: a share is between 0 and 1.": lambda *given: 100 * share(*given),
         "the share is rounded: leave it as it is.": lambda *given: round(share(*given), 2),
         "// cuts the share down to a whole number: divide with /.": use_by(
