@@ -189,7 +189,7 @@ class Products(TorchDispatchMode):
     """Notes the factors of all matrix products, under whatever name they were called."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.factors: list[tuple[Tensor, Tensor]] = []  # (…, m, K) and (…, K, n)
 
     def __torch_dispatch__(
@@ -274,11 +274,11 @@ def by_column(x: Tensor, weight: Tensor) -> Tensor:
     return torch.cat([F.linear(x, column[None]) for column in weight], dim=-1)
 
 
-def flat(x: Tensor, weight: Tensor) -> Tensor:
+def flat(x: Tensor, weight: Tensor) -> Any:
     return right_rows(x.reshape(-1, x.shape[-1]), weight)
 
 
-def one_too_many(x: Tensor, weight: Tensor) -> Tensor:
+def one_too_many(x: Tensor, weight: Tensor) -> Any:
     return right_rows(x, weight).unsqueeze(-2)
 
 
@@ -290,7 +290,7 @@ def only_one_matrix(x: Tensor, weight: Tensor) -> Tensor:
     return torch.cat([F.linear(row, weight)[None] for row in x.view(len(x), x.shape[1])])
 
 
-def first_row(x: Tensor, weight: Tensor) -> Tensor:
+def first_row(x: Tensor, weight: Tensor) -> Any:
     return right_rows(x, weight)[..., :1, :].expand(*x.shape[:-1], len(weight))
 
 
@@ -461,7 +461,7 @@ def weights_padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, length: int) -
     return F.pad(scores.softmax(-1), (0, n)) @ F.pad(v, (0, 0, 0, n))
 
 
-def weights_cut(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, length: int) -> Tensor:
+def weights_cut(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, length: int) -> Any:
     n = length - len(k)
     scores = q @ F.pad(k, (0, 0, 0, n)).T / q.shape[-1] ** 0.5
     weights = scores.masked_fill(~F.pad(mask, (0, n)), float("-inf")).softmax(-1)

@@ -75,7 +75,7 @@ def as_column(x: Tensor, W: Tensor) -> Tensor:
     return x[: W.shape[1], None]
 
 
-def only_square(W: Tensor, c: Tensor) -> Tensor:
+def only_square(W: Tensor, c: Tensor) -> Any:
     A = torch.cat([W.double(), -torch.ones(len(W), 1, dtype=torch.float64)], dim=1)
     return torch.linalg.solve(A, c.double())[: W.shape[1]]
 

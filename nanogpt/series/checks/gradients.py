@@ -266,7 +266,7 @@ def whole(x: Tensor, parts: int) -> tuple[Tensor]:
 def one_backward(loss_of: Any) -> Answer:
     """backward() once, behind the loop, from this of all losses."""
 
-    def answer(model: Any, x: Tensor, y: Tensor, parts: int) -> float:
+    def answer(model: Any, x: Tensor, y: Tensor, parts: int) -> Any:
         cut = zip(x.chunk(parts), y.chunk(parts), strict=True)
         losses = [model(*part)[1] / parts for part in cut]
         loss_of(losses).backward()

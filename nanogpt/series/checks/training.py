@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -166,12 +167,12 @@ def share(
 
 def work_by(work: Any) -> Answer:
     """mfu by other operations of a character, of P parameters and L layers of width C, block T."""
-    return lambda *given: share(*given, work=work)
+    return partial(share, work=work)
 
 
 def use_by(used: Any) -> Answer:
     """mfu by another use of the operations of a character."""
-    return lambda *given: share(*given, used=used)
+    return partial(share, used=used)
 
 
 MFU = Exercise(
