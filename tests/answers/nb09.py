@@ -139,7 +139,7 @@ WRONG = {
         "other sequences": (SAME, SAME.replace("==", "!="), "every sequence but its own"),
         "earlier sequences": (SAME, SAME.replace("==", ">="), "smaller numbers"),
         "one turned": (PAST, f"{PAST}.T", "(N, 1)"),
-        "all turned": (f"    return same & {PAST}", f"    return (same & {PAST}).T", "turned"),
+        "all turned": (f"    return same & {PAST}", f"    return (same & {PAST}).T", "transposed"),
         "numbers": (f"    return same & {PAST}", f"    return (same & {PAST}).float()", "of float"),
         "int32 numbers": (
             f"    return same & {PAST}",
@@ -152,7 +152,7 @@ WRONG = {
             "torch.ones(len(q_pos), len(k_pos)).tril(len(k_pos) - len(q_pos)).bool()",
             "the future",
         ),
-        "keys by place": ("k_pos[None, :] <=", "torch.arange(len(k_pos)) <=", "place in the list"),
+        "keys by place": ("k_pos[None, :] <=", "torch.arange(len(k_pos)) <=", "index in the list"),
         "position 0 hidden": (PAST, f"{PAST} & (k_pos > 0)", "at position 0"),
         "only its own key": ("<=", "==", "its own"),
         "position in every sequence": (
@@ -255,7 +255,7 @@ WRONG = {
         "None at the end": (
             "",
             "def admitted(needs, free, most):\n    for i, need in enumerate(needs):\n        if i == most or need > free:\n            return i\n        free -= need\n",
-            "None comes back",
+            "None is returned",
         ),
         "return in the loop": (
             "    return count",

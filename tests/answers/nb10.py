@@ -189,7 +189,7 @@ WRONG = {
         "every second row": (
             "rows.view(n_head, 2, -1, rows.shape[1])",
             "rows.view(-1, 2, 1, rows.shape[1])",
-            "no neighbours",
+            "not neighbours",
         ),
         "half of all": ("rows.view(n_head, 2,", "rows.view(1, 2,", "second half of the whole"),
         "all": ("[halves[:, :1], -", "[-halves[:, :1], -", "half turn"),
@@ -220,7 +220,7 @@ WRONG = {
         "torch.flip of each head": (
             "",
             "def flip(rows, n_head):\n    return rows.view(n_head, -1, rows.shape[1]).flip(1).reshape(rows.shape)\n",
-            "rows of each head is turned",
+            "rows of each head is reversed",
         ),
         "columns": (
             "",
@@ -302,7 +302,7 @@ WRONG = {
         "one number": (
             "return sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows)",
             "return (sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows)).mean()",
-            "one number comes back",
+            "one number is returned",
         ),
         "a list": (
             "return sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows)",

@@ -174,7 +174,7 @@ WRONG = {
         "a Python number": (
             "return x[0]",
             "return x[0].item()",
-            "a Python number comes back: return",
+            "a Python number is returned: return",
         ),
         "Python's sum": ("", "def pairwise(x):\n    return sum(x.tolist())\n", "float64 has added"),
         "one round": ("    while len(x) > 1:\n", "    if len(x) > 1:\n", "one round is made"),
@@ -280,7 +280,7 @@ WRONG = {
             "result of the first one",
         ),
         "the last row left out": ("in rows]", "in rows[:-1]]", "is invalid for input of size 24"),
-        "backwards": ("in rows]", "in rows.flip(0)]", "opposite order"),
+        "backwards": ("in rows]", "in rows.flip(0)]", "reverse order"),
         "a bias": (
             "F.linear(row[None], weight)",
             "F.linear(row[None], weight, weight[:, 0])",

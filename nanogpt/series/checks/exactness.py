@@ -156,14 +156,14 @@ PAIRWISE = Exercise(
             x.double()
         ).to(x.dtype),
         "the sum is a float64 now: keep the dtype of x.": lambda x: added(x.double()),
-        "a Python number comes back, which float64 has added: stay in tensors.": lambda x: sum(
+        "a Python number is returned, which float64 has added: stay in tensors.": lambda x: sum(
             x.tolist()
         ),
         "math.fsum adds without any rounding: in pairs, every sum rounds.": lambda x: x.new_tensor(
             math.fsum(x.tolist())
         ),
-        "a Python number comes back: return a tensor of shape ().": lambda x: added(x).item(),
-        "a list of one number comes back: a sum has the shape (), x[0].": as_list,
+        "a Python number is returned: return a tensor of shape ().": lambda x: added(x).item(),
+        "a list of one number is returned: a sum has the shape (), x[0].": as_list,
         "this is the mean: return the sum.": lambda x: added(x) / len(x),
         "your code writes the sums into `x`, which belongs to the caller: make new tensors.": (
             in_place
@@ -315,9 +315,9 @@ ROW_BY_ROW = Exercise(
         Case(run_alone, rows=64, N=256, K=384),
     ],
     mistakes={
-        "all rows are multiplied at once, so a row's order of terms depends on how many there are: "
-        "one product for each row. `@` of (R, 1, K) and one matrix makes one product of all rows "
-        "again, and so does vmap.": F.linear,
+        "all rows are multiplied at once, so the order of a row's sum depends on how many rows "
+        "there are: one product for each row. `@` of (R, 1, K) and one matrix makes one product of "
+        "all rows again, and so does vmap.": F.linear,
         "pieces of two rows are multiplied at once: one row at a time.": rows_by(
             lambda rows: rows.split(2)
         ),
@@ -326,27 +326,27 @@ ROW_BY_ROW = Exercise(
         "each column is computed by itself, and it meets all rows at once: take the rows one by "
         "one.": by_column,
         "a batch of texts has three dimensions: reshape it to rows first.": only_one_matrix,
-        "the rows come back as one long matrix: bring a batch back to its shape.": flat,
+        "the rows are returned as one long matrix: restore the shape of a batch.": flat,
         "a dimension of size 1 is left over: the product has the shape (…, N).": one_too_many,
         "the weights are not transposed: they are (N, K), so it is weight.T, or F.linear.": (
             lambda x, weight: right_rows(x, weight.T)
         ),
-        "float64 hides the order of the terms, and all rows are multiplied at once: one product "
+        "float64 hides the order of the sum, and all rows are multiplied at once: one product "
         "for each row.": in_double,
         "every row gets the result of the first one: each has its own.": first_row,
         "the last row is left out.": lambda x, weight: right_rows(x, weight)[..., :-1, :],
-        "the rows come back in the opposite order: leave them as they come.": (
+        "the rows are returned in reverse order: keep their order.": (
             lambda x, weight: right_rows(x, weight).flip(-2)
         ),
-        "the result comes in float32 for rows in float64: keep the dtype that comes in.": (
+        "the result is float32 for rows in float64: keep the dtype of x.": (
             lambda x, weight: right_rows(x.float(), weight.float())
         ),
     },
     advice={
         "the shape of the product": "It is (…, N) for x (…, K).",
         "the product": "It is F.linear(x, weight), x times weight transposed.",
-        "that one product gets": "Its order of terms then depends on how many rows there are: one "
-        "product for each row.",
+        "that one product gets": "The order of its sums then depends on how many rows there are: "
+        "one product for each row.",
         "other last bits": "Each row must be a product of its own, however many there are.",
     },
     axes=[("row", "column"), ("text", "row", "column")],
@@ -496,7 +496,7 @@ PADDED_ATTENTION = Exercise(
         f"a key of zeros has a weight, too: {HIDE}, the mask is False there.": padded_by(
             seen=lambda mask, n: F.pad(mask, (0, n), value=True)
         ),
-        "the padding stands before the keys, so a key changes its place in the sum whenever the "
+        "the padding comes before the keys, so a key changes its position in the sum whenever the "
         "text grows: pad behind them.": padded_by(
             keys=above, values=above, seen=lambda mask, n: F.pad(mask, (n, 0))
         ),
@@ -535,10 +535,10 @@ PADDED_ATTENTION = Exercise(
         "rows are added to the mask: F.pad(mask, (0, n)) adds columns.": padded_by(
             seen=lambda mask, n: F.pad(mask, (0, 0, 0, n))
         ),
-        f"the mask that came in is not used, and all keys are seen: pad it, and {HIDE}.": padded_by(
+        f"the given mask is not used, and all keys are seen: pad it, and {HIDE}.": padded_by(
             seen=all_real_keys
         ),
-        f"the mask that came in is not used, but a triangle by place: pad it, and {HIDE}.": (
+        f"the given mask is not used, but a triangle by place: pad it, and {HIDE}.": (
             padded_by(seen=triangle)
         ),
         "the mask is inverted: True is where a query may look.": padded_by(

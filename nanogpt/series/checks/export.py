@@ -114,7 +114,7 @@ FOLD = Exercise(
         "column of -1 in the matrix.": fold_by(column=without_column),
         "the new column belongs to λ, which is the same number in each row: 0, 1, 2 … is not the "
         "same.": fold_by(column=lambda W: torch.arange(len(W), dtype=W.dtype)[:, None]),
-        "the last number of the solution is λ, which nobody needs: return the first C.": fold_by(
+        "the last number of the solution is λ, not part of d: return the first C.": fold_by(
             part=lambda x, W: x
         ),
         "the last C numbers of the solution are taken: λ is the last one, so d is the first "
@@ -123,7 +123,7 @@ FOLD = Exercise(
             part=lambda x, W: x[W.shape[1] :]
         ),
         "d has a column too many: as a vector it has the shape (C,).": fold_by(part=as_column),
-        "d and λ come as a pair: return d.": fold_by(
+        "d and λ are returned as a pair: return d.": fold_by(
             part=lambda x, W: (x[: W.shape[1]], x[W.shape[1]])
         ),
         "the sign is wrong: W d must add the bias c, and yours takes it away.": fold_by(
@@ -144,7 +144,7 @@ FOLD = Exercise(
         "it is computed in float32, and made float64 afterwards: begin with W.double().": fold_by(
             dtype=torch.float32, part=lambda x, W: x[: W.shape[1]].double()
         ),
-        "the result comes in float32: leave it in float64.": fold_by(
+        "the result is float32: leave it in float64.": fold_by(
             part=lambda x, W: x[: W.shape[1]].float()
         ),
         "solve() takes square matrices only: with lstsq there may be other numbers of characters "
@@ -299,11 +299,11 @@ FLIP = Exercise(
         Case(run_flip, heads=6, size=2, width=1, dtype=torch.bfloat16),
     ],
     mistakes={
-        "every second row is negated: pairs are no neighbours here, row i of a head belongs to row "
-        "i + hs/2.": flip_by(lambda H, hs: [1, -1] * (H * hs // 2)),
+        "every second row is negated: the two rows of a pair are not neighbours, row i of a head "
+        "belongs to row i + hs/2.": flip_by(lambda H, hs: [1, -1] * (H * hs // 2)),
         "the second half of the whole matrix is negated: it has n_head heads, and of each one half "
         "is.": flip_by(halves_of_all),
-        "all rows are negated, which is a half turn and no mirror: negate one half of each "
+        "all rows are negated, which is a half turn, not a mirror image: negate one half of each "
         "head.": flip_by(lambda H, hs: [-1] * (H * hs)),
         "nothing is negated: the second half of each head is.": flip_by(
             lambda H, hs: [1] * (H * hs)
@@ -329,19 +329,19 @@ FLIP = Exercise(
         "the halves change places and one is negated, which is a quarter turn: negate one, and "
         "leave all where they are.": turned_by_half,
         "the halves change places: negate one, and leave all where they are.": halves_swapped,
-        "the order of the rows is turned, which torch.flip does: negate one half of each "
+        "the order of the rows is reversed, which torch.flip does: negate one half of each "
         "head.": lambda rows, n_head: rows.flip(0),
-        "the order of the rows of each head is turned, which is what torch.flip does: negate one "
+        "the order of the rows of each head is reversed, which is what torch.flip does: negate one "
         "half.": order_in_heads,
         "all first halves come first, and then all second ones: a head keeps its two halves "
         "together, dim=1.": joined_along_heads,
         "the second half of each head becomes 0: negate it.": other_half_to_zero,
-        "the heads stay apart: bring the matrix back to the shape that came in.": by_head,
-        "only the negated halves come back: return the whole matrix.": second_halves,
+        "the heads stay apart: reshape the matrix to the shape of `rows`.": by_head,
+        "only the negated halves are returned: return the whole matrix.": second_halves,
         "your code changes `rows`, which is the model's own matrix: return a new one.": in_place,
     },
     advice={
-        "the shape of the matrix": "It keeps the shape that came in.",
+        "the shape of the matrix": "It keeps the shape of `rows`.",
         "the dtype of the matrix": "It keeps its dtype.",
         "rows are moved": "Negate one half of each head, and leave every row where it is.",
         "the signs": "- is a row that was negated, ? one that was negated in part. One half of "

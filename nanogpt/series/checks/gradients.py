@@ -96,32 +96,34 @@ AVERAGE = Exercise(
         "that is the sum: with two processes each update would be twice as long, so "
         "divide.": average_by(weights=ones, divisor=lambda rows: 1),
         "that is the plain mean: with 6 rows and 2, each of the 2 would count three times as much "
-        "as each of the 6. Weigh a gradient by its rows.": average_by(weights=ones, divisor=len),
-        "the weights are exchanged: each gradient is weighed by its own rows.": average_by(
+        "as each of the 6. Weight each gradient by its rows.": average_by(
+            weights=ones, divisor=len
+        ),
+        "the weights are exchanged: each gradient is weighted by its own rows.": average_by(
             weights=exchanged
         ),
-        "the gradients are weighed and not divided: divide by all rows.": average_by(
+        "the gradients are weighted and not divided: divide by all rows.": average_by(
             divisor=lambda rows: 1
         ),
-        "the weighed sum is divided by the number of processes: divide by all rows.": average_by(
+        "the weighted sum is divided by the number of processes: divide by all rows.": average_by(
             divisor=len
         ),
-        "the weighed sum is divided twice: the weights add up to all rows, and that is "
+        "the weighted sum is divided twice: the weights add up to all rows, and that is "
         "enough.": average_by(divisor=lambda rows: sum(rows) * len(rows)),
         "a gradient is divided by its rows: it is a mean already, so multiply.": average_by(
             weights=upside_down, divisor=lambda rows: 1
         ),
-        "the weights are 1 / rows, so few rows count most: weigh a gradient by its rows.": (
+        "the weights are 1 / rows, so few rows count most: weight each gradient by its rows.": (
             average_by(weights=upside_down, divisor=lambda rows: sum(upside_down(rows)))
         ),
         "the sum of the gradients is divided by all rows: multiply each by its own rows "
         "first.": average_by(weights=ones),
-        "the weights are squares: weigh a gradient by its rows, once.": average_by(
+        "the weights are squares: weight each gradient by its rows, once.": average_by(
             weights=lambda rows: [n * n for n in rows],
             divisor=lambda rows: sum(n * n for n in rows),
         ),
-        "the weights are squares, divided by all rows: weigh a gradient by its rows.": average_by(
-            weights=lambda rows: [n * n for n in rows]
+        "the weights are squares, divided by all rows: weight each gradient by its rows.": (
+            average_by(weights=lambda rows: [n * n for n in rows])
         ),
         "a gradient is divided by its rows, and the sum by all rows: it is a mean already, so "
         "multiply it by its rows.": average_by(weights=upside_down),
@@ -143,7 +145,7 @@ AVERAGE = Exercise(
         "only the process with most rows counts: all rows do.": (
             lambda gradients, rows: gradients[rows.index(max(rows))].clone()
         ),
-        "one number comes back: each number of a gradient has an average of its own.": (
+        "one number is returned: each number of a gradient has an average of its own.": (
             lambda gradients, rows: averaged(gradients, rows).mean()
         ),
         "it changes the first gradient, which another process still needs: add up in a new "
@@ -154,7 +156,7 @@ AVERAGE = Exercise(
     advice={
         "the shape of the average": "It has the shape of a gradient, a tensor.",
         "the average": "Each gradient, a mean over its rows, counts as often as it has rows: "
-        "divide the weighed sum by all rows.",
+        "divide the weighted sum by all rows.",
         "`rows`": "Leave them as they are.",
     },
     axes=[("weight",)],
@@ -215,7 +217,7 @@ def run_batch(answer: Answer, examples: int, parts: int) -> Pairs:
         yield "the gradient", model.w.grad
         yield "the parts that the model reads", sorted(len(x) for x, _ in model.read)
         yield (
-            "examples are left out, read twice, or met by the target of another one",
+            "examples are left out, read twice, or paired with the target of another one",
             (pairs_of(model.read) != pairs_of([tuple(given.before.values())])),
         )
         yield "passes of the model that are kept for backward() at the same time", model.most_open
@@ -355,7 +357,7 @@ ACCUMULATE = Exercise(
         "x.split(n) makes parts of n examples, and x.chunk(n) makes n parts.": accumulate_by(
             cut=lambda x, parts: x.split(parts)
         ),
-        "x is cut and y is not: cut both in the same way.": parts_of_x,
+        "x is split and y is not: split both in the same way.": parts_of_x,
         "a loss is divided by the examples of its part: it is their mean already. Divide by "
         "`parts`.": accumulate_by(share=lambda loss, parts, part: loss / len(part)),
         "a loss is divided by `parts` and by its examples: it is their mean already.": (
@@ -364,19 +366,19 @@ ACCUMULATE = Exercise(
         "a loss is divided by `parts` twice: once is enough.": accumulate_by(
             share=lambda loss, parts, part: loss / parts**2
         ),
-        "the loss that comes back is divided twice: the shares add up to the mean.": accumulate_by(
+        "the returned loss is divided twice: the shares add up to the mean.": accumulate_by(
             returned=mean_of
         ),
-        "the loss that comes back is that of the last part: add up all of them.": accumulate_by(
+        "the returned loss is that of the last part: add up all of them.": accumulate_by(
             returned=lambda losses: losses[-1]
         ),
-        "the loss that comes back is the sum of all parts: the loss of the batch is a "
+        "the returned loss is the sum of all parts: the loss of the batch is a "
         "mean.": lambda *given: in_parts(*given) * given[-1],
-        "nothing comes back: return the loss of the whole batch.": accumulate_by(
+        "nothing is returned: return the loss of the whole batch.": accumulate_by(
             returned=lambda losses: None
         ),
         "your code moves the weights: only the gradients are asked for.": moves,
-        "your code leaves the model in eval mode: leave it as it comes.": eval_mode,
+        "your code leaves the model in eval mode: leave it unchanged.": eval_mode,
     },
     advice={
         "no gradient": "Call backward() on the loss of each part.",
@@ -388,7 +390,7 @@ ACCUMULATE = Exercise(
         "the type of the loss": "Return the loss of the whole batch.",
         "the loss": "It is the mean over the whole batch.",
         "moves the weights": "The optimizer does that, later.",
-        "in eval mode": "Leave the mode as it comes.",
+        "in eval mode": "Leave the mode unchanged.",
     },
     axes=[("weight",)],
 )

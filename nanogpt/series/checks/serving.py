@@ -145,7 +145,7 @@ RAGGED_MASK = Exercise(
         Case(run_ragged, queries=shuffled(MANY, seed=1)[:40], keys=MANY),
     ],
     mistakes={
-        "sequences are not compared, so a query sees the keys of other people: also ask "
+        "sequences are not compared, so a query sees the keys of other sequences: also ask "
         "q_seq == k_seq.": ragged_by(same=everywhere),
         "positions are not compared, so a query sees the future: also ask k_pos <= q_pos.": (
             ragged_by(past=everywhere)
@@ -182,16 +182,14 @@ RAGGED_MASK = Exercise(
         "all queries get the position of the last one: each has its own.": ragged_by(
             past=lambda q, k: (k <= q[-1]).expand(len(q), -1)
         ),
-        "keys are numbered by their place in the list: k_pos says at which position each is.": (
+        "keys are numbered by their index in the list: k_pos says at which position each is.": (
             ragged_by(past=keys_by_place)
         ),
-        "queries are numbered by their place in the list: q_pos says at which position each is.": (
+        "queries are numbered by their index in the list: q_pos says at which position each is.": (
             ragged_by(past=queries_by_place)
         ),
-        "a triangle goes by places in the list, which tril makes: compare positions.": ragged_by(
-            past=triangle
-        ),
-        "the mask is turned: it has a row for each query and a column for each key.": (
+        "tril makes a triangle by index in the list: compare positions.": ragged_by(past=triangle),
+        "the mask is transposed: it has a row for each query and a column for each key.": (
             lambda *given: ragged(*given).T
         ),
         "a second step of the same shapes gets the mask of the first: keep nothing.": Anew(
@@ -389,8 +387,7 @@ BLOCK_NAME = Exercise(
         "tuple(tokens).": holds_list,
         "the same block gets another name each time, so nobody would ever find it: a counter, a "
         "random number or the address of a list is no part of a name.": Anew(counts),
-        "your code sorts the caller's list of tokens, and their order counts: leave it as it "
-        "comes.": sorts,
+        "your code sorts the caller's list of tokens, whose order counts: leave it unchanged.": sorts,
         "only 8 bits of a token are in the name: 257 and 1 become one.": name_by(
             lambda tokens: bytes(token % 256 for token in tokens)
         ),
@@ -560,7 +557,7 @@ ADMITTED = Exercise(
         "this is the number of those that wait: count those admitted.": (
             lambda needs, free, most: len(needs) - admit(needs, free, most)
         ),
-        "if all of the queue fit, None comes back: return the number after the loop, too.": (
+        "if all of the queue fit, None is returned: return the number after the loop, too.": (
             first_refused
         ),
         "this says whether any is admitted: return how many.": (

@@ -218,18 +218,17 @@ MFU = Exercise(
         "one character is counted: `chars` of them were read.": use_by(
             lambda work, chars, seconds, peak: work / seconds / peak
         ),
-        "2 operations a weight are the way forward alone: the way back takes 4 more.": work_by(
-            lambda P, L, C, T: 2 * P + 12 * L * C * T
+        "2 operations a weight are the forward pass alone: the backward pass takes 4 more.": (
+            work_by(lambda P, L, C, T: 2 * P + 12 * L * C * T)
         ),
-        "4 operations a weight are the way back alone: the way forward takes 2 more.": work_by(
-            lambda P, L, C, T: 4 * P + 12 * L * C * T
+        "4 operations a weight are the backward pass alone: the forward pass takes 2 more.": (
+            work_by(lambda P, L, C, T: 4 * P + 12 * L * C * T)
         ),
-        "both parts are those of the way forward, a third: it is 6 and 12 with the way back.": (
-            work_by(lambda P, L, C, T: 2 * P + 4 * L * C * T)
-        ),
-        "attention has 6 here: it takes 12, a multiplication and an addition for keys and for "
-        "values, three times.": work_by(lambda P, L, C, T: 6 * P + 6 * L * C * T),
-        "attention has 4 here, that of the way forward: it takes 12.": work_by(
+        "both parts are those of the forward pass, a third: with the backward pass they are 6 and "
+        "12.": work_by(lambda P, L, C, T: 2 * P + 4 * L * C * T),
+        "attention is counted with 6: it takes 12, a multiplication and an addition for keys and "
+        "for values, three times.": work_by(lambda P, L, C, T: 6 * P + 6 * L * C * T),
+        "attention is counted with 4, that of the forward pass: it takes 12.": work_by(
             lambda P, L, C, T: 6 * P + 4 * L * C * T
         ),
         "6 and 12 are exchanged: 6 for each weight, 12 for attention.": work_by(
@@ -238,16 +237,16 @@ MFU = Exercise(
         "one layer's attention is counted: each of the layers has its own.": work_by(
             lambda P, L, C, T: 6 * P + 12 * C * T
         ),
-        "the block is forgotten: each character looks at `block` keys.": work_by(
+        "the block is forgotten: each character attends to `block` keys.": work_by(
             lambda P, L, C, T: 6 * P + 12 * L * C
         ),
-        "the width is forgotten: a look at a key takes `width` multiplications.": work_by(
+        "the width is forgotten: a score takes `width` multiplications.": work_by(
             lambda P, L, C, T: 6 * P + 12 * L * T
         ),
         "the block is squared: this is the work of one character, not of a window.": work_by(
             lambda P, L, C, T: 6 * P + 12 * L * C * T * T
         ),
-        "the width is squared, as in a matrix: a look at a key takes `width` of them.": work_by(
+        "the width is squared, as in a matrix: a score takes `width` multiplications.": work_by(
             lambda P, L, C, T: 6 * P + 12 * L * C * C * T
         ),
         "the weights are counted in each layer: `parameters` has those of all layers.": work_by(
