@@ -329,7 +329,7 @@ WRONG = {
             "F.pad(x, (0, 0, 0, n))",
         ),
         "no mask": (MASK, "F.pad(torch.ones_like(mask), (0, more))", "all keys are seen"),
-        "only None": (MASK, "None", "triangle by place"),
+        "only None": (MASK, "None", "triangle by index"),
         "a triangle": (MASK, "torch.ones(len(q), length).tril().bool()", "triangle"),
         "inverted": (MASK, f"~{MASK}", "inverted"),
         "queries too": (

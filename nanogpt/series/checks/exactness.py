@@ -334,7 +334,9 @@ ROW_BY_ROW = Exercise(
         "float64 hides the order of the sum, and all rows are multiplied at once: one product "
         "for each row.": in_double,
         "every row gets the result of the first one: each has its own.": first_row,
-        "the last row is left out.": lambda x, weight: right_rows(x, weight)[..., :-1, :],
+        "the last row is left out: every row has a result.": lambda x, weight: right_rows(
+            x, weight
+        )[..., :-1, :],
         "the rows are returned in reverse order: keep their order.": (
             lambda x, weight: right_rows(x, weight).flip(-2)
         ),
@@ -538,7 +540,7 @@ PADDED_ATTENTION = Exercise(
         f"the given mask is not used, and all keys are seen: pad it, and {HIDE}.": padded_by(
             seen=all_real_keys
         ),
-        f"the given mask is not used, but a triangle by place: pad it, and {HIDE}.": (
+        f"the given mask is not used, but a triangle by index: pad it, {HIDE}.": (
             padded_by(seen=triangle)
         ),
         "the mask is inverted: True is where a query may look.": padded_by(
@@ -556,7 +558,7 @@ PADDED_ATTENTION = Exercise(
         "the number of keys": "Pad keys, values and mask to exactly `length` keys: scores, "
         "softmax and the sum over the values go over all of them.",
         "the output": f"It is that of attend without padding: {HIDE}.",
-        "behind the keys": "A key must keep its place in the sum when the text grows: pad behind.",
+        "behind the keys": "A key must keep its position in the sum as the text grows: pad behind.",
         "your code raised": "Keys and values get rows, F.pad(x, (0, 0, 0, n)), and the mask "
         "columns, F.pad(mask, (0, n)).",
     },

@@ -387,7 +387,7 @@ BLOCK_NAME = Exercise(
         "tuple(tokens).": holds_list,
         "the same block gets another name each time, so nobody would ever find it: a counter, a "
         "random number or the address of a list is no part of a name.": Anew(counts),
-        "your code sorts the caller's list of tokens, whose order counts: leave it unchanged.": sorts,
+        "your code sorts the caller's list, and the order of tokens counts: leave it alone.": sorts,
         "only 8 bits of a token are in the name: 257 and 1 become one.": name_by(
             lambda tokens: bytes(token % 256 for token in tokens)
         ),
@@ -493,7 +493,7 @@ ADMITTED = Exercise(
         "admitted? And how many blocks are free for the second one if the first one fits?",
         "A loop over `needs` that stops (`break`) at the first one that does not fit, and takes "
         "its blocks from `free` otherwise. `needs[:most]` are those that may run.",
-        "for need in needs[:most]: break if need > free, else count += 1 and free -= need",
+        "for need in needs[:most]: `break` if need > free; otherwise count += 1 and free -= need",
     ),
     right=solutions.admitted,
     cases=queues(

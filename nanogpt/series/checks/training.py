@@ -53,6 +53,10 @@ def after_last_of_warmup(step: int, steps: int, warmup: int) -> float:
     return 1 - max(0, step + 1 - warmup) / max(1, steps - warmup)
 
 
+def exchanged(step: int, steps: int, warmup: int) -> Any:
+    return scheduled(step, warmup, steps)
+
+
 def cosine(step: int, steps: int, warmup: int) -> float:
     return (1 + math.cos(math.pi * step / steps)) / 2
 
@@ -106,9 +110,7 @@ LEARNING_RATE = Exercise(
         "the line is negative, because the 1 is missing: 1 - step / steps.": rate_by(
             fall=lambda step, steps, warmup: -step / steps
         ),
-        "`steps` and `warmup` are exchanged.": lambda step, steps, warmup: scheduled(
-            step, warmup, steps
-        ),
+        "`steps` and `warmup` are exchanged: the line ends after `steps`.": exchanged,
         "the line rises where it should fall: 1 - step / steps.": rate_by(
             fall=lambda step, steps, warmup: step / steps
         ),
