@@ -294,6 +294,7 @@ FLIP = Exercise(
     cases=[
         Case(run_flip, heads=3, size=4, width=5),
         Case(run_flip, heads=1, size=6, width=3),
+        Case(run_flip, heads=3, size=6, width=2),
         Case(run_flip, heads=2, size=2, width=4),
         Case(run_flip, heads=4, size=8, width=8, dtype=torch.float64),
         Case(run_flip, heads=6, size=2, width=1, dtype=torch.bfloat16),
