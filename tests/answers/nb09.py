@@ -121,6 +121,12 @@ def admitted(needs, free, most):
 def loop(needs, free, most):
     return max(n for n in range(min(most, len(needs)) + 1) if sum(needs[:n]) <= free)
 """,
+        "numpy": """
+import numpy as np
+
+def admitted(needs, free, most):
+    return np.searchsorted(np.cumsum(needs[:most]), free, side="right")
+""",
         "tensors": """
 def admitted(needs, free, most):
     totals = torch.tensor(needs[:most], dtype=torch.long).cumsum(0)

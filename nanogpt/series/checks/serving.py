@@ -416,9 +416,8 @@ def run_queue(answer: Answer, needs: list[int], free: int, most: int) -> Pairs:
     """One call."""
     queue = [*needs]
     count = answer(queue, free, most)
-    if isinstance(count, Tensor) and count.ndim == 0:
-        count = count.item()
-    yield "the number admitted", count
+    plain = count.item() if hasattr(count, "item") else count  # of a tensor or an array
+    yield "the number admitted", plain
     yield "your code changes `needs`, which is the queue itself", queue != needs
 
 
