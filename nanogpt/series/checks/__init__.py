@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from .caches import KV_CACHE, STATIC_KV_CACHE
 from .costs import FASTEST, MULTIPLICATIONS, STEP_BYTES
+from .exactness import PADDED_ATTENTION, PAIRWISE, ROW_BY_ROW
 from .exercise import Exercise
+from .export import FLIP, FOLD
+from .gradients import ACCUMULATE, AVERAGE
 from .head import HEAD
 from .loop import LOOP
 from .rounding import ROUND_ROW
 from .sampling import SAMPLE
+from .serving import ADMITTED, BLOCK_NAME, RAGGED_MASK
 from .step import ONE_STEP
 from .times import LATENCY, SPEEDUP
+from .training import LEARNING_RATE, MFU
 from .visibility import VISIBLE
 from .weights import ATTENTION_WEIGHTS
 
@@ -34,4 +39,16 @@ EXERCISES: dict[str, Exercise] = {
     "step_bytes": STEP_BYTES,
     "fastest": FASTEST,
     "round_row": ROUND_ROW,
+    "ragged_mask": RAGGED_MASK,
+    "block_name": BLOCK_NAME,
+    "admitted": ADMITTED,
+    "fold": FOLD,
+    "flip": FLIP,
+    "average": AVERAGE,
+    "learning_rate": LEARNING_RATE,
+    "accumulate": ACCUMULATE,
+    "mfu": MFU,
+    "pairwise": PAIRWISE,
+    "row_by_row": ROW_BY_ROW,
+    "padded_attention": PADDED_ATTENTION,
 }
