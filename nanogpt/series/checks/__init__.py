@@ -13,13 +13,21 @@ from ..blanks import Problem
 from . import finding
 from .caches import KV_CACHE, STATIC_KV_CACHE
 from .costs import FASTEST, MULTIPLICATIONS, STEP_BYTES
+from .distance import TOTAL_VARIATION
+from .drafts import MY_DRAFT
 from .exercise import Exercise
+from .gates import GATED
+from .groups import KEY_HEAD, SHARE_KEYS
 from .head import HEAD
 from .loop import LOOP
+from .passes import EXPECTED_GAIN, TOKENS_GAINED
+from .patterns import EVERY_SECOND
+from .rings import SLOT_OF
 from .rounding import ROUND_ROW
 from .sampling import SAMPLE
 from .step import ONE_STEP
 from .times import LATENCY, SPEEDUP
+from .turns import TURN_ARROW
 from .visibility import VISIBLE
 from .weights import ATTENTION_WEIGHTS
 
@@ -38,6 +46,16 @@ EXERCISES: dict[str, Exercise] = {
     "step_bytes": STEP_BYTES,
     "fastest": FASTEST,
     "round_row": ROUND_ROW,
+    "tokens_gained": TOKENS_GAINED,
+    "total_variation": TOTAL_VARIATION,
+    "expected_gain": EXPECTED_GAIN,
+    "MyDraft": MY_DRAFT,
+    "key_head": KEY_HEAD,
+    "turn_arrow": TURN_ARROW,
+    "every_second": EVERY_SECOND,
+    "slot_of": SLOT_OF,
+    "share_keys": SHARE_KEYS,
+    "gated": GATED,
 }
 
 
