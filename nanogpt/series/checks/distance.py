@@ -147,8 +147,11 @@ TOTAL_VARIATION = Exercise(
         "the distances are turned into numbers without a tensor: leave them in one.": distance_by(
             lambda d: (d.abs().sum(-1) / 2).tolist()
         ),
-        "float32 rounds float64: compute in the dtype that comes in.": distance_by(
-            lambda d: d.float().abs().sum(-1) / 2
+        "float32 rounds float64: compute in the dtype that comes in.": (
+            lambda p, q: (p.float() - q.float()).abs().sum(-1) / 2
+        ),
+        "the distances of all pairs become one mean: leave one distance for each pair.": (
+            distance_by(lambda d: (d.abs().sum(-1) / 2).mean())
         ),
         "your code changes `p`, which belongs to the caller: p - q makes a new tensor.": from_p,
         "your code changes `q`, which belongs to the caller: q - p makes a new tensor.": from_q,

@@ -158,8 +158,11 @@ def not_neighbours(text: Tensor) -> Tensor | None:
 
 
 def with_itself(text: Tensor) -> Tensor:
-    place = int((text[0] == text[0, -1]).nonzero()[-1])
-    return text[0, place + 1].view(1, 1)
+    return text[:, (text[0] == text[0, -1]).nonzero()[-1] + 1]
+
+
+def without_asking(text: Tensor) -> Tensor:
+    return text[:, (text[0, :-1] == text[0, -1]).nonzero()[-1] + 1]
 
 
 def without_zero(text: Tensor, before: list[int]) -> Tensor | None:
@@ -174,6 +177,11 @@ class InThePrompt(Draft):
     def begin(self, prompt: Tensor, sampling: Any) -> Any:
         guess = RIGHT(self.k).begin(prompt, sampling)
         return lambda text, noise: guess(prompt, noise)
+
+
+class Silent(Draft):
+    def begin(self, prompt: Tensor, sampling: Any) -> Any:
+        return None
 
 
 class AtOnce(Draft):
@@ -303,7 +311,7 @@ MY_DRAFT = Exercise(
             lambda text, before: after(text, before[-1]), lambda text: text[:, :1]
         ),
         "the list of places may be empty, and then has no last one: ask for its length first, and "
-        "say None.": draft_by(lambda text: text[:, places_before(text)[-1] + 1][:, None]),
+        "say None.": draft_by(without_asking),
         "the last token finds itself, at the end, where nothing follows: look in text[0, "
         ":-1].": draft_by(with_itself),
         "the guess has one dimension, (1,): it must be (1, 1), as text[:, place : place + "
@@ -344,6 +352,7 @@ MY_DRAFT = Exercise(
         "which grows.": InThePrompt,
         "begin says a token: it returns a function, which is asked for one token after "
         "another.": AtOnce,
+        "begin returns nothing: define guess(text, noise) inside of it, and return guess.": Silent,
         "it goes by the noise: this draft looks into the text alone.": ByNoise,
         "it keeps what a longer text said, and proposals are taken back: look in the text of each "
         "call.": Table,
@@ -355,6 +364,8 @@ MY_DRAFT = Exercise(
         "write nothing.": InPlace,
     },
     advice={
+        "IndexError": "The list of places may be empty, and nothing follows the last token: look "
+        "in text[0, :-1], and ask for its length first.",
         "no function": "Define guess(text, noise) inside of it, and return guess.",
         "of a model": "Each right guess saves a pass: look in the whole text of each call.",
         "in one generation": "The text of each call counts, and nothing that was said before.",

@@ -100,6 +100,20 @@ def until_zero(proposals: list[int], choices: list[int]) -> list[int]:
     return choices[: n + 1]
 
 
+def while_they_differ(proposals: list[int], choices: list[int]) -> list[int]:
+    n = 0
+    while n < len(proposals) and proposals[n] != choices[n]:
+        n += 1
+    return choices[: n + 1]
+
+
+def past_the_last(proposals: list[int], choices: list[int]) -> list[int]:
+    n = 0
+    while proposals[n] == choices[n]:
+        n += 1
+    return choices[: n + 1]
+
+
 def shifted(proposals: list[int], choices: list[int]) -> list[int]:
     return choices[: agreed(proposals, choices[1:]) + 1]
 
@@ -195,6 +209,12 @@ TOKENS_GAINED = Exercise(
         "token 0 is a token, and your loop stops there: ask whether the two are equal.": until_zero,
         "each proposal is compared with the choice after it: proposals[n] and choices[n] are of "
         "one place.": shifted,
+        "the loop goes on while proposal and choice differ: it must go on while they agree.": (
+            while_they_differ
+        ),
+        "the loop runs past the last proposal: ask n < len(proposals) first.": past_the_last,
+        "without a proposal nothing is returned: such a pass is a plain step, which brings the "
+        "model's own token.": by_count(lambda p, c, n: c[: n + 1] if p else []),
         "you compare which is larger: a proposal is right if it is equal to the choice.": (
             greater_ends
         ),
@@ -256,8 +276,8 @@ EXPECTED_GAIN = Exercise(
     right=solutions.expected_gain,
     # Powers of 1/2 in all of them, so that float32 is as exact as float64.
     cases=[
-        Case(run_gain, a=0.5, k=1),
         Case(run_gain, a=0.5, k=2),
+        Case(run_gain, a=0.5, k=1),
         Case(run_gain, a=1.0, k=3),
         Case(run_gain, a=0.0, k=3),
         Case(run_gain, a=0.25, k=3),
@@ -328,6 +348,14 @@ EXPECTED_GAIN = Exercise(
         ),
         "a mean is rounded: leave it as it is.": (
             lambda a, k: round(sum(a**i for i in range(k + 1)), 1)
+        ),
+        "a mean is rounded to two digits: leave it as it is.": (
+            lambda a, k: round(sum(a**i for i in range(k + 1)), 2)
+        ),
+        "each power of a is taken i times, from 0 on, so the model's own token is lost: it counts "
+        "1, the i-th proposal aⁱ.": mean_by(lambda a, k: (i * a**i for i in range(k + 1))),
+        "base and exponent are exchanged: a · a is a**2.": mean_by(
+            lambda a, k: (i**a for i in range(k + 1))
         ),
         "a mean is cut to an integer: leave it as it is.": (
             lambda a, k: int(sum(a**i for i in range(k + 1)))

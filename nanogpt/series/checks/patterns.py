@@ -11,7 +11,7 @@ from torch import Tensor
 from ...cache import StaticCache
 from ...caches.rolling import RollingCache
 from ...comparison import forced_logits
-from ...decoder.config import DecoderConfig
+from ...decoder.config import DecoderConfig, Positions
 from ...decoder.model import CausalSelfAttention, Decoder
 from .. import solutions
 from .exercise import Anew, Answer, Case, Exercise, Pairs
@@ -52,7 +52,7 @@ def run_two(answer: Answer) -> Pairs:
 def run_model(answer: Answer, cache: Any, pieces: Sequence[int], n: int = 24) -> Pairs:
     """Logits of a model with this pattern, read in pieces with a cache, and without one."""
     own = type("Own", (CausalSelfAttention,), {"visible": staticmethod(answer)})
-    shape = DecoderConfig(9, n, n_layer=1, n_head=2, n_embd=8, positions="rotary", window=n)
+    shape = DecoderConfig(9, n, n_layer=1, n_head=2, n_embd=8, positions=Positions.ROTARY, window=n)
     model = Decoder(shape, attention=own).double().eval()
     for seed, weight in enumerate(model.parameters()):
         weight.data = numbers(*weight.shape, seed=seed)
@@ -125,6 +125,18 @@ def near(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int | N
     if window is None:
         return mask
     return mask & ((k_pos > q_pos[:, None] - window) | (k_pos < (sinks or 0)))
+
+
+def near_alone(
+    q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int | None = 0
+) -> Tensor:
+    return near(q_pos, k_pos, window)
+
+
+def tril(q_pos: Tensor, k_pos: Tensor, *more: Any) -> Tensor:
+    gap = q_pos[:, None] - k_pos[None, :]
+    triangle = torch.ones(gap.shape).tril().bool()
+    return triangle & (gap % 2 == 0) & (k_pos >= 0)
 
 
 def as_infinity(q_pos: Tensor, k_pos: Tensor, *more: Any) -> Tensor:
@@ -252,6 +264,8 @@ EVERY_SECOND = Exercise(
             kept_by_shape
         ),
         "`window` and `sinks` take part: leave them unused.": near,
+        "`window` takes part: leave it unused.": near_alone,
+        "the mask is a triangle by place, which tril makes: compare positions.": tril,
         "8 bits are too few for a position: keep integers of 64 bits.": in_dtype(torch.int8),
         "16 bits are too few for a position: keep integers of 64 bits.": in_dtype(torch.int16),
         "32 bits are too few for a position, however far apart: keep integers of 64 bits.": (
@@ -270,7 +284,7 @@ EVERY_SECOND = Exercise(
         "the future": "Ask for a gap of at least 0, as visible(q_pos, k_pos) does.",
         "empty slot": "Add that k_pos is at least 0, as visible(q_pos, k_pos) does.",
         "at an odd distance": "Ask gap % 2 == 0, with the gap of the positions.",
-        "at an even distance": "All even gaps are seen, however large.",
+        "at an even distance": "All even gaps are seen, however large, whatever `window` says.",
         "the mask of a query": "Compare positions, and keep nothing from one call to the next.",
         "the logits": "Positions decide, and nothing else: not the number of queries, not the "
         "order of keys, not an earlier call.",

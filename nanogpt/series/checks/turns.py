@@ -176,6 +176,9 @@ TURN_ARROW = Exercise(
         "angles of your own.": by_arctangent,
         "the arrow is made as long as 1: a turn keeps the length.": unit,
         "the numbers are rounded: leave them as they are.": to_tenths,
+        "the numbers lose their signs: an arrow may point to the left, or down.": turn_by(
+            lambda a, b, c, s: abs(right_x(a, b, c, s)), lambda a, b, c, s: abs(right_y(a, b, c, s))
+        ),
         "a complex number comes: return its two parts.": as_complex,
         "the angle is not used: the arrow stays where it is.": lambda a, b, angle: (a, b),
         "only the first number is returned: return a' and b'.": (
@@ -184,6 +187,8 @@ TURN_ARROW = Exercise(
     },
     advice={
         "the two numbers": "Return a' and b', as a tuple.",
+        "ZeroDivisionError": "The formula divides by nothing: a' = a · cos − b · sin and b' = a · "
+        "sin + b · cos.",
         "the length went": "Did the second line use the new a in place of the old one?",
         "the end of": "a' = a · cos − b · sin and b' = a · sin + b · cos, with the angle in "
         "radians.",
