@@ -32,14 +32,14 @@ def spoken(got: Any) -> Any:
     return f"token {int(got)}"
 
 
-def begun(answer: Answer, prompt: Sequence[int] = (1,)) -> Any:
-    """The function of a new generation; the draft is made with k = 4."""
+def begun(answer: Answer, prompt: Sequence[int]) -> Any:
+    """The function of a new generation, whose text begins with this prompt."""
     return answer(4).begin(torch.tensor([[*prompt]]), PLAIN)
 
 
-def run_guess(answer: Answer, text: Sequence[int], prompt: Sequence[int] = (1,)) -> Pairs:
-    """One guess."""
-    guess = begun(answer, prompt)
+def run_guess(answer: Answer, text: Sequence[int], prompt: int = 1) -> Pairs:
+    """One guess, in a text whose first few tokens are the prompt."""
+    guess = begun(answer, text[:prompt])
     yield "begin returns no function", not callable(guess)
     given = Arguments(text=torch.tensor([[*text]]), noise=torch.ones(1, SIZE))
     got = guess(*given.tensors.values())
@@ -49,7 +49,7 @@ def run_guess(answer: Answer, text: Sequence[int], prompt: Sequence[int] = (1,))
 
 def run_noise(answer: Answer) -> Pairs:
     """One text and other noise."""
-    guess = begun(answer)
+    guess = begun(answer, [1])
     for token in range(SIZE):
         noise = torch.ones(1, SIZE)
         noise[0, token] = 1e-6  # so that a draw takes this one
@@ -68,24 +68,21 @@ def run_texts(answer: Answer, texts: Sequence[Sequence[int]]) -> Pairs:
 
 def run_two(answer: Answer) -> Pairs:
     """Two generations of one draft, in turns."""
-    draft = answer(4)
-    yield "the k of a draft that is made with k = 4", getattr(draft, "k", "missing")
-    first = draft.begin(torch.tensor([[5, 6]]), PLAIN)
-    second = draft.begin(torch.tensor([[7, 8]]), PLAIN)
+    draft = answer(7)
+    yield "the k of a draft that is made with k = 7", getattr(draft, "k", "missing")
+    prompts = {"first": [5, 6], "second": [7, 8]}
+    guesses = {name: draft.begin(torch.tensor([prompt]), PLAIN) for name, prompt in prompts.items()}
     noise = torch.ones(1, SIZE)
-    yield (
-        "the guess of the first of two generations",
-        spoken(first(torch.tensor([[5, 6, 5]]), noise)),
+    turns = (
+        ("first", [5, 6, 5]),
+        ("second", [7, 8, 5]),
+        ("first", [5, 6, 5, 6]),
+        ("second", [7, 8, 5, 7]),
     )
-    yield (
-        "the guess of the second of two generations",
-        spoken(second(torch.tensor([[5, 8, 7, 5]]), noise)),
-    )
-    yield "the guess of the first again", spoken(first(torch.tensor([[5, 6, 5, 6]]), noise))
-    yield (
-        "the guess of the second, after a token of the first alone",
-        spoken(second(torch.tensor([[7, 8, 6]]), noise)),
-    )
+    for name, text in turns:
+        said = " ".join(map(str, text))
+        got = guesses[name](torch.tensor([text]), noise)
+        yield f"the guess after {said}, in the {name} of two generations", spoken(got)
 
 
 def run_model(answer: Answer, n: int = 40) -> Pairs:
@@ -275,11 +272,21 @@ MY_DRAFT = Exercise(
         Case(run_guess, text=[1, 2, 1, 2, 1, 3, 4, 1]),
         Case(run_guess, text=[5, 0, 2, 5]),
         Case(run_guess, text=[0, 3, 0]),
-        Case(run_guess, text=[6, 2, 6], prompt=[6, 3, 6]),
+        Case(run_guess, text=[4, 4, 1, 2, 3, 1], prompt=2),
         Case(run_noise),
         Case(
             run_texts,
-            texts=[[1, 2], [1, 2, 1], [1, 2, 1, 4], [1, 2, 1], [1, 3, 1], [1, 3, 4], [4, 5]],
+            texts=[
+                [1, 2],
+                [1, 2, 1],
+                [1, 2, 1, 4],
+                [1, 2, 1],
+                [1, 3],
+                [1, 3, 1],
+                [1, 3, 4],
+                [1, 3, 4, 2],
+                [1, 3, 4, 1],
+            ],
         ),
         Case(run_two),
         Case(run_guess, text=LONG),
@@ -370,7 +377,6 @@ MY_DRAFT = Exercise(
         "of a model": "Each right guess saves a pass: look in the whole text of each call.",
         "in one generation": "The text of each call counts, and nothing that was said before.",
         "generations": "The text of each call counts, and nothing that was said before.",
-        "of the first": "The text of each call counts, and nothing that was said before.",
         "the noise speaks": "This draft goes by the text alone.",
         "the k of": "Leave __init__ out, or call super().__init__(k).",
         "the guess": "Find the latest place where the last token stood before, and say what "
