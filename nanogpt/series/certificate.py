@@ -1,6 +1,6 @@
 """A page on the reader's own cache that can be checked: text, verdict, speed.
 
-It states its checks. Each name of the lesson is judged again, the referee tries the classes in
+It states its checks. Each name of the lesson is checked again, the referee tries the classes in
 several models, the loop writes to the last position with each cache, and training moves the weights
 as the package does.
 """
@@ -32,12 +32,12 @@ from ..sampling import draw_noise
 from ..verify.referee import referee
 from ..verify.report import VERDICTS, Report
 from . import mine, proof
-from .blanks import TooLong, limit
+from .checks import EXERCISES
+from .limits import TooLong, limit
 from .plots import style
 from .plots.canvas import note, page, page_width
 from .proof import CACHES
 from .session import Run
-from .solutions import Scope, blanks
 
 SEEDS = 5  # models and texts that the referee tries
 TOKENS = 160  # of the text on the page
@@ -73,7 +73,7 @@ font:.88em/1.5 ui-monospace,Menlo,"DejaVu Sans Mono",monospace}}
 def certificate(
     run: Run, trained: Checkpoint, *, speed: str, rung: str, equal: bool, name: str = ""
 ) -> dict[str, str]:
-    """Judge the lesson, write the certificate, and show it. Returns its facts, by name.
+    """Check the lesson, write the certificate, and show it. Returns its facts, by name.
 
     `speed` and `rung` are measured in the notebook, in words: "420 tokens a second [410 to 430]",
     "rung 2 of 9"; `equal` says whether the reader's loop gave the right tokens there. `name` is the
@@ -82,7 +82,7 @@ def certificate(
     that ship. Without a cache of the reader's there is none, {}. Raises LessonError for a lesson
     with a bug: an earlier page stays. ValueError where another file is in the way.
     """
-    lesson = mine.read_lesson()
+    lesson = mine.read_lesson().check()
     if not (lesson.broken or {*CACHES} & {*lesson.yours}):
         print("No certificate: the caches are the solutions'. Fill in KVCache or StaticKVCache")
         print("in notebook 02 to have one.")
@@ -144,13 +144,13 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
         raise mine.LessonError(f"no certificate, the referee finds a {worst.bugs[0]}")
     if worst.verdict not in SOUND:
         raise mine.LessonError(f"no certificate, the referee cannot decide: {worst}")
-    rest = ", ".join(name for name in blanks() if name not in lesson.yours)
+    rest = ", ".join(name for name in EXERCISES if name not in lesson.yours)
     ways = sum(len(report.findings) for report in reports)
     return {
         "text": text.strip("\n"),
         "written by me": ", ".join(lesson.yours),
         "by the solutions": rest or "nothing",
-        "each name": "accepted by its judge today",
+        "each name": "accepted by its check today",
         "the referee": f"no difference between reading with the cache and without it but rounding, "
         f"in {ways} ways to read, over {SEEDS} seeds",
         "the loop": f"with each of the two caches, the tokens and logits of the plain pass to the "
@@ -181,14 +181,14 @@ def _computed(lesson: mine.Lesson, trained: Checkpoint) -> tuple[list[Report], s
 def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
     """Lines on a reader's classes as they stand in their file, and the verdicts on them.
 
-    An objection of a blank's judge to a name is a bug as well. Raises OSError, and
+    An objection of a check to a name is a bug as well. Raises OSError, and
     LessonError for a file without a name of the reader's.
     """
     lesson = mine.read_lesson(path)
     verdict = "bug"
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        lesson.say(blanks())
+        lesson.say(EXERCISES)
     lines = [output.getvalue().rstrip()]
     if not lesson.yours:
         if not lesson.broken:
@@ -213,7 +213,7 @@ def _words(numbers: Iterable[int]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def report_on(scope: Scope, seed: int) -> Report:
+def report_on(scope: mine.Scope, seed: int) -> Report:
     """The referee's report on the classes of a lesson, in a small model."""
     shape = GPTConfig(vocab_size=17, block_size=64, n_layer=2, n_head=2, n_embd=16)
     model = GPT(shape, scope["Head"], torch.Generator().manual_seed(seed)).eval()
@@ -328,7 +328,7 @@ def recomputed(path: Path, checkpoint: str | Path = "") -> tuple[dict[str, str],
     if weights != trained.sha256:
         raise mine.LessonError(f"it is of other weights, {digest}…: name their checkpoint")
     try:
-        now = examine(mine.read_lesson(path.with_name("lesson.py")), trained)
+        now = examine(mine.read_lesson(path.with_name("lesson.py")).check(), trained)
     except mine.LessonError as error:
         return facts, [str(error)]
     changed = [key for key in now if now[key] != facts.get(key)]

@@ -1,7 +1,7 @@
-# ruff: noqa: F401, I001, SIM118 (this line is not in the lesson)
+# ruff: noqa: F401, F403, F405, I001, SIM118 (this line is not in the lesson)
 """A GPT that learns Shakespeare, then writes some: python lesson.py
 
-The parts under the lines `# %%` with a name are yours: the judges of the notebooks accepted them.
+The parts under the lines `# %%` with a name are yours: the checks of the notebooks accepted them.
 What you have not written yet is imported, and so is the model around your heads.
 You may edit all of it.
 Yours so far: nothing.
@@ -20,16 +20,7 @@ from torch import Tensor
 
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent))  # where the imports below are
 from nanogpt import GPT, GPTConfig, kv_cache  # the model around your heads, and its caches
-from nanogpt.series.solutions import attention_weights  # until you write it in notebook 01
-from nanogpt.series.solutions import one_step  # until you write it in notebook 01
-from nanogpt.series.solutions import visible  # until you write it in notebook 02
-from nanogpt.series.solutions import KVCache  # until you write it in notebook 02
-from nanogpt.series.solutions import Head  # until you write it in notebook 02
-from nanogpt.series.solutions import sample  # until you write it in notebook 02
-from nanogpt.series.solutions import generate_with_cache  # until you write it in notebook 02
-from nanogpt.series.solutions import StaticKVCache  # until you write it in notebook 02
-from nanogpt.series.solutions import multiplications  # until you write it in notebook 05
-from nanogpt.series.solutions import step_bytes  # until you write it in notebook 06
+from nanogpt.series.solutions import *  # what you have not written yet, and what it needs
 
 
 # %% What you add below this line stays

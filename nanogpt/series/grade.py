@@ -29,8 +29,8 @@ from pathlib import Path
 from ..bench.tables import table
 from ..console import Progress, uninterrupted
 from ..files import PACKAGE
-from . import solutions
-from .blanks import PATIENCE
+from .checks import EXERCISES
+from .limits import PATIENCE
 
 LARGEST = 1_000_000  # bytes of a file that is read; a lesson has some thousands
 START = 120  # seconds at most until a process has imported torch
@@ -73,6 +73,7 @@ class Result:
 
     outcome: Outcome
     sentence: str = ""
+    mistake: str = ""  # the message of the check's table that explains it, if one does
 
     def __str__(self) -> str:
         return WORDS.get(self.outcome, self.sentence)
@@ -106,7 +107,7 @@ class Limits:
 
 def exercises(only: Sequence[str] = ()) -> list[str]:
     """The exercises that count, in the order of the notebooks. Raises ValueError for another."""
-    known = list(solutions.blanks())
+    known = list(EXERCISES)
     unknown = [name for name in only if name not in known]
     if unknown:
         raise ValueError(f"no exercise is called {unknown[0]!r}: choose from {', '.join(known)}")
@@ -315,7 +316,8 @@ def _read_results(grade: Grade, lines: list[str], names: Sequence[str], ending: 
         elif last == "judged":
             objection = fact["words"]
             outcome = Outcome.MISTAKE if objection else Outcome.PASSED
-            grade.results[name] = Result(outcome, one_line(objection or ""))
+            mistake = one_line(fact["mistake"] or "")
+            grade.results[name] = Result(outcome, one_line(objection or ""), mistake)
             running = ""
     if running:
         grade.results[running] = Result(Outcome.MISTAKE, f"your {running} {ending}.")
@@ -372,8 +374,9 @@ def mistakes(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
         for one in found:
             result = one.results.get(name)
             if result and result.outcome is Outcome.MISTAKE:
-                kind = kind_of(result.sentence)
-                sentences.setdefault(kind, result.sentence)
+                sentence = result.mistake or result.sentence
+                kind = kind_of(sentence)
+                sentences.setdefault(kind, sentence)
                 whose.setdefault(kind, []).append(one_line(one.submission.name))
         if not whose:
             continue

@@ -18,11 +18,12 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import IO, Any
 
-from . import judges, solutions
-from .blanks import limit, wrong
+from .checks import EXERCISES
+from .checks.finding import objection
+from .limits import limit
+from .mine import MODULE, Scope, execute, public_names
 
 FILE = "lesson.py"  # what messages call the lesson
-MODULE = "nanogpt_lesson"
 
 
 def main() -> None:
@@ -31,11 +32,11 @@ def main() -> None:
     with open(path, "a", encoding="utf-8") as results:
         # Before the limits: to import torch, and what its optimizers import, takes seconds.
         importlib.import_module("torch._dynamo")
-        scope = solutions.scope()
+        solved = public_names()
         set_limits(float(gib))
         report(results, event="ready")
         text = Path(lesson).read_text(encoding="utf-8-sig", errors="surrogateescape")
-        judge_text(text, scope, names, float(seconds), results)
+        judge_text(text, solved, names, float(seconds), results)
         report(results, event="done")
         os._exit(0)  # threads and exit handlers of the lesson do not matter any more
 
@@ -65,37 +66,39 @@ def report(results: IO[str], **facts: str | None) -> None:
 
 
 def judge_text(
-    text: str, solved: solutions.Scope, names: list[str], seconds: float, results: IO[str]
+    text: str, solved: Scope, names: list[str], seconds: float, results: IO[str]
 ) -> None:
     """Execute a lesson, and check the exercises `names` in it, each for at most `seconds`."""
     module = ModuleType(MODULE)
     sys.modules[MODULE] = module
     scope = vars(module)
-    scope.update(solutions.header())
+    scope.update(solved)
     scope.update({"__name__": MODULE, "__file__": str(Path.cwd() / FILE)})
     stops = run(text, scope, seconds)
     if stops:
         report(results, event="stops", words=stops)
         return
     answers: dict[str, Any] = {name: scope.get(name) for name in names}
-    scope.update({name: solved[name] for name in solutions.blanks() if name not in scope})
-    scope.update({name: solved[name] for name in solutions.blanks() if name not in names})
+    scope.update({name: solved[name] for name in EXERCISES if name not in names})
     for name, answer in answers.items():
         if answer is None or answer is solved[name]:
+            scope[name] = solved[name]
             report(results, event="missing", name=name)
             continue
         report(results, event="begins", name=name)
-        objection = wrong(getattr(judges, name), answer, name=name, seconds=seconds)
-        report(results, event="judged", name=name, words=objection)
-        if objection:  # what uses it is judged with the solution
+        found = objection(EXERCISES[name], answer, seconds)
+        words = str(found) if found else None
+        mistake = found.mistake if found else None
+        report(results, event="judged", name=name, words=words, mistake=mistake)
+        if found:  # what uses it is checked with the solution
             scope[name] = solved[name]
 
 
-def run(text: str, scope: solutions.Scope, seconds: float) -> str | None:
+def run(text: str, scope: Scope, seconds: float) -> str | None:
     """Execute a lesson. Returns where and why it stops, or None if it reaches its end."""
     try:
         with limit(seconds, f"{FILE} is not at its end"):
-            solutions.execute(text, FILE, scope)
+            execute(text, FILE, scope)
     except BaseException as error:  # exit() too, and TooLong is no Exception
         lines = [
             frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == FILE

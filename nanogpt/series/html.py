@@ -187,7 +187,7 @@ def article(nb: NotebookNode, prose: Prose, name: str = "", colab: str | None = 
     body: str
     body, _ = exporter.from_notebook_node(
         NotebookNode({**nb, "cells": shown}),
-        {"setup": setup(shown), "judges": judges(shown), "notebook": name, "colab": colab},
+        {"setup": setup(shown), "checks": checks(shown), "notebook": name, "colab": colab},
     )
     return body
 
@@ -222,15 +222,15 @@ def setup(cells: list[NotebookNode]) -> tuple[str, str] | None:
     return (opening[0], opening[-1]) if len(opening) > 1 and opening[0] else None
 
 
-def judges(cells: list[NotebookNode]) -> list[str]:
-    """The ids of the cells that judge a blank which this run filled in with the solution."""
+def checks(cells: list[NotebookNode]) -> list[str]:
+    """The ids of the cells that check a blank which this run filled in with the solution."""
     pairs = zip(cells, cells[1:], strict=False)
-    return [judge.id for blank, judge in pairs if blank.source.startswith(FILLED)]
+    return [check.id for blank, check in pairs if blank.source.startswith(FILLED)]
 
 
 def verdict(text: str) -> str:
-    """The words of a judge for a page, where the blank is empty: it judged the solution."""
-    return RIGHT.sub(r"The solution passes its judge: \1 does what it should.", text)
+    """The words of a check for a page, where the blank is empty: it checked the solution."""
+    return RIGHT.sub(r"The solution passes its check: \1 does what it should.", text)
 
 
 def part(cell: NotebookNode) -> Part:

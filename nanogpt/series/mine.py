@@ -1,20 +1,17 @@
-"""The reader's own code: blanks that are kept in outputs/mine/lesson.py, and used from there.
+"""The reader's own code: outputs/mine/lesson.py keeps what a check accepts.
 
-The judge cell of a kept blank says `NAME = kept(problem, NAME)`. Accepted code goes to the
-lesson, a program of the reader's, which this page and the notebooks after it use. Where there is
-none, or it is wrong by now, the solution runs.
+The lesson is a program of the reader's, which all notebooks use. Where it lacks an exercise, or has
+it wrong by now, the solution runs.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
-import inspect
 import linecache
 import os
-import re
 import sys
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -23,15 +20,21 @@ from typing import Any
 from ..cluster.folders import held
 from ..files import ROOT, path_in, write_whole
 from . import program, solutions
-from .blanks import FIRST_LINE, Answer, Problem, judge, limit, wrong
-from .solutions import Scope, blanks, execute
+from .checks import EXERCISES
+from .checks.finding import objection
+from .limits import limit
+from .restart import InOneLine
+
+SECONDS = 60  # at most, for a lesson's own statements
+MODULE = "nanogpt_lesson"
+
+Scope = dict[str, Any]  # names of a lesson, and what they stand for
 
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
-SECONDS = 60  # at most, for a lesson's own statements
 
 
-class LessonError(ValueError):
-    """A name that no notebook asks for, or a lesson for which there is no certificate."""
+class LessonError(InOneLine, ValueError):
+    """An exercise that does not exist, or a lesson for which there is no certificate."""
 
 
 def choose(mine: str | bool) -> None:
@@ -58,67 +61,94 @@ def lesson_path() -> Path:
     return (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
 
 
-def kept(problem: Problem, answer: Answer, *, body: Answer | str | None = None) -> Any:
-    """Judge the answer to a blank, and return the code that carries on; says whose it is.
-
-    In this order: the answer, where it is right, which is then kept in the lesson; the lesson's own
-    code of that name, where it is right; the solution. `problem` and `body` are those of `judge`.
-    """
-    name = problem.__name__
-    cell = _cell(answer, name)
-    right = judge(problem, answer, body=body)
-    if right and not cell.startswith(FIRST_LINE):
-        print(f"From here on your {name} runs{_keep(name, cell)}")
-    elif name in blanks():
-        lesson = read_lesson()
-        lesson.say([name], "From here on {} runs.")
-        return answer if right and name not in lesson.yours else lesson.scope[name]
-    return answer
-
-
 def mine(*names: str) -> Any:
-    """The reader's code from the blanks of earlier notebooks, or the solution; prints which.
+    """The reader's code for these exercises, or the solutions; prints which.
 
         Head, KVCache = run.mine("Head", "KVCache")
 
-    One object for one name, else a list. Raises LessonError for a name of no kept blank.
+    One object for one name, else a list. Raises LessonError for a name of no exercise.
     """
-    unknown = [name for name in names if name not in blanks()]
+    unknown = [name for name in names if name not in EXERCISES]
     if unknown:
-        raise LessonError(f"no blank asks for {unknown[0]}: there is {', '.join(blanks())}")
+        known = ", ".join(EXERCISES)
+        raise LessonError(f"no exercise is called {unknown[0]}: there is {known}")
     lesson = read_lesson()
     lesson.say(names)
     objects = [lesson.scope[name] for name in names]
     return objects if len(objects) > 1 else objects[0]
 
 
-def back(number: str, *more: str) -> Scope:
-    """The kept blanks of a notebook, and `more`: after a restart, its first cell brings them back.
-
-    The reader's, and prints which; where there are none the solutions, until a blank is filled in.
-    """
-    names = [*more, *(name for name, blank in blanks().items() if blank.number == number)]
-    lesson = read_lesson()
-    lesson.say([name for name in names if name in {*lesson.yours, *lesson.broken}])
-    return {name: lesson.scope[name] for name in names}
+# ------------------------------------------------------------------ the lesson
 
 
-@dataclass
 class Lesson:
-    """Every name that the notebooks ask for: the reader's where it is right, else the solution."""
+    """A program of a reader's: its names where they are right, else the solutions.
 
-    scope: Scope
-    written: Scope  # the reader's own names as they stand, wrong or not
-    path: Path | None = None
-    yours: list[str] = field(default_factory=list)
-    broken: dict[str, str] = field(default_factory=dict)  # a line on each that is wrong by now
+    `text` is executed at once, and a name is checked when it is first asked for, after those that
+    it uses. `path` is where the text stands, or is to stand.
+    """
 
-    def say(self, names: Collection[str], words: str = "{}") -> None:
-        """Print which of these names are wrong by now, and in `words` whose code runs."""
-        if not names:
+    def __init__(self, text: str = "", path: Path | None = None) -> None:
+        module = ModuleType(MODULE)
+        sys.modules[MODULE] = module
+        self.path = path
+        self.text = text
+        self.scope: Scope = vars(module)  # with the solution for what is wrong by now
+        self.scope.update(public_names())
+        self.scope.update({"__name__": MODULE, "__file__": str(path)})
+        self.stops = _run(text, path, self.scope)  # where and why, if it does
+        self.written = dict(self.scope)  # as the reader has it, wrong or not
+        self.broken: dict[str, str] = {}  # a line on each name that is wrong by now
+        self._right: set[str] = set()
+        self._checked: set[str] = set()
+        self._uses = _uses(text)
+
+    @property
+    def yours(self) -> list[str]:
+        """The checked names that are the reader's, and right, in the order of the notebooks."""
+        return [name for name in EXERCISES if name in self._right]
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything of the reader's."""
+        return bool(self.text)
+
+    def check(self, names: Iterable[str] = EXERCISES) -> Lesson:
+        """Check these names, if they are the reader's and were not checked yet. Returns self."""
+        for name in names:
+            if name in EXERCISES and name not in self._checked:
+                self._checked.add(name)
+                self.check(self._uses.get(name, ()))
+                self._check_one(name)
+        return self
+
+    def _check_one(self, name: str) -> None:
+        """Note whether a name is the reader's and right; put the solution in its place if not."""
+        solution = getattr(solutions, name)
+        answer = self.scope.get(name)
+        if self.stops:
+            self.broken[name] = self.stops
+        elif answer is None or answer is solution:  # it is missing
+            if name in program.written(self.text) or name in self._uses:
+                self.broken[name] = (
+                    f"Your {name} is gone from {self.path}: fill in its blank again."
+                )
+        else:
+            found = objection(EXERCISES[name], answer)
+            if found is None:
+                self._right.add(name)
+                return
+            self.broken[name] = f"Your {name} in {self.path} is wrong: {found}"
+            self.scope[name] = solution
             return
-        yours = ", ".join(name for name in names if name in self.yours)
-        rest = ", ".join(name for name in names if name not in self.yours)
+        self.scope[name] = self.written[name] = solution
+
+    def say(self, names: Iterable[str], words: str = "{}") -> None:
+        """Print which of these names are wrong by now, and in `words` whose code runs."""
+        names = list(names)
+        self.check(names)
+        yours = ", ".join(name for name in names if name in self._right)
+        rest = ", ".join(name for name in names if name not in self._right)
         parts = []
         if yours:
             parts.append(f"your {yours} from {self.path}")
@@ -129,54 +159,30 @@ class Lesson:
 
 
 def read_lesson(path: Path | None = None) -> Lesson:
-    """The lesson at `path`, each name of it judged again. None: the reader's own, if it runs here.
+    """The lesson at `path`. None: the reader's own, if it runs here.
 
-    A name that is missing, or wrong by now, is the solution's. So is all of it where the file stops
-    with an error. Judged once, as long as the file stays as it is.
+    Executed and checked once, as long as the file stays as it is.
     """
     if path is None and not (_runs and lesson_path().is_file()):
-        return _judged("", None)
+        return _lesson("", None)
     path = path or lesson_path()
-    return _judged(path.read_text(encoding="utf-8-sig", errors="surrogateescape"), path)
+    return _lesson(path.read_text(encoding="utf-8-sig", errors="surrogateescape"), path)
 
 
 @functools.lru_cache(maxsize=4)
-def _judged(text: str, path: Path | None) -> Lesson:
-    return judged_lesson(text, path)
+def _lesson(text: str, path: Path | None) -> Lesson:
+    return Lesson(text, path)
 
 
-def judged_lesson(text: str = "", path: Path | None = None) -> Lesson:
-    """The lesson of this text, which is to stand at `path`. Of no text: the solutions."""
-    module = ModuleType("nanogpt_lesson")
-    sys.modules["nanogpt_lesson"] = module
-    names = vars(module)
-    names.update(solutions.header())
-    names.update({"__name__": "nanogpt_lesson", "__file__": str(path)})
-    lesson = Lesson(solutions.header(), names, path)
-    _judge_all(lesson, text, _run(text, path, names))
-    return lesson
+def public_names() -> Scope:
+    """What `from nanogpt.series.solutions import *` brings: the solutions, and what they use."""
+    return {name: value for name, value in vars(solutions).items() if not name.startswith("_")}
 
 
-def _judge_all(lesson: Lesson, text: str, stops: str | None) -> None:
-    """Fill the lesson: each name by the reader, where it is right, else by the solution."""
-    written = lesson.written
-    path = lesson.path
-    for name, blank in blanks().items():
-        answer = written.get(name)
-        if stops:
-            lesson.broken[name] = stops
-        elif answer is None or answer is solutions.scope()[name]:  # it is missing
-            if name in program.written(text) or _defines(text, name):
-                lesson.broken[name] = f"Your {name} is gone from {path}: fill in its blank again."
-        else:
-            objection = wrong(blank.problem, answer, name=name)
-            if objection is None:
-                lesson.yours.append(name)
-                lesson.scope[name] = answer
-                continue
-            lesson.broken[name] = f"Your {name} in {path} is wrong: {objection}"
-        execute(blank.solution, f"<the solution of {name}>", lesson.scope)
-        written[name] = lesson.scope[name]
+def execute(text: str, name: str, scope: Scope) -> None:
+    """Execute code so that inspect and error messages find its lines."""
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), scope)
 
 
 def _run(text: str, path: Path | None, scope: Scope) -> str | None:
@@ -194,26 +200,40 @@ def _run(text: str, path: Path | None, scope: Scope) -> str | None:
     return None
 
 
+def _uses(text: str) -> dict[str, set[str]]:
+    """The names that each function and class of a text uses, itself or through others of it."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return {}
+    parts = [node for node in body if isinstance(node, program.DEFS)]
+    uses = {node.name: program.names_in(node) - {node.name} for node in parts}
+    for _ in uses:  # at most so many steps from one to another
+        for used in uses.values():
+            used |= set().union(*(uses.get(name, ()) for name in used))
+    return uses
+
+
 # ------------------------------------------------------------------ keeping
 
 
-def _keep(name: str, cell: str) -> str:
+def keep(name: str, cell: str) -> str:
     """Put the definitions of a cell into the lesson. Returns where they are kept, or why not."""
-    if not _runs or name not in blanks():
+    if not _runs:
         return "."
     path = lesson_path().resolve()
     earlier = path.with_name("earlier.py")
 
     def merged() -> tuple[str, str]:
         old = path.read_text(encoding="utf-8-sig").rstrip() if path.is_file() else ""
-        return program.merge((old or program.begin().rstrip()) + "\n", cell, name, [*blanks()])
+        return program.merge((old or program.begin().rstrip()) + "\n", cell, name, [*EXERCISES])
 
     try:
-        objection = judged_lesson(merged()[0], path).broken.get(name)
-        if objection:
+        found = Lesson(merged()[0], path).check([name]).broken.get(name)
+        if found:
             return (
                 ", and is not kept, as it fails there, with the imports, defs and constants of its "
-                f"cell alone. {objection}"
+                f"cell alone. {found}"
             )
         with held(path.with_name(".lesson.lock"), f"to {path}", wait=20):
             new, replaced = merged()  # another notebook may have written since
@@ -224,26 +244,3 @@ def _keep(name: str, cell: str) -> str:
     except (SyntaxError, ValueError, OSError) as error:
         return f", and is not kept: {error}"
     return f"; it is kept in {path}."
-
-
-def _cell(answer: Answer, name: str) -> str:
-    """The text of the cell that defined a function or a class; empty where it cannot be found.
-
-    A cell with a magic as %%time is not among the files that inspect knows, but in the history.
-    """
-    parts = vars(answer).values() if isinstance(answer, type) else [answer]
-    for part in parts:
-        code = getattr(inspect.unwrap(part), "__code__", None)
-        if code is None:
-            continue
-        text = "".join(linecache.getlines(code.co_filename))
-        if getattr(answer, "__name__", name) in text:
-            return text
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    typed = getattr(getattr(shell, "history_manager", None), "input_hist_raw", [])
-    return next((text for text in reversed(typed) if _defines(text, name)), "")
-
-
-def _defines(text: str, name: str) -> bool:
-    """Whether a line of this text begins the def or the class of that name."""
-    return bool(re.search(rf"^(?:def|class) {name}\b", text, re.M))

@@ -1,8 +1,8 @@
 """Keep the notebooks equal to the package: mirrored code, the set-up cell, links and badges.
 
 The package is the truth. A code cell whose metadata says {"nanogpt": {"mirror": [names]}} holds the
-source of those objects; {"nanogpt": {"generated": "setup"}} and "links" mark the two cells that
-this module writes. The sources keep no outputs and no execution counts.
+source of those objects; {"nanogpt": {"generated": "setup"}}, "links" and "solution" mark the cells
+that this module writes. The sources keep no outputs and no execution counts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from . import patches  # noqa: F401  (before nbformat)
 
 import inspect
 import re
+import textwrap
 from contextlib import ExitStack
 from pathlib import Path
 from pkgutil import resolve_name
@@ -22,45 +23,42 @@ from nbformat import NotebookNode
 
 from ..files import ROOT, atomic_path
 from . import address
-from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, place, read, title, to_text
+from .checks import EXERCISES
+from .nbfile import (
+    METADATA,
+    SyncError,
+    exercise,
+    fold,
+    keep_metadata,
+    ours,
+    place,
+    read,
+    solution,
+    title,
+    to_text,
+)
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
 PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
     rf"(?:{re.escape(BADGE)}\([^)]*\) )?(\[[^]]*\]\(outputs/published/(\d\d_\w+)\.ipynb\))"
 )
 ONLINE = re.compile(r"(\[Read it online\]\()[^)]*")  # the README's link to the pages
+WIDTH = 116  # characters of a line of prose
 PAGES = "outputs/published/html/index.html"  # where they are as long as there is no address
 
 SETUP = """\
 # @title Set-up, the same in every notebook; opened alone, as on Colab, it fetches the repository
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-URL = os.environ.get("NANOGPT_REPO", "@URL@")
-NAME = "@NAME@"
-REF = os.environ.get("NANOGPT_REF", "@REF@")
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
-os.environ["GIT_TERMINAL_PROMPT"] = "0"  # git fails rather than asks
-folder = Path.cwd()
-places = (folder, *folder.parents, folder / NAME, *map(Path, sys.path))
-root = next((p.resolve() for p in places if (p / "nanogpt/series/session.py").exists()), None)
+URL = "@URL@"  # of the repository, for a notebook that is opened alone
+folders = [Path.cwd(), *Path.cwd().parents, Path("@NAME@"), *map(Path, sys.path)]
+root = next((path for path in folders if (path / "nanogpt/series/course.py").exists()), None)
 if root is None:
-    if not URL:
-        need = "no repository here and no address: start inside one (papermill --cwd), or first run"
-        raise RuntimeError(f"{need}  %env NANOGPT_REPO=https://github.com/owner/name")
-    with tempfile.TemporaryDirectory(dir=folder) as new:  # renamed once complete, else gone
-        clone = ["git", "clone", "-q", "--depth=1", f"--branch={REF}", "--", URL, f"{new}/{NAME}"]
-        done = subprocess.run(clone, stderr=subprocess.PIPE, text=True, timeout=300)
-        if done.returncode:
-            raise RuntimeError(f"cannot fetch {REF} of {URL}: set NANOGPT_REPO. git: {done.stderr}")
-        root = Path(new, NAME).rename(folder / NAME)
-sys.path[:0] = {str(root)} - set(sys.path)
-from nanogpt.series.session import begin
-
-begin()"""
+    subprocess.run(["git", "clone", "-q", "-b@REF@", "--depth=1", "--", URL, "@NAME@"], check=True)
+sys.path.insert(0, str((root or Path("@NAME@")).resolve()))
+from nanogpt.series.course import catch_up, check, hint"""
 
 
 def setup_cell(repo: str, ref: str) -> str:
@@ -97,6 +95,18 @@ def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
     return " · ".join(parts)
 
 
+def solution_cell(name: str, *, hint: bool = True, solved: bool = True) -> str:
+    """What is folded below the blank of an exercise: the idea of its hint, and its solution."""
+    parts = []
+    if hint:
+        words = "\n".join(textwrap.wrap(EXERCISES[name].hints[1], WIDTH))
+        parts.append(f"<details><summary>Hint</summary>\n\n{words}\n\n</details>")
+    if solved:
+        code = f"```python\n{solution(name)}\n```"
+        parts.append(f"<details><summary>Solution</summary>\n\n{code}\n\n</details>")
+    return "\n\n".join(parts)
+
+
 def write_cells(nb: NotebookNode, name: str, titles: dict[str, str], repo: str, ref: str) -> None:
     """Make a source notebook as it should be, in place: generated, mirrored, without outputs."""
     for cell in nb.cells:
@@ -107,6 +117,8 @@ def write_cells(nb: NotebookNode, name: str, titles: dict[str, str], repo: str, 
             cell.metadata["tags"] = ["hide-input"]
         elif kind == "links":
             cell.source = links_cell(name, titles, repo, ref)
+        elif kind == "solution":
+            cell.source = solution_cell(exercise(cell))
         try:
             mirrored = map(resolve_name, ours(cell).get("mirror", []))
             code = "\n\n\n".join(inspect.getsource(thing).rstrip("\n") for thing in mirrored)

@@ -18,6 +18,7 @@ from ..config import GPTConfig
 from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import as_decoder
 from ..model import GPT, LanguageModel, replica
+from .solutions import multiplications
 
 Json = dict[str, Any]  # plain data, as it goes to a script
 Query = tuple[str, int, int]  # a character, the position it was given, its place in the text
@@ -121,14 +122,13 @@ def work(data: Json, prompt: int, chunk: int) -> list[Json]:
 
     Counted as notebook 05 does. Without a cache the prompt is read at once, with its last chunk.
     """
-    from .solutions import multiplications  # it reads the notebooks
-
+    W, L, C = data["shape"]
     costs = []
     for start, end in passes(len(data["chars"]), prompt, chunk):
         n = end - start
         again = end if end >= prompt else 0  # without a cache
-        cached = n * multiplications(end, *data["shape"], True)
-        uncached = multiplications(again, *data["shape"], False)
+        cached = n * multiplications(end, W, L, C, cached=True)
+        uncached = multiplications(again, W, L, C, cached=False)
         costs.append({"rows": (n, again), "multiplications": (cached, uncached)})
     return costs
 

@@ -6,6 +6,7 @@ from . import patches  # noqa: F401  (before nbformat)
 
 # isort: split
 
+import inspect
 import re
 from collections.abc import Iterable
 from copy import deepcopy
@@ -16,7 +17,7 @@ import nbformat
 from nbformat import NotebookNode, ValidationError
 
 from ..files import read_json
-from .blanks import FIRST_LINE, SOLUTION
+from . import solutions
 
 METADATA = {
     "accelerator": "GPU",  # makes Colab open the notebook with one
@@ -29,6 +30,7 @@ PAGES = "](../outputs/published/html/"  # where a link to a page leads from note
 # Not on the spine, which is read in order: the number of a notebook, and after which one it can be.
 BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03", "13": "06"}
 STUDENT = "student"  # the edition without solutions, in the notes of its blanks
+FILLED_IN = "# @title The solution, filled in by a run without a reader"
 FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
 
 
@@ -155,19 +157,20 @@ def is_student_edition(nb: NotebookNode) -> bool:
     return any(ours(cell).get("edition") == STUDENT for cell in nb.cells)
 
 
-def solution(nb: NotebookNode, index: int) -> str:
-    """The code in the first folded solution after the blank at `index`. Raises SyncError."""
-    for cell in nb.cells[index + 1 :]:
-        if tagged(cell, "blank"):
-            break
-        if cell.cell_type == "markdown":
-            folded = SOLUTION.search(cell.source)
-            if folded:
-                return folded[1]
-    raise SyncError(
-        f"the blank {nb.cells[index].id!r} has no solution: put <details><summary>Solution"
-        f"</summary>, a block of Python and </details> into a text cell below it"
-    )
+def exercise(cell: NotebookNode) -> str:
+    """The exercise of a blank, or of the solution below one. Raises SyncError for none."""
+    name = str(ours(cell).get("exercise", ""))
+    if not hasattr(solutions, name or "?"):
+        raise SyncError(
+            f'the cell {cell.get("id")!r} names no exercise: put {{"exercise": NAME}} into its '
+            f"metadata under nanogpt, and NAME into series/solutions.py"
+        )
+    return name
+
+
+def solution(name: str) -> str:
+    """The source of the solution of that name."""
+    return inspect.getsource(getattr(solutions, name)).rstrip("\n")
 
 
 def filled(nb: NotebookNode) -> NotebookNode:
@@ -177,12 +180,12 @@ def filled(nb: NotebookNode) -> NotebookNode:
     again: no reader folds cells on GitHub. A link to a page leads to the one of the same run.
     """
     nb = deepcopy(nb)
-    for index, cell in enumerate(nb.cells):
+    for cell in nb.cells:
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace(PAGES, "](html/")
         if tagged(cell, "blank"):
             cell.metadata.setdefault("nanogpt", {})["blank"] = FILLED + cell.source
-            cell.source = f"{FIRST_LINE}\n{solution(nb, index)}"
+            cell.source = f"{FILLED_IN}\n{solution(exercise(cell))}"
     return nb
 
 

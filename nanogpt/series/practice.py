@@ -113,7 +113,7 @@ class Together:
 
 def lesson_of(path: Path, *names: str) -> mine.Lesson:
     """The lesson at a path, for these names; prints whose run. Raises LessonError, OSError."""
-    lesson = mine.read_lesson(path)
+    lesson = mine.read_lesson(path).check(names)
     for name in names:
         if name in lesson.broken:
             raise mine.LessonError(lesson.broken[name])

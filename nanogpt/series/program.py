@@ -7,10 +7,8 @@ import re
 from pathlib import Path
 
 FOOTER = "# %% What you add below this line stays"
-IMPORT = "from nanogpt.series.solutions import "
 YOURS = re.compile(r"^Yours so far: (.*)\.$", re.M)
-PARTS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-CONSTANTS = (ast.Assign, ast.AnnAssign)
+DEFS = (ast.FunctionDef, ast.ClassDef)
 
 
 def begin() -> str:
@@ -28,7 +26,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     """The lesson with a cell's imports and definitions, and the section that they replace.
 
     Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
-    sections of the names after it in `order`, and replaces its import. Raises SyntaxError.
+    sections of the names after it in `order`. Raises SyntaxError.
     """
     section = f"# %% {name}\n{kept_parts(cell, name)}\n\n"
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
@@ -36,7 +34,6 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M)
     start, end = at.span() if at else (len(lesson), len(lesson))
     text = lesson[:start] + section + lesson[end:]
-    text = re.sub(rf"^{re.escape(IMPORT)}{name}\b.*\n", "", text, flags=re.M)
     yours = {*written(text), name}
     names = [one for one in order if one in yours]
     text = YOURS.sub(f"Yours so far: {', '.join(names)}.", text, count=1)
@@ -44,37 +41,51 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
 
 
 def kept_parts(cell: str, name: str) -> str:
-    """The parts of a cell that are kept: imports, defs, classes, and the constants that they use.
+    """The parts of a cell that are kept: a def or a class, and what it uses of the cell.
 
-    With the comments right above each. Raises SyntaxError for a cell that does not define `name`.
+    These are imports, other defs and classes, and constants, with the comments right above each.
+    Raises SyntaxError for a cell that does not define `name`.
     """
     cell = "\n".join("" if line.startswith(("%", "!")) else line for line in cell.split("\n"))
-    tree = ast.parse(cell)
-    parts = [x for x in tree.body if isinstance(x, PARTS)]
-    if name not in [getattr(x, "name", None) for x in parts]:
+    body = ast.parse(cell).body
+    if name not in [x.name for x in body if isinstance(x, DEFS)]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
-    used: set[str] = set().union(*map(_names, parts))
-    constants = [x for x in tree.body if isinstance(x, CONSTANTS) and _targets(x) & used]
+    used = {name}
+    for _ in body:  # at most so many steps from one to another
+        for x in body:
+            if _made(x) & used:
+                used |= names_in(x)
     lines = cell.splitlines()
     section: list[str] = []
-    for x in tree.body:
-        if x not in parts and x not in constants:
+    for x in body:
+        if not _made(x) & used:
             continue
         first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
         while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment right above
             first -= 1
-        gap = ["", ""] if section and isinstance(x, PARTS[2:]) else []
+        gap = ["", ""] if section and isinstance(x, DEFS) else []
         section += [*gap, *lines[first - 1 : x.end_lineno]]
     return "\n".join(section)
 
 
-def _targets(assignment: ast.Assign | ast.AnnAssign) -> set[str]:
-    """The names that an assignment defines."""
-    if isinstance(assignment, ast.AnnAssign):
-        return _names(assignment.target)
-    return set().union(*map(_names, assignment.targets))
+def _made(statement: ast.stmt) -> set[str]:
+    """The names that an import, a def, a class or an assignment makes.
+
+    None of other statements, and none of `Head = check(Head)`, which is no part of an answer.
+    """
+    if isinstance(statement, DEFS):
+        return {statement.name}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {(x.asname or x.name).partition(".")[0] for x in statement.names}
+    if "check" in names_in(getattr(statement, "value", None) or ast.Pass()):
+        return set()
+    if isinstance(statement, ast.AnnAssign):
+        return names_in(statement.target)
+    if isinstance(statement, ast.Assign):
+        return set().union(*map(names_in, statement.targets))
+    return set()
 
 
-def _names(tree: ast.AST) -> set[str]:
+def names_in(tree: ast.AST) -> set[str]:
     """All names in a piece of code."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

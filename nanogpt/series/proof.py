@@ -1,7 +1,7 @@
 """A lesson as a whole: its loop with each of its caches to the last position, and its training.
 
-The judges try each name alone, the referee the heads and caches without the loop. This tries all
-of it at once, in models and lengths that no judge has.
+The checks try each name alone, the referee the heads and caches without the loop. This tries all
+of it at once, in models and lengths that no check has.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 from ..config import GPTConfig
 from ..model import GPT
 from ..sampling import draw_noise, sample
-from .blanks import TooLong, limit
 from .checks.comparing import alike
-from .solutions import Scope
+from .limits import TooLong, limit
+from .mine import Scope
 
 CACHES = ("KVCache", "StaticKVCache")
 TEXTS = ((17, 2, 7), (64, 2, 7), (150, 1, 1))  # of so many positions: texts, tokens of a prompt

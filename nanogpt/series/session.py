@@ -34,19 +34,15 @@ from ..files import (
 from ..model import GPT, LanguageModel
 from ..training.history import TrainingResult
 from ..training.loop import Stopped
+from ..training.resume import state_path
 from ..training.trainer import Trainer, full_loss
 from . import mine as lessons
 from .findings import Finding, as_data, published_findings
 from .plots import style
 from .practice import model_with, trainer_with
 from .profiles import Profile, beside_published, get_profile
+from .restart import catching_up
 from .weights import load_or_train
-
-
-def begin() -> None:
-    """Print the versions, the device and why it was chosen."""
-    print(f"python {platform.python_version()}, torch {torch.__version__}")
-    print(f"device {pick_device()}")
 
 
 @dataclass
@@ -63,15 +59,6 @@ class Run:
     findings: list[Finding] = field(default_factory=list, repr=False)
 
     mine = staticmethod(lessons.mine)
-
-    def back(self, *names: str) -> dict[str, Any]:
-        """This notebook's kept blanks, and those named, for the page: the reader's, or solutions.
-
-            globals().update(run.back())
-
-        After a restart the page can then be run from the middle.
-        """
-        return lessons.back(self.number, *names)
 
     def figure(
         self,
@@ -119,11 +106,11 @@ class Run:
     def check(self, holds: bool, otherwise: str) -> bool:
         """Print `otherwise` where it does not hold; where no code is the reader's, raise it.
 
-        A bare assertion would stop a page at code of the reader's that its judge has accepted.
+        A bare assertion would stop a page at code of the reader's that its check has accepted.
         Raises AssertionError.
         """
         if not holds:
-            if not lessons.read_lesson().yours:
+            if not lessons.read_lesson().begun:
                 raise AssertionError(otherwise)
             print(f"Not with your code: {otherwise}.")
         return bool(holds)
@@ -195,10 +182,10 @@ class Run:
     def trainer(self, *names: str) -> type[Trainer]:
         """The trainer of 01's model: by the reader's names, or the package; prints which.
 
-        `names` are the kept blanks that take part: "attention_weights", "one_step". Without any of
+        `names` are the exercises that take part: "attention_weights", "one_step". Without any of
         the reader's the package's own steps train, which fuse both.
         """
-        lesson = lessons.read_lesson()
+        lesson = lessons.read_lesson().check(names)
         if not {*names} & {*lesson.yours} or self.device.dtype == torch.float16:
             print(
                 "the package's own attention and step train this model; yours would, once written"
@@ -218,10 +205,15 @@ class Run:
 
     def keep_model(self, path: Path) -> None:
         """Put the weights of that checkpoint beside the reader's lesson, which loads them."""
-        if lessons.read_lesson().yours:
+        if lessons.read_lesson().begun:
             to = lessons.lesson_path().with_name("model.safetensors")
             write_whole(to, path.with_name(f"{path.name}.safetensors").read_bytes())
             print(f"copied to {to}: `python {to.with_name('lesson.py')}` writes with them")
+
+    @property
+    def continues(self) -> bool:
+        """Whether training goes on where it stopped: in `catch_up`, which would train again."""
+        return catching_up() and state_path(self.checkpoint(self.profile.size)).is_file()
 
     @property
     def train_threads(self) -> int | None:
@@ -325,6 +317,7 @@ def open_run(
     check_writable(out / f"{number}.json")  # found out now, not after the work
     threads = torch.get_num_threads()
     training = allowed_threads(chosen.train_threads)
+    print(f"python {platform.python_version()}, torch {torch.__version__}, device {device}")
     more = f" ({training} to train)" if training else ""
     print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}{more}")
     print(beside_published(chosen))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
@@ -16,13 +15,11 @@ from nbformat import NotebookNode
 
 from ..cluster.folders import check_folder
 from ..files import OURS, ROOT, atomic_path, read_json, real_path, sha256
-from .blanks import SOLUTION
-from .mirror import links_cell
-from .nbfile import STUDENT, SyncError, ours, read, tagged, title, to_text
+from .mirror import links_cell, solution_cell
+from .nbfile import STUDENT, SyncError, exercise, ours, read, tagged, title, to_text
 
 MARK = "student.json"  # of a folder that we wrote: the digests of its notebooks
 FORMAT = f"{OURS} student edition"
-HINT = re.compile(r"<details><summary>Hint</summary>.*?</details>", re.S)
 FOLDED = "<details><summary>Solution"
 
 
@@ -80,11 +77,11 @@ def without_solutions(
             cell.metadata.setdefault("nanogpt", {})["edition"] = STUDENT
         if ours(cell).get("generated") == "links":
             cell.source = links_cell(name, titles, "", "")  # no address: Colab opens the original
+        if ours(cell).get("generated") == "solution":
+            cell.source = solution_cell(exercise(cell), hint=hints, solved=False)
+            taken += 1
         if cell.cell_type == "markdown":
-            text, found = SOLUTION.subn("", cell.source)
-            taken += found
-            text = text if hints else HINT.sub("", text)
-            cell.source = text.replace("](../", f"]({up}/").strip()
+            cell.source = cell.source.replace("](../", f"]({up}/").strip()
     blanks = sum(tagged(cell, "blank") for cell in nb.cells)
     left = [cell.id for cell in nb.cells if FOLDED in cell.source]
     if taken < blanks or left:

@@ -7,20 +7,23 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from answers.wrong import KEEP, WRITE
 from IPython.core.error import StdinNotImplementedError
 from notebook_fixtures import brief_referee
-from wrong_answers import KEEP, WRITE
 
 from nanogpt.cli import main
 from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.files import KEEPER, LECTURE_FORM
-from nanogpt.series import blanks, mine, proof, solutions
 from nanogpt.series import certificate as page
+from nanogpt.series import mine, proof
+from nanogpt.series.checks import EXERCISES, finding
+from nanogpt.series.nbfile import solution
 from nanogpt.series.session import open_run
 
 REAL_CORPUS = True
 
-TEXT = solutions.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
+NAMES = [name for name, one in EXERCISES.items() if one.notebook in ("01", "02", "06")]
+TEXT = "\n\n\n".join(map(solution, NAMES))
 GUARD = "if self.cache is not None"
 EMPTY = "pos.new_full((self.capacity,), -1)"
 LOOP = "pos[-1:] + 1"
@@ -112,7 +115,7 @@ def test_a_verdict_that_another_process_may_not_share_is_not_on_it(monkeypatch):
     for verdict in page.SOUND:
         report = SimpleNamespace(verdict=verdict, findings=[1, 2])
         monkeypatch.setattr(page, "_computed", lambda *_, report=report: ([report], "text"))
-        found.append(page.examine(mine.judged_lesson(), load_checkpoint(LECTURE_FORM)))
+        found.append(page.examine(mine.Lesson(), load_checkpoint(LECTURE_FORM)))
     assert found[0] == found[1]
 
 
@@ -189,7 +192,7 @@ def test_each_of_five_bugs_is_refused(old, run):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
 
 
-# Accepted by the judges, were they not there: each is one that only the whole shows.
+# Accepted by the checks, were they not there: each is one that only the whole shows.
 WHOLE = {
     "positions": (LOOP, f"({LOOP}) % 149", "generate_with_cache"),
     "full": (KEEP, f"        k, v, pos = k[:, -140:], v[:, -140:], pos[-140:]\n{KEEP}", "KVCache"),
@@ -204,17 +207,17 @@ WHOLE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", WHOLE)
-def test_a_fault_of_the_whole_is_found_without_the_judges(how):
+def test_a_fault_of_the_whole_is_found_without_the_checks(how):
     old, new, word = WHOLE[how]
     assert old in TEXT
-    scope = solutions.header()
-    solutions.execute(TEXT.replace(old, new), "<a lesson>", scope)
+    scope = mine.public_names()
+    mine.execute(TEXT.replace(old, new), "<a lesson>", scope)
     assert word in " ".join(proof.faults(scope))
-    assert proof.faults(mine.judged_lesson().scope) == []
+    assert proof.faults(mine.public_names()) == []
 
 
 def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run, capsys):
-    mine.lesson_path().write_text(mine.blanks()["visible"].solution, encoding="utf-8")
+    mine.lesson_path().write_text(solution("visible"), encoding="utf-8")
     assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
     assert "the caches are the solutions'" in capsys.readouterr().out
     mine.lesson_path().write_text(TEXT, encoding="utf-8")
@@ -240,7 +243,7 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
 @pytest.mark.slow
 @pytest.mark.parametrize("more", BROKEN)
 def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):
-    for module in (mine, blanks, proof) if "while" in more else ():
+    for module in (mine, finding, proof) if "while" in more else ():
         monkeypatch.setattr(module, "SECONDS", 1)
     path = mine.lesson_path()
     path.write_text(f"{TEXT}\n{more}\n", encoding="utf-8")

@@ -1,25 +1,19 @@
-"""The checks of the kept blanks: no right answer is refused, and a wrong one meets its cause."""
+"""The checks of the exercises: no right answer is refused, and a wrong one meets its cause."""
 
 import functools
-import json
+import inspect
 import linecache
-import math
-import re
-from statistics import median
 
 import pytest
-from right_answers import RIGHT
-from subtle_answers import SUBTLE
-from wrong_answers import WRONG as PLAIN
+from answers import ALL_WRONG, RIGHT, SUBTLE, WRONG
 
-from nanogpt.files import ROOT
-from nanogpt.series import judges, mine
-from nanogpt.series.blanks import SOLUTION, wrong
-from nanogpt.series.checks import EXERCISES, finding
+from nanogpt.series import solutions
+from nanogpt.series.checks import EXERCISES
+from nanogpt.series.checks.finding import objection
 from nanogpt.series.checks.head import PLAIN_HEAD
+from nanogpt.series.mine import execute, public_names
 
 REAL_CORPUS = True
-WRONG = {name: PLAIN[name] | SUBTLE.get(name, {}) for name in PLAIN}
 # The checks of these run a model for each answer: two styles are enough for a quick look.
 STYLES = {name: [*RIGHT[name]][2:] for name in ("generate_with_cache", "Head")}
 # Mistakes that show the same as another one of their table: the message of that one.
@@ -35,25 +29,17 @@ ALIKE = {
 }
 
 
-@functools.cache
-def solutions() -> dict[str, str]:
-    """The solution of every exercise of the package, by name."""
-    found = {}
-    for path in sorted((ROOT / "notebooks").glob("0[1-6]_*.ipynb")):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        for text in SOLUTION.findall("\n".join("".join(cell["source"]) for cell in cells)):
-            name = re.findall(r"^(?:class|def) (\w+)", text, re.M)[0]
-            if name in judges.__all__:
-                found.setdefault(name, text.strip() + "\n")
-    return found
+def solution(name: str) -> str:
+    """The source of a solution."""
+    return inspect.getsource(getattr(solutions, name))
 
 
 @functools.cache
-def said(name: str, source: str) -> str | None:
-    """What the check says of an answer of this source; None where it is right."""
-    scope = mine.judged_lesson().scope | {"math": math, "median": median}
-    mine.execute(source, f"<{name} {len(linecache.cache)}>", scope)
-    return wrong(getattr(judges, name), scope[name])
+def said(name: str, source: str):
+    """The objection to an answer of this source; None where it is right."""
+    scope = public_names()
+    execute(source, f"<{name} {len(linecache.cache)}>", scope)
+    return objection(EXERCISES[name], scope[name])
 
 
 def answers(table: dict, subtle: dict) -> list:
@@ -75,35 +61,34 @@ def test_a_right_answer_in_another_style_is_right(name, style):
     assert said(name, RIGHT[name][style]) is None
 
 
-@pytest.mark.parametrize("name", judges.__all__)
+@pytest.mark.parametrize("name", EXERCISES)
 def test_the_solution_is_right(name):
-    assert said(name, solutions()[name]) is None
+    assert said(name, solution(name)) is None
 
 
 def wrong_source(name: str, misconception: str) -> str:
     """The source of a wrong answer, which differs from the solution."""
-    old, new, *_ = WRONG[name][misconception]
-    source = solutions()[name].replace(old, new) if old else new
-    assert source != solutions()[name]
+    old, new, *_ = ALL_WRONG[name][misconception]
+    source = solution(name).replace(old, new) if old else new
+    assert source != solution(name)
     return source
 
 
-@pytest.mark.parametrize(("name", "misconception"), answers(WRONG, SUBTLE))
+@pytest.mark.parametrize(("name", "misconception"), answers(ALL_WRONG, SUBTLE))
 def test_a_wrong_answer_is_refused_for_its_cause(name, misconception):
-    word = WRONG[name][misconception][2:]
+    word = ALL_WRONG[name][misconception][2:]
     found = said(name, wrong_source(name, misconception))
     assert found, "accepted"
-    assert word[0] in found if word and word[0] else True
+    assert word[0] in str(found) if word and word[0] else True
 
 
 @pytest.mark.slow
 def test_five_wrong_answers_in_six_are_told_their_mistake():
     named = []
-    for name in WRONG:
-        for misconception, (*_, word) in WRONG[name].items():
+    for name in ALL_WRONG:
+        for misconception, (*_, word) in ALL_WRONG[name].items():
             found = said(name, wrong_source(name, misconception))
-            mistake = any(message in found for message in EXERCISES[name].mistakes)
-            named.append(mistake or word in found)
+            named.append(bool(found.mistake) or word in str(found))
     assert sum(named) >= len(named) * 5 / 6
 
 
@@ -112,9 +97,9 @@ MISTAKES = [(name, message) for name in TABLES for message in TABLES[name].mista
 
 @pytest.mark.parametrize(("name", "message"), MISTAKES)
 def test_each_mistake_of_a_table_is_told_its_own_message(name, message):
-    found = finding.problem(TABLES[name], TABLES[name].mistakes[message])
+    found = objection(TABLES[name], TABLES[name].mistakes[message])
     assert found, "accepted"
-    assert ALIKE.get((name, message), message) in found
+    assert ALIKE.get((name, message), message) in str(found)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -122,12 +107,13 @@ def test_messages_are_sentences_that_differ(name):
     messages = [*TABLES[name].mistakes]
     assert [text for text in messages if not text.endswith(".")] == []
     assert [a for a in messages for b in messages if a != b and a in b] == []
+    assert [text for text in TABLES[name].hints if len(text) < 10] == []
     assert [text for text in TABLES[name].advice.values() if not text.endswith((".", "?"))] == []
 
 
 def test_the_tables_are_long_enough():
-    assert sum(map(len, RIGHT.values())) + len(judges.__all__) >= 40
-    assert sum(map(len, WRONG.values())) >= 150
-    assert [name for name in SUBTLE if PLAIN[name].keys() & SUBTLE[name].keys()] == []
+    assert [name for name in EXERCISES if len(RIGHT[name]) < 2 or len(WRONG[name]) < 5] == []
+    assert sum(map(len, ALL_WRONG.values())) >= 500
+    assert [name for name in SUBTLE if WRONG[name].keys() & SUBTLE[name].keys()] == []
     assert len(ALIKE) <= 5
     assert set(ALIKE) <= set(MISTAKES)

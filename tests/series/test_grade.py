@@ -1,4 +1,4 @@
-"""Grading a folder: every file is a row, whatever it does; mistakes are those of the judges."""
+"""Grading a folder: every file is a row, whatever it does; mistakes are those of the checks."""
 
 import csv
 import io
@@ -11,23 +11,25 @@ import time
 from pathlib import Path
 
 import pytest
-from wrong_answers import WRONG
+from answers import WRONG
 
 from nanogpt.cli import main
 from nanogpt.files import ROOT
-from nanogpt.series import grade, grade_one, judges, mine, program, solutions
-from nanogpt.series.blanks import wrong
+from nanogpt.series import grade, grade_one, mine, program
+from nanogpt.series.checks import EXERCISES
+from nanogpt.series.checks.finding import objection
 from nanogpt.series.grade import Grade, Outcome, Result, Submission
+from nanogpt.series.nbfile import solution
 
 REAL_CORPUS = True
-NAMES = list(solutions.blanks())
+NAMES = list(EXERCISES)
 FIRST = {name: next(iter(WRONG[name])) for name in NAMES}  # a misconception of each exercise
 LIMITED = Path("/proc/self/statm").exists()  # where memory can be limited
 
 
 def answer(name: str, misconception: str | None = None) -> str:
     """The text of an answer: the solution, or one with this misconception."""
-    source = solutions.blanks()[name].solution
+    source = solution(name)
     if misconception:
         old, new, *_ = WRONG[name][misconception]
         source = source.replace(old, new) if old else new
@@ -45,7 +47,7 @@ def lesson(**misconceptions: str) -> str:
 def judged(text: str, names=NAMES, seconds: float = 20) -> list[dict]:
     """The events of a lesson that is judged in this process."""
     results = io.StringIO()
-    grade_one.judge_text(text, solutions.scope(), list(names), seconds, results)
+    grade_one.judge_text(text, mine.public_names(), list(names), seconds, results)
     return [json.loads(line) for line in results.getvalue().splitlines()]
 
 
@@ -54,28 +56,28 @@ def judged(text: str, names=NAMES, seconds: float = 20) -> list[dict]:
 
 def test_a_whole_lesson_passes_and_an_untouched_one_is_not_there():
     events = [e for e in judged(lesson()) if e["event"] == "judged"]
-    assert events == [{"event": "judged", "name": name, "words": None} for name in NAMES]
+    right = {"event": "judged", "words": None, "mistake": None}
+    assert events == [right | {"name": name} for name in NAMES]
     untouched = judged(program.begin())
     assert [(e["event"], e["name"]) for e in untouched] == [("missing", name) for name in NAMES]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_mistake_is_the_judges_sentence_and_spoils_no_other_exercise(name):
+def test_a_mistake_is_the_sentence_of_its_check_and_spoils_no_other_exercise(name):
     """What uses a wrong answer is judged with the solution in its place."""
     text = lesson(**{name: FIRST[name]})
-    scope = mine.judged_lesson().scope
+    scope = mine.public_names()
     mine.execute(answer(name, FIRST[name]), f"<{name}, wrong>", scope)
-    expected = wrong(getattr(judges, name), scope[name], name=name)
+    expected = objection(EXERCISES[name], scope[name])
     events = judged(text)
     assert expected
-    assert {e["name"]: e["words"] for e in events if e.get("words")} == {name: expected}
+    assert {e["name"]: e["words"] for e in events if e.get("words")} == {name: expected.words}
 
 
 def test_only_the_exercises_that_count_are_judged_with_the_solutions_around_them():
     events = judged(lesson(attention_weights="no mask"), ["Head"])
-    assert [e for e in events if e["event"] == "judged"] == [
-        {"event": "judged", "name": "Head", "words": None}
-    ]
+    (event,) = [e for e in events if e["event"] == "judged"]
+    assert (event["name"], event["words"]) == ("Head", None)
 
 
 STOPS = {  # a lesson: where and why it stops

@@ -2,14 +2,15 @@
 
 import random
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from nanogpt.series.blanks import TooLong, limit
-from nanogpt.series.checks import finding
 from nanogpt.series.checks.exercise import Case, Exercise
+from nanogpt.series.checks.finding import objection
 from nanogpt.series.checks.observing import Arguments, numbers
+from nanogpt.series.limits import TooLong, limit
 
 
 def run_rows(answer, rows, dtype=torch.float64):
@@ -21,6 +22,8 @@ def run_rows(answer, rows, dtype=torch.float64):
 
 
 DOUBLE = Exercise(
+    notebook="02",
+    hints=("What is twice 2?", "Add x to itself.", "x + x"),
     right=lambda x: 2 * x,
     cases=[
         Case(run_rows, rows=1, dtype=torch.float32),
@@ -79,7 +82,10 @@ SAID = {
     "a place": (lambda x: 2 * x.clamp(max=0.5), "column"),
     "not a number": (lambda x: x * float("nan"), "NaN"),
     "NaN has many causes": (lambda x: x / 0 * 0, "Perhaps the rows are divided by 0."),
-    "nothing": (lambda x: None, "a tensor (1, 3) is right, and yours is a NoneType"),
+    "nothing": (
+        lambda x: [].append(x),
+        "a tensor (1, 3) is right, and yours is None (for rows=1, dtype=torch.float32).",
+    ),
     "an error": (own_line, "in the line `return x.view(7, 7)`, where the shapes are x (1, 3)"),
     "the error of a mistake": (lambda x: x @ x, "Perhaps an error."),
     "the advice for an error": (lambda x: 1 // 0, "ZeroDivisionError"),
@@ -92,8 +98,8 @@ SAID = {
 @pytest.mark.parametrize("how", SAID)
 def test_what_is_said_of_an_answer(how):
     answer, words = SAID[how]
-    found = finding.problem(DOUBLE, answer)
-    assert found is None if words is None else words in found
+    found = objection(DOUBLE, answer)
+    assert found is None if words is None else words in str(found)
 
 
 def leaves_gradients_off(x):
@@ -114,7 +120,7 @@ def leaves_a_dtype(x):
 @pytest.mark.parametrize("answer", [leaves_gradients_off, leaves_a_seed, leaves_a_dtype])
 def test_torch_is_after_a_check_as_it_was_before(answer):
     before = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_rng_state()
-    finding.problem(DOUBLE, answer)
+    objection(DOUBLE, answer)
     assert torch.is_grad_enabled() == before[0]
     assert torch.get_default_dtype() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
@@ -123,7 +129,7 @@ def test_torch_is_after_a_check_as_it_was_before(answer):
 @pytest.mark.parametrize("state", [torch.no_grad, torch.inference_mode])
 def test_a_check_does_not_depend_on_the_state_of_its_caller(state):
     with state():
-        assert finding.problem(DOUBLE, lambda x: 2 * x) is None
+        assert objection(DOUBLE, lambda x: 2 * x) is None
 
 
 def test_an_endless_loop_ends_with_the_limit():
@@ -134,11 +140,46 @@ def test_an_endless_loop_ends_with_the_limit():
             except Exception:
                 continue
 
-    with pytest.raises(TooLong), limit(0.05, "the check has come to no end"):
-        finding.problem(DOUBLE, endless)
+    found = objection(DOUBLE, endless, seconds=0.05)
+    assert "checking your endless has come to no end" in str(found)
 
 
 def test_an_error_of_the_right_answer_is_one_of_the_check():
-    broken = Exercise(right=lambda x: x.nothing, cases=[Case(run_rows, rows=1)], mistakes={})
+    broken = replace(DOUBLE, right=lambda x: x.nothing)
     with pytest.raises(AttributeError):
-        finding.problem(broken, lambda x: x.nothing)
+        objection(broken, lambda x: x.nothing)
+
+
+# ------------------------------------------------------------------ empty blanks, and time
+
+
+class Keeps:
+    def __init__(self):
+        self.x = 0
+
+    def update(self, x):
+        """To do."""
+
+
+def empty(x):
+    """Twice x."""
+    ...
+
+
+@pytest.mark.parametrize(("answer", "method"), [(empty, ""), (Keeps, "update")])
+def test_an_empty_blank_is_no_mistake(answer, method):
+    found = objection(replace(DOUBLE, method=method), answer)
+    assert found.empty
+    assert f"{answer.__name__} is still empty" in str(found)
+
+
+def test_a_limit_goes_on_after_an_inner_limit_was_kept():
+    def spins():
+        with limit(0.2, "the outer one"):
+            with limit(60, "the inner one"):
+                pass
+            while True:
+                pass
+
+    with pytest.raises(TooLong, match="the outer one after 0.2 seconds"):
+        spins()

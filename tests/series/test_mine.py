@@ -17,12 +17,14 @@ from nanogpt import DynamicCache, StaticCache, complete
 from nanogpt.comparison import forced_logits
 from nanogpt.files import ROOT
 from nanogpt.sampling import draw_noise, sample
-from nanogpt.series import mine, solutions
-from nanogpt.series.nbfile import solution, tagged
+from nanogpt.series import course, mine
+from nanogpt.series.checks import EXERCISES
+from nanogpt.series.checks.finding import objection
+from nanogpt.series.nbfile import FILLED_IN, exercise, solution, tagged
 
 REAL_CORPUS = True
 
-RIGHT = mine.blanks()["visible"].solution.strip()
+RIGHT = solution("visible")
 WRONG = RIGHT.replace("<=", "<")
 
 
@@ -36,19 +38,20 @@ def lesson(tmp_path, monkeypatch):
 
 
 def answer(text: str, name: str = "visible", **more):
-    """What a cell of this text defines, judged as its notebook judges it."""
-    scope = mine.judged_lesson().scope | more
+    """What a cell of this text defines, checked as in its notebook."""
+    scope = mine.public_names() | more
     mine.execute(text, f"<cell {len(linecache.cache)}>", scope)
-    return mine.kept(mine.blanks()[name].problem, scope[name])
+    return course.check(scope[name])
 
 
 def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
     above = '"""A cell."""\nimport math\n\n\n@cache\ndef help():\n    return math.pi'
-    own = answer(f"from functools import cache\n{above}\n\n\n{RIGHT}\n\nprint(help())")
+    uses = RIGHT.replace("return", "assert help() > 3\n    return")
+    own = answer(f"from functools import cache\n{above}\n\n\n{uses}\n\nprint(help())")
     assert "your visible runs; it is kept in" in capsys.readouterr().out
     text = lesson.read_text(encoding="utf-8")
     scope = {}
-    assert RIGHT in text
+    assert uses in text
     assert "print(help())" not in text
     scope["__file__"] = str(lesson)
     exec(compile(text, "lesson.py", "exec"), scope)
@@ -58,7 +61,7 @@ def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
 
 
 def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
-    one_step = mine.blanks()["one_step"].solution
+    one_step = solution("one_step")
     answer(RIGHT)
     answer(one_step, "one_step")
     lesson.write_text(f"{lesson.read_text(encoding='utf-8')}MORE = 1", encoding="utf-8")
@@ -79,10 +82,10 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
     """While this one is about to write, another process does the same: it waits."""
     other = """if True:
         import sys, time, pathlib
-        from nanogpt.series import mine, program, solutions
+        from nanogpt.series import mine, nbfile
         sleep = time.sleep
         time.sleep = lambda seconds: (pathlib.Path(sys.argv[1]).touch(), sleep(seconds))
-        print(mine._keep("one_step", mine.blanks()["one_step"].solution))"""
+        print(mine.keep("one_step", nbfile.solution("one_step")))"""
     waits = lesson.with_name("waits")
     others = []
     write_whole = mine.write_whole
@@ -123,7 +126,7 @@ def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
         assert printed.startswith("Not yet: ")
         assert said in printed
         assert ("From here on the solution's" in printed) is (said != "your visible from")
-        assert mine.wrong(mine.blanks()["visible"].problem, found) is None
+        assert objection(EXERCISES["visible"], found) is None
     now = lesson.read_bytes() if lesson.exists() else None
     assert now == kept, "nothing of the reader's is changed"
 
@@ -148,7 +151,7 @@ def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monke
     lesson.write_text(own, encoding="utf-8")
     monkeypatch.setenv("NANOGPT_HEADLESS", "1")
     mine.choose(use)
-    answer(f"{mine.FIRST_LINE}\n{RIGHT}")
+    answer(f"{FILLED_IN}\n{RIGHT}")
     mine.mine("visible")
     printed = capsys.readouterr().out
     assert printed.count("your visible from") == 2 * (use == "true")
@@ -159,7 +162,7 @@ def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monke
 
 
 def test_names_and_choices_that_do_not_exist_are_named():
-    with pytest.raises(mine.LessonError, match="asks for gone: there is attention_weights"):
+    with pytest.raises(mine.LessonError, match="is called gone: there is attention_weights"):
         mine.mine("gone")
     with pytest.raises(ValueError, match="mine='maybe': choose auto"):
         mine.choose("maybe")
@@ -171,7 +174,7 @@ def test_the_solutions_write_what_the_package_writes(seed):
 
     The package's static cache returns no slots behind the newest token, so its sums are shorter.
     """
-    scope = mine.judged_lesson().scope
+    scope = mine.public_names()
     plain = tiny_model()
     own = tiny_model(head=scope["Head"])
     prompt = tokens(1, 4, seed=seed)
@@ -202,7 +205,9 @@ def stepped(number: int, fill) -> dict[str, str]:
     blank = [i for i, cell in enumerate(nb.cells) if tagged(cell, "blank")]
     for n, i in enumerate(blank):
         if fill(n):
-            nb.cells[i].source = solution(nb, i).replace("\n    ", "\n    # as I see it\n    ", 1)
+            nb.cells[i].source = solution(exercise(nb.cells[i])).replace(
+                "\n    ", "\n    # as I see it\n    ", 1
+            )
     where = {"metadata": {"path": str(ROOT / "notebooks")}}
     # Asked to end, a kernel would take another 3 seconds.
     NotebookClient(nb, resources=where, shutdown_kernel="immediate").execute()
@@ -218,16 +223,14 @@ def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
     kept = []
     for number in (1, 2) if every == 1 else (2,):
         printed = stepped(number, lambda n: n % every == 0)
-        names = solutions.KEPT.findall(
-            "\n".join(cell.source for cell in book(NOTEBOOKS[number]).cells)
-        )
+        names = [name for name, one in EXERCISES.items() if int(one.notebook) == number]
         for n, name in enumerate(names):
             (judged,) = (text for text in printed.values() if f" {name} runs" in text)
             right = n % every == 0
             assert judged.startswith("Right: " if right else "Not yet: ")
             assert (f"your {name} runs; it is kept in" in judged) is right
             kept += [name] * right
-    assert mine.read_lesson().yours == kept
+    assert mine.read_lesson().check().yours == kept
     assert ("your " in printed["attend"]) is ("attention_weights" in kept)
     assert printed["run-both"].count("True") == 2
     assert printed["compare"].count("✓ all 100 tokens equal") == 2
@@ -242,17 +245,17 @@ def test_a_constant_beside_the_def_is_kept_and_one_that_nothing_uses_is_not(less
     kept = lesson.read_text(encoding="utf-8")
     assert "LOWEST = 0\n" in kept
     assert "UNUSED" not in kept
-    assert mine.read_lesson().yours == ["visible"]
+    assert mine.read_lesson().check().yours == ["visible"]
 
 
 def test_a_cell_with_a_magic_is_found_in_the_history(lesson, monkeypatch):
     """In a shell as a kernel has it: what it runs is not what was typed."""
     monkeypatch.setenv("IPYTHONDIR", str(lesson.parent))
-    shell = InteractiveShell.instance(user_ns={"problem": mine.blanks()["visible"].problem})
+    shell = InteractiveShell.instance()
     try:
-        for cell in ("from nanogpt.series import mine", f"%%time\n{RIGHT}"):
+        for cell in ("from nanogpt.series.course import check", f"%%time\n{RIGHT}"):
             assert shell.run_cell(cell, store_history=True).success
-        assert shell.run_cell("mine.kept(problem, visible)", store_history=True).success
+        assert shell.run_cell("visible = check(visible)", store_history=True).success
     finally:
         shell.history_manager.end_session()
         InteractiveShell.clear_instance()
@@ -267,25 +270,15 @@ def test_a_name_that_is_gone_from_the_lesson_is_said(lesson, capsys):
     assert "Your visible is gone from" in capsys.readouterr().out
 
 
-def test_after_a_restart_the_first_cell_brings_every_name_back(lesson, capsys):
-    answer(RIGHT)
-    capsys.readouterr()
-    names = mine.back("02", "attention_weights")
-    assert capsys.readouterr().out == f"your visible from {lesson}\n"
-    assert list(names)[:3] == ["attention_weights", "visible", "KVCache"]
-    assert RIGHT.startswith(f"def {names['visible'].__name__}")
-
-
 def test_a_lesson_is_judged_with_gradients_wherever_it_is_asked_for(lesson):
-    lesson.write_text(mine.blanks()["Head"].solution, encoding="utf-8")
-    with torch.no_grad():
-        mine.read_lesson()
-    with torch.inference_mode():
-        assert mine.judged_lesson(lesson.read_text(encoding="utf-8"), lesson).broken == {}
+    lesson.write_text(solution("Head"), encoding="utf-8")
+    for state in (torch.no_grad, torch.inference_mode):
+        with state():
+            assert mine.Lesson(lesson.read_text(encoding="utf-8"), lesson).check().broken == {}
 
 
 def test_the_lecture_s_own_buffer_loads_into_a_model_and_out_of_it():
-    class Triangle(mine.judged_lesson().scope["Head"]):
+    class Triangle(mine.public_names()["Head"]):
         def __init__(self, config):
             super().__init__(config)
             self.register_buffer("tril", torch.ones(config.block_size, config.block_size).tril())
@@ -295,3 +288,41 @@ def test_the_lecture_s_own_buffer_loads_into_a_model_and_out_of_it():
     own.load_state_dict(plain.state_dict())
     plain.load_state_dict(own.state_dict())
     assert all(module.tril.sum() > 0 for module in own.modules() if isinstance(module, Triangle))
+
+
+# ------------------------------------------------------------------ checked when asked for
+
+
+def test_a_name_is_checked_once_and_after_what_it_uses(lesson, monkeypatch):
+    checked = []
+    monkeypatch.setattr(
+        mine, "objection", lambda one, answer: checked.append(answer.__name__) and None
+    )
+    names = ("visible", "attention_weights", "Head", "fold", "sample")
+    text = "\n\n\n".join(map(solution, names))
+    found = mine.Lesson(text).check(["Head"])
+    assert checked == ["attention_weights", "visible", "Head"] or checked == [
+        "visible",
+        "attention_weights",
+        "Head",
+    ]
+    found.check(["Head", "sample"])
+    assert checked[3:] == ["sample"]
+    assert found.yours == ["attention_weights", "visible", "Head", "sample"]
+
+
+def test_what_uses_a_wrong_name_is_checked_with_the_solution_in_its_place(lesson):
+    found = mine.Lesson(f"{WRONG}\n\n\n{solution('Head')}", lesson).check(["Head"])
+    assert found.yours == ["Head"]
+    assert list(found.broken) == ["visible"]
+
+
+def test_a_lesson_of_an_earlier_version_with_an_import_for_each_name_still_runs(lesson):
+    imports = "".join(
+        f"from nanogpt.series.solutions import {name}  # until you write it\n"
+        for name in ("attention_weights", "visible", "KVCache", "Head")
+    )
+    lesson.write_text(f"{imports}\n\n# %% What you add below this line stays\n", encoding="utf-8")
+    answer(RIGHT)
+    assert mine.read_lesson().check().yours == ["visible"]
+    assert mine.read_lesson().broken == {}

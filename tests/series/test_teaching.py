@@ -4,9 +4,9 @@ import ast
 import re
 
 import pytest
+from answers import WRONG
 from chromium import browsed
 from notebook_fixtures import NOTEBOOKS, book
-from wrong_answers import WRONG
 
 from nanogpt.cli import COMMANDS, main
 from nanogpt.files import ROOT

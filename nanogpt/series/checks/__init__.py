@@ -7,10 +7,6 @@ an answer shows, never the form of its code.
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..blanks import Problem
-from . import finding
 from .caches import KV_CACHE, STATIC_KV_CACHE
 from .costs import FASTEST, MULTIPLICATIONS, STEP_BYTES
 from .distance import TOTAL_VARIATION
@@ -57,13 +53,3 @@ EXERCISES: dict[str, Exercise] = {
     "share_keys": SHARE_KEYS,
     "gated": GATED,
 }
-
-
-def problem_of(name: str) -> Problem:
-    """The check of the exercise of that name: of an answer, what is wrong with it, or None."""
-
-    def problem(answer: Any) -> str | None:
-        return finding.problem(EXERCISES[name], answer)
-
-    problem.__name__ = name
-    return problem

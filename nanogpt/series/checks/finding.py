@@ -2,23 +2,68 @@
 
 from __future__ import annotations
 
+import dis
+from dataclasses import dataclass
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
 
+from ..limits import TooLong, limit
 from .comparing import agrees, difference
 from .exercise import Anew, Answer, Case, Exercise
 from .observing import ERROR, Observed, observe
 from .words import describe
 
+SECONDS = 60  # that an answer may be checked: a right one takes less than one
+EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
 
-def problem(exercise: Exercise, answer: Answer | Anew) -> str | None:
-    """What is wrong with an answer, in a sentence or two; None if it is right.
+
+@dataclass(frozen=True)
+class Objection:
+    """What is wrong with an answer, in a sentence or two."""
+
+    words: str
+    mistake: str = ""  # the message of the mistake that explains it, if one does
+    empty: bool = False  # nobody has filled in the blank yet
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def objection(
+    exercise: Exercise, answer: Answer | Anew, seconds: float | None = None
+) -> Objection | None:
+    """What is wrong with an answer; None if it is right.
 
     The message is that of the mistake that shows the same up to the first wrong case. Without one,
-    it describes the first difference.
+    it describes the first difference. An answer that computes for more than `seconds` (SECONDS) is
+    wrong.
     """
+    name = getattr(answer, "__name__", "it")
+    if is_empty(exercise, answer):
+        words = f"{name} is still empty. Write its body, run its cell, then run this one."
+        return Objection(words, empty=True)
+    try:
+        with limit(seconds or SECONDS, f"checking your {name} has come to no end"):
+            return _first_difference(exercise, answer)
+    except TooLong as error:
+        return Objection(str(error))
+
+
+def is_empty(exercise: Exercise, answer: Answer | Anew) -> bool:
+    """Whether what is to be filled in has no body but a docstring, `pass` or `...`."""
+    function = getattr(answer, exercise.method, None) if exercise.method else answer
+    if not isinstance(function, FunctionType):
+        return False
+    steps = list(dis.get_instructions(function))
+    values = {step.argval for step in steps if step.opname in ("LOAD_CONST", "RETURN_CONST")}
+    return {step.opname for step in steps} <= EMPTY and values <= {None}
+
+
+def _first_difference(exercise: Exercise, answer: Answer | Anew) -> Objection | None:
+    """The objection at the first case that goes wrong."""
     shown: list[Observed] = []
     for case in exercise.cases:
         right = _right(case, exercise.right)
@@ -40,17 +85,17 @@ def _right(case: Case, answer: Answer) -> Observed:
 
 def _explain(
     exercise: Exercise, answer: Answer | Anew, shown: list[Observed], what: str, right: Observed
-) -> str:
+) -> Objection:
     """The words about an answer whose last observed case differs from the right one in `what`."""
     value = shown[-1].get(what)
     perhaps = mistake_of(exercise, answer, shown)
     if perhaps and _is_evidence(value):
-        return perhaps
+        return Objection(perhaps, perhaps)
     if not perhaps and isinstance(value, Tensor) and _is_evidence(value):
         perhaps = mistake_of(exercise, answer, shown, until=what)
     case = exercise.cases[len(shown) - 1]
     words = describe(exercise, answer, case, what, shown[-1], right)
-    return f"{words} Perhaps {perhaps}" if perhaps else words
+    return Objection(f"{words} Perhaps {perhaps}", perhaps) if perhaps else Objection(words)
 
 
 def mistake_of(

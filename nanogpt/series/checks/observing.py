@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..blanks import TooLong
+from ..limits import TooLong
 from .exercise import Anew, Answer, Case, Pairs
 
 ERROR = "error"  # the name under which an exception is noted
@@ -72,6 +72,8 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> T
 
 def form(value: Any) -> str:
     """The shape of a tensor, or the type of another object, in words."""
+    if value is None:
+        return "None"
     return str(tuple(value.shape)) if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 

@@ -1,11 +1,11 @@
 # ruff: noqa: E501 (code in strings)
 """Wrong answers that show late: at odd shapes, in a second call, a long text, a batch, a gradient.
 
-As in wrong_answers.py: what replaces what in the solution, and a word of the message. Where the
+As in wrong.py: what replaces what in the solution, and a word of the message. Where the
 first part is empty, the second is the whole answer. Data of test_checks.py.
 """
 
-from wrong_answers import CAT, KEEP, QKV, WRITE
+from .wrong import CAT, KEEP, QKV, WRITE
 
 SUBTLE = {
     "attention_weights": {

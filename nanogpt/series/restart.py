@@ -1,0 +1,249 @@
+"""After a restart: which cell makes a missing name, and how all cells of a page run again."""
+
+from __future__ import annotations
+
+from . import patches  # noqa: F401  (before nbformat)
+
+# isort: split
+
+import dis
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import nbformat
+from IPython.core.getipython import get_ipython
+from IPython.utils.capture import capture_output
+
+from ..files import ROOT
+
+TITLE = re.compile(r"# @title (.+)")
+HEADING = re.compile(r"^#+ +(.+)$", re.M)
+ALONE = "catch_up()"
+SHORT = 60  # characters of a line that a message quotes
+
+_catching_up = False
+
+
+class InOneLine(Exception):
+    """An error that a notebook shows without a traceback: its message says what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RestartError(InOneLine, RuntimeError):
+    """A page that cannot be run again from here; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A code cell of a page, and the heading above it."""
+
+    id: str
+    source: str
+    section: str
+
+    @property
+    def code(self) -> str:
+        """The source without magics, which are no Python."""
+        lines = self.source.split("\n")
+        return "\n".join("" if line.startswith(("%", "!")) else line for line in lines)
+
+    def defines(self, name: str) -> bool:
+        """Whether the cell makes this name, in whatever way."""
+        try:
+            steps = dis.get_instructions(compile(self.code, "a cell", "exec"))
+        except (SyntaxError, ValueError):
+            return False
+        return any(step.opname == "STORE_NAME" and step.argval == name for step in steps)
+
+    def __str__(self) -> str:
+        title = TITLE.match(self.source)
+        words = [line for line in self.source.split("\n") if line and not line.startswith("#")]
+        line = words[0] if words else self.source
+        cut = line if len(line) <= SHORT else f"{line[:SHORT]}…"
+        name = f"the folded cell “{title[1]}”" if title else f"the cell that begins `{cut}`"
+        return f"{name}, in the section “{self.section}”"
+
+
+@dataclass(frozen=True)
+class Page:
+    """The code cells of the notebook that runs here, and how many stand above the running cell.
+
+    `above` is None where the running cell is not one of them.
+    """
+
+    cells: list[Cell]
+    above: int | None
+
+    def maker(self, name: str) -> Cell | None:
+        """The cell that makes a name: the last one above the running cell, else the first."""
+        makers = [i for i, cell in enumerate(self.cells) if cell.defines(name)]
+        before = [i for i in makers if self.above is None or i < self.above]
+        if self.above is not None and before:
+            return self.cells[before[-1]]
+        return self.cells[makers[0]] if makers else None
+
+
+# ------------------------------------------------------------------ the page
+
+
+def cells_of(path: Path) -> list[Cell]:
+    """The code cells of a notebook. Raises OSError and ValueError for a file that is none."""
+    nb = nbformat.read(path, as_version=4)
+    section = ""
+    cells = []
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            headings = HEADING.findall(cell.source)
+            section = headings[-1] if headings else section
+        elif cell.cell_type == "code":
+            cells.append(Cell(cell.get("id", ""), cell.source, section))
+    return cells
+
+
+def running_page() -> Page | None:
+    """The page that runs in this kernel; None outside a notebook of the series.
+
+    JupyterLab tells the kernel its notebook's file. Elsewhere, as on Colab, it is the notebook of
+    the series that shares the most cells with what was typed.
+    """
+    shell: Any = get_ipython()
+    if not hasattr(shell, "kernel"):
+        return None
+    typed = [text for text in shell.history_manager.input_hist_raw if text.strip()]
+    own = Path(os.environ.get("JPY_SESSION_NAME", ""))
+    books = [own] if own.suffix == ".ipynb" and own.is_file() else []
+    pages = []
+    for path in books or sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        try:
+            pages.append(cells_of(path))
+        except (OSError, ValueError):
+            continue
+    if not pages:
+        return None
+    cells = max(pages, key=lambda cells: len({cell.source for cell in cells} & {*typed}))
+    return Page(cells, _above(cells, shell, typed[-1] if typed else ""))
+
+
+def _above(cells: list[Cell], shell: Any, source: str) -> int | None:
+    """How many cells stand above the running one, which a client names, or which has this text."""
+    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    name = str((parent or {}).get("metadata", {}).get("cellId", ""))
+    for i, cell in enumerate(cells):
+        if name and cell.id == name:
+            return i
+    same = [i for i, cell in enumerate(cells) if _without(cell.source) == _without(source)]
+    return same[0] if len(same) == 1 and _without(source) else None
+
+
+def _without(source: str) -> str:
+    """A cell without the call of catch_up at its top."""
+    return source.strip().removeprefix(ALONE).strip()
+
+
+# ------------------------------------------------------------------ missing names
+
+
+def explain_errors() -> None:
+    """In a notebook, let the error about a missing name say which cell makes it."""
+    shell: Any = get_ipython()
+    if hasattr(shell, "kernel") and "NANOGPT_HEADLESS" not in os.environ:
+        shell.set_custom_exc((NameError,), _explained)
+
+
+def _explained(
+    shell: Any,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType,
+    tb_offset: int | None = None,
+) -> list[str]:
+    """The usual traceback, and below it the cell that makes the missing name."""
+    lines: list[str] = shell.InteractiveTB.structured_traceback(
+        kind, error, trace, tb_offset=tb_offset
+    )
+    words = explanation(str(getattr(error, "name", "") or ""))
+    lines += ["", words] if words else []
+    shell._showtraceback(kind, error, lines)
+    return lines
+
+
+def explanation(name: str) -> str:
+    """Which cell of this page makes the name; "" if none does."""
+    page = running_page()
+    maker = page.maker(name) if page and name else None
+    if maker is None:
+        return ""
+    return (
+        f"{name} is made by {maker}: run that cell first. After a restart, catch_up() runs all "
+        f"cells above the one in which it stands."
+    )
+
+
+# ------------------------------------------------------------------ catching up
+
+
+def catching_up() -> bool:
+    """Whether cells run again after a restart: what was trained already can be continued."""
+    return _catching_up
+
+
+def catch_up() -> None:
+    """After a restart: run all cells of this page above this one, without their outputs.
+
+    In a cell that is not part of the page, those up to the last check that your lesson has passed.
+    Raises RestartError outside a notebook of the series, where it does not know how far to go, and
+    at a cell that fails.
+    """
+    from . import mine  # it imports the checks
+
+    page = running_page()
+    if page is None:
+        raise RestartError("catch_up() runs the cells of a notebook of the series: this is none")
+    shell: Any = get_ipython()
+    end = page.above
+    if end is None:
+        yours = mine.read_lesson().check().yours
+        passed = [i for i, cell in enumerate(page.cells) if _checks(cell) in yours]
+        if not passed:
+            raise RestartError(
+                "catch_up() does not know how far to go: put it at the top of the cell at which "
+                "you want to go on"
+            )
+        end = passed[-1] + 1
+    begun = time.monotonic()
+    with _again():
+        for cell in page.cells[:end]:
+            if ALONE in cell.source:
+                continue
+            print(f"running {cell}", flush=True)
+            with capture_output() as shown:
+                result = shell.run_cell(cell.source, store_history=False)
+            if not result.success:
+                shown.show()
+                raise RestartError(f"stopped at {cell}")
+    print(f"{end} cells in {time.monotonic() - begun:.0f} seconds: go on from here")
+
+
+def _checks(cell: Cell) -> str:
+    """The exercise that a cell checks, or ""."""
+    found = re.search(r"^(\w+) = check\(\1\)$", cell.source, re.M)
+    return found[1] if found else ""
+
+
+@contextmanager
+def _again() -> Iterator[None]:
+    global _catching_up
+    _catching_up = True
+    try:
+        yield
+    finally:
+        _catching_up = False

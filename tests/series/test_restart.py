@@ -1,0 +1,142 @@
+"""After a restart: a missing name says which cell makes it, and one line runs all cells above."""
+
+import pytest
+from nbclient import NotebookClient
+from nbformat import v4
+from notebook_fixtures import code, prose, write
+
+from nanogpt.files import ROOT
+from nanogpt.series import mirror, restart
+from nanogpt.series.nbfile import solution
+from nanogpt.series.restart import Cell, Page
+
+REAL_CORPUS = True
+
+CELLS = [
+    Cell("a", "# @title Imports\nimport torch\nfrom math import pi as number", "One"),
+    Cell("b", "%%time\nx, (y, *z) = 1, (2, 3)\nfor i in range(3):\n    total = i", "One"),
+    Cell("c", "def f():\n    inner = 1\n\nclass C:\n    field = 1", "Two"),
+    Cell("d", "with open('/dev/null') as file:\n    x = 2\nif (n := 3) > 2:\n    pass", "Two"),
+    Cell("e", "x = = 3", "Two"),
+    Cell("f", "!ls\nprint(x)", "Two"),
+]
+MAKERS = {  # a name, how many cells stand above the one that runs, and the cell that makes it
+    ("number", 5): "a",
+    ("torch", None): "a",
+    ("y", 5): "b",
+    ("z", 5): "b",
+    ("total", 5): "b",
+    ("x", 3): "b",
+    ("x", 5): "d",
+    ("x", 0): "b",
+    ("x", None): "b",
+    ("f", 5): "c",
+    ("C", 5): "c",
+    ("file", 5): "d",
+    ("n", 2): "d",
+    ("inner", 5): None,
+    ("field", 5): None,
+    ("pi", 5): None,
+    ("typo", 5): None,
+}
+
+
+@pytest.mark.parametrize(("name", "above"), MAKERS)
+def test_the_cell_that_makes_a_name(name, above):
+    maker = Page(CELLS, above).maker(name)
+    assert (maker and maker.id) == MAKERS[name, above]
+
+
+def test_a_cell_is_called_by_its_title_or_its_first_line():
+    assert str(CELLS[0]) == "the folded cell “Imports”, in the section “One”"
+    long = Cell("g", f"# why\n{'x' * 80} = 1", "Three")
+    assert str(long) == f"the cell that begins `{'x' * 60}…`, in the section “Three”"
+
+
+def test_outside_a_notebook_nothing_is_explained():
+    assert restart.explanation("x") == ""
+    with pytest.raises(restart.RestartError, match="of a notebook of the series: this is none"):
+        restart.catch_up()
+
+
+# ------------------------------------------------------------------ in a kernel
+
+SETUP = mirror.setup_cell("", "main")
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A page of a reader's, as JupyterLab names it to its kernel, with one exercise."""
+    path = write(
+        tmp_path / "page.ipynb",
+        code(SETUP, "setup"),
+        prose("## Shapes", "shapes"),
+        code("width = 4\nprint('seen again')", "width"),
+        code('def visible(q_pos, k_pos):\n    """To do."""', "blank"),
+        code("# @title Is it right?\nvisible = check(visible)", "check"),
+        prose("## Areas", "areas"),
+        code("area = width**2", "area"),
+        code("height = 1 // (width - 4)", "height"),
+        code("print('area', area)", "print"),
+    )
+    monkeypatch.setenv("JPY_SESSION_NAME", str(path))
+    monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
+    return path
+
+
+def printed(*sources: str) -> list[str]:
+    """What each of these cells prints in a new kernel, errors included."""
+    nb = v4.new_notebook(cells=[v4.new_code_cell(source) for source in (SETUP, *sources)])
+    where = {"metadata": {"path": str(ROOT / "notebooks")}}
+    options = {"allow_errors": True, "shutdown_kernel": "immediate"}
+    NotebookClient(nb, resources=where, **options).execute()
+    texts = []
+    for cell in nb.cells[1:]:
+        parts = [o.get("text", "") + "\n".join(o.get("traceback", [])) for o in cell.outputs]
+        texts.append("".join(parts))
+    return texts
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_run_too_early_says_which_one_to_run(page):
+    early, typo, inner = printed(
+        "print('area', area)", "print(widht)", "def g():\n    return width\n\n\ng()"
+    )
+    assert "NameError" in early
+    assert "area is made by the cell that begins `area = width**2`, in the section “Areas”" in early
+    assert "catch_up() runs all cells above" in early
+    assert "is made by" not in typo
+    assert "width is made by the cell that begins `width = 4`, in the section “Shapes”" in inner
+
+
+@pytest.mark.slow
+def test_one_line_runs_the_cells_above_and_keeps_their_outputs_to_itself(page):
+    said, area = printed("catch_up()\nheight = 1 // (width - 4)", "print(width, area)")
+    assert "running the cell that begins `area = width**2`" in said
+    assert "seen again" not in said
+    assert "go on from here" in said
+    assert "ZeroDivisionError" in said, "the rest of the cell itself runs after it"
+    assert area == "4 16\n"
+
+
+@pytest.mark.slow
+def test_in_a_cell_of_its_own_it_goes_to_the_last_check_that_was_passed(page):
+    not_yet, right, again, area = printed(
+        "catch_up()",
+        f"{solution('visible')}\n\n\nvisible = check(visible)",
+        "del visible\ncatch_up()\nprint(visible.__name__, width)",
+        "area",
+    )
+    assert not_yet.startswith("RestartError: catch_up() does not know how far to go")
+    assert "Right: visible" in right
+    assert "visible 4\n" in again
+    assert "NameError" in area
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_on_the_way_is_named_and_shown(page):
+    (said,) = printed("catch_up()\nprint('area', area)")
+    assert "ZeroDivisionError" in said
+    assert "RestartError: stopped at the cell that begins `height = 1 // (width - 4)`" in said
