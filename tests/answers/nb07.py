@@ -247,7 +247,7 @@ WRONG = {
             "    if not proposals:\n        return []\n    n = 0\n",
             "plain step",
         ),
-        "nothing returned": ("return choices", "choices", "no list"),
+        "nothing returned": ("return choices", "choices", "nothing is returned"),
     },
     "total_variation": {
         "no absolute values": ("abs().", "", "absolute"),

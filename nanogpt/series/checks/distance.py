@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import solutions
 from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments, form, numbers
+from .returning import without_return
 
 BY_HAND = (
     [[0.5, 0.5, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [0.5, 0.25, 0.25, 0.0]],
@@ -144,6 +145,9 @@ TOTAL_VARIATION = Exercise(
         ),
         "the differences are added up along the tokens, as for distributions of numbers: tokens "
         "have no order.": distance_by(lambda d: d.cumsum(-1).abs().amax(-1)),
+        "nothing is returned: end with `return` and the distances.": without_return(
+            solutions.total_variation
+        ),
         "the distances are turned into numbers without a tensor: leave them in one.": distance_by(
             lambda d: (d.abs().sum(-1) / 2).tolist()
         ),

@@ -178,7 +178,7 @@ class InThePrompt(Draft):
 
 class Silent(Draft):
     def begin(self, prompt: Tensor, sampling: Any) -> Any:
-        return None
+        RIGHT(self.k).begin(prompt, sampling)
 
 
 class AtOnce(Draft):
