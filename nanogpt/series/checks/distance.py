@@ -86,6 +86,9 @@ TOTAL_VARIATION = Exercise(
     mistakes={
         "what one gains the other loses, so each difference is counted twice: take half the "
         "sum.": distance_by(lambda d: d.abs().sum(-1)),
+        "the sum is doubled: each difference is in it twice already, so divide by 2.": (
+            distance_by(lambda d: 2 * d.abs().sum(-1))
+        ),
         "both sum to 1, so differences with their signs cancel: take absolute values before the "
         "sum.": distance_by(lambda d: d.sum(-1) / 2),
         "the absolute value is taken of the sum, which is 0: take it of each difference.": (

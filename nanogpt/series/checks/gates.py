@@ -131,6 +131,11 @@ GATED = Exercise(
         ),
         "you add the gate: multiply.": gated_by(lambda g, u: F.silu(g) + u),
         "you subtract the gate: multiply.": gated_by(lambda g, u: u - F.silu(g)),
+        "what up computes is subtracted: multiply.": gated_by(lambda g, u: F.silu(g) - u),
+        "the gate is divided by what up computes: multiply.": gated_by(lambda g, u: F.silu(g) / u),
+        "the gate is multiplied by itself: multiply it with what up computes, x @ up.T.": gated_by(
+            lambda g, u: F.silu(g) * F.silu(g)
+        ),
         "SiLU comes before the product: you take it of the product of both.": gated_by(
             lambda g, u: F.silu(g * u)
         ),

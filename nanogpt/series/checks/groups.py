@@ -226,6 +226,14 @@ SHARE_KEYS = Exercise(
         ),
         "each head of keys comes twice always: it serves n_head // k.shape[1] heads of queries."
         "": share_by(lambda k, group, H: k.repeat_interleave(2, dim=1)),
+        "the size of a group is a quotient, n_head // k.shape[1], not the remainder.": (
+            lambda k, n_head: k.repeat_interleave(n_head % k.shape[1], dim=1)
+        ),
+        "the size of a group is a quotient, n_head // k.shape[1], not the difference.": (
+            lambda k, n_head: k.repeat_interleave(n_head - k.shape[1], dim=1)
+        ),
+        "the quotient is upside down, and becomes 0: n_head // k.shape[1] is the larger by the "
+        "smaller.": lambda k, n_head: k.repeat_interleave(k.shape[1] // n_head, dim=1),
         "without dim=1 all dimensions become one: repeat along the heads.": share_by(
             lambda k, group, H: k.repeat_interleave(group)
         ),

@@ -222,6 +222,9 @@ EVERY_SECOND = Exercise(
         ),
         "nothing is skipped: only keys at an even gap are seen.": among(lambda q, k: q == q),
         "every third is seen: take the gap modulo 2.": among(lambda q, k: (q - k) % 3 == 0),
+        "every fourth is seen: of the gaps take the remainder by 2.": among(
+            lambda q, k: (q - k) % 4 == 0
+        ),
         "gap // 2 == 0 leaves the last two characters: take the remainder, gap % 2.": among(
             lambda q, k: (q - k) // 2 == 0
         ),

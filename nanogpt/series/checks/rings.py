@@ -133,6 +133,11 @@ SLOT_OF = Exercise(
         ),
         "the ring begins after the sinks, so its first position is `sinks`: count from there, "
         "position - sinks.": slot_by(lambda p, w, s: s + p % w),
+        "the sinks are added to the position: count from the first position after them, position - "
+        "sinks.": slot_by(lambda p, w, s: s + (p + s) % w),
+        "the ring is counted from behind: it is position - sinks, not sinks - position.": slot_by(
+            lambda p, w, s: s + (s - p) % w
+        ),
         "the ring begins after the sinks: add `sinks` to the remainder.": slot_by(
             lambda p, w, s: (p - s) % w
         ),

@@ -166,6 +166,18 @@ TURN_ARROW = Exercise(
         "cosine.": turn_by(right_x, lambda a, b, c, s: a * c + b * s),
         "the first line has cosine and sine exchanged: a goes with the cosine, b with the "
         "sine.": turn_by(lambda a, b, c, s: a * s - b * c, right_y),
+        "the first line has the sine twice: a goes with the cosine there.": turn_by(
+            lambda a, b, c, s: a * s - b * s, right_y
+        ),
+        "the first line has the cosine twice: b goes with the sine there.": turn_by(
+            lambda a, b, c, s: a * c - b * c, right_y
+        ),
+        "the second line has the sine twice: b goes with the cosine there.": turn_by(
+            right_x, lambda a, b, c, s: a * s + b * s
+        ),
+        "the second line has the cosine twice: a goes with the sine there.": turn_by(
+            right_x, lambda a, b, c, s: a * c + b * c
+        ),
         "the second product is missing in each line: a' = a · cos − b · sin, b' = a · sin + b · "
         "cos.": turn_by(lambda a, b, c, s: a * c, lambda a, b, c, s: b * c),
         "the old arrow is added: return the end of the turned one alone.": turn_by(
@@ -191,7 +203,8 @@ TURN_ARROW = Exercise(
         "the two numbers": "Return a' and b', as a tuple.",
         "ZeroDivisionError": "The formula divides by nothing: a' = a · cos − b · sin and b' = a · "
         "sin + b · cos.",
-        "the length went": "Did the second line use the new a in place of the old one?",
+        "the length went": "Compare each product with the formula, a' = a · cos − b · sin and b' = "
+        "a · sin + b · cos: both lines take the old a and b.",
         "the end of": "a' = a · cos − b · sin and b' = a · sin + b · cos, with the angle in "
         "radians.",
     },
