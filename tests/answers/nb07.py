@@ -262,7 +262,7 @@ WRONG = {
         "a softmax again": ("(p - q)", "(p.softmax(-1) - q.softmax(-1))", "softmax"),
         "in place": ("(p - q)", "p.sub_(q)", "changes `p`"),
         "absolute after the sum": ("abs().sum(-1)", "sum(-1).abs()", "each difference"),
-        "no tensor": (".sum(-1) / 2", ".sum(-1).div(2).tolist()", "without a tensor"),
+        "no tensor": (".sum(-1) / 2", ".sum(-1).div(2).tolist()", "list of Python numbers"),
         "a plus": ("p - q", "p + q", "difference"),
         "squeezed": (".sum(-1)", ".sum(-1).squeeze()", "squeeze"),
         "positive part, halved": (".abs()", ".clamp(min=0)", "once more"),

@@ -151,7 +151,7 @@ TOTAL_VARIATION = Exercise(
         "nothing is returned: end with `return` and the distances.": without_return(
             solutions.total_variation
         ),
-        "the distances are turned into numbers without a tensor: leave them in one.": distance_by(
+        "a list of Python numbers is returned: return the tensor of the distances.": distance_by(
             lambda d: (d.abs().sum(-1) / 2).tolist()
         ),
         "float32 rounds float64: compute in the dtype that comes in.": (

@@ -192,7 +192,7 @@ GATED = Exercise(
         "the output is detached, so a model would not learn: leave detach() out.": (
             lambda x, gate, up, down: RIGHT(x, gate, up, down).detach()
         ),
-        "float32 is kept for you: leave the output in the dtype that comes in.": (
+        "the output becomes float32: leave it in the dtype that comes in.": (
             lambda x, gate, up, down: RIGHT(x, gate, up, down).float()
         ),
         "your code changes `x`, which belongs to the caller: x *= … and x += … write into "

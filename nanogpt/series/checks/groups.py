@@ -280,7 +280,7 @@ SHARE_KEYS = Exercise(
         "nothing is returned: end with `return` and the keys.": without_return(
             solutions.share_keys
         ),
-        "float32 is kept for you: leave the keys in the dtype that comes in.": share_by(
+        "the keys become float32: leave them in the dtype that comes in.": share_by(
             lambda k, group, H: k.repeat_interleave(group, dim=1).float()
         ),
         "the keys are detached, so a model would not learn: leave detach() and .data "

@@ -156,7 +156,7 @@ TURN_ARROW = Exercise(
         "both lines have a minus: the second has a plus, a · sin + b · cos.": turn_by(
             right_x, lambda a, b, c, s: a * s - b * c
         ),
-        "the second line is a minus too many: a · sin comes with a plus.": turn_by(
+        "the second line has a minus too many: a · sin comes with a plus.": turn_by(
             right_x, lambda a, b, c, s: b * c - a * s
         ),
         "the first line has its signs exchanged: a · cos − b · sin.": turn_by(
