@@ -277,7 +277,7 @@ EVERY_SECOND = Exercise(
             in_dtype(torch.int32)
         ),
         "float32 rounds large positions: keep integers.": in_dtype(torch.float32),
-        "a query with few keys before it sees all of them: the gap decides there as well.": among(
+        "a query with few keys before it sees all of them: the gap decides there.": among(
             lambda q, k: ((q - k) % 2 == 0) | (q < 2)
         ),
     },

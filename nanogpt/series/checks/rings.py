@@ -148,8 +148,8 @@ SLOT_OF = Exercise(
         "slots after them.": lambda position, window, sinks=0: position % (sinks + window),
         "the sinks are taken out of the window: the ring has `window` slots, and the sinks have "
         "slots of their own.": slot_by(lambda p, w, s: s + (p - s) % max(w - s, 1)),
-        "the slots of the ring are one too far: position `sinks` takes the first of them, remainder "
-        "0.": slot_by(lambda p, w, s: s + (p - s + 1) % w),
+        "the slots of the ring are one too far: position `sinks` takes the first of them, with "
+        "remainder 0.": slot_by(lambda p, w, s: s + (p - s + 1) % w),
         "the ring is one slot too short: take the remainder of `window`.": slot_by(
             lambda p, w, s: s + (p - s) % max(w - 1, 1)
         ),
