@@ -25,14 +25,17 @@ from math import inf
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
-from ..config import GPTConfig, check_positive
+from ..config import GPTConfig, ParameterError, check_positive
 from ..decoder.config import DecoderConfig, decoder_config
 from ..model import LanguageModel
+from ..pretrained.tokenizer import PretrainedTokenizer
 from ..sampling import SamplingParams
 from ..serving.batch import BatchEngine
+from ..serving.memory import fitting_blocks
 from ..serving.modules import ModuleBackend
 from ..serving.sequence import Request
 from ..timing import Summary, interleave, summary
@@ -67,46 +70,85 @@ class Reply(NamedTuple):
     """What a request got: tokens, and seconds after the start at which they were there.
 
     A server may send several tokens at once: then there are fewer moments than tokens. A token is
-    None if the server did not say which it was.
+    None if the server did not say which it was. `text` is what they say, where only that is known.
     """
 
     tokens: list[int | None]
     moments: list[float]
+    text: str | None = None
 
 
 Replies = dict[Hashable, Reply]  # of one run, by the id of the request
+System = Callable[[list[Request]], Replies]  # serves the requests of one run
+Prompt = Callable[[random.Random, int], list[int]]  # samples a prompt of n tokens
+
+
+def random_tokens(vocab_size: int) -> Prompt:
+    """Prompts of tokens that are sampled one by one."""
+
+    def prompt(draw: random.Random, n: int) -> list[int]:
+        return [draw.randrange(vocab_size) for _ in range(n)]
+
+    return prompt
+
+
+def pieces_of_text(tokenizer: PretrainedTokenizer, text: str) -> Prompt:
+    """Prompts cut from a text: each begins at a random word, as the tokenizer begins a text."""
+
+    def prompt(draw: random.Random, n: int) -> list[int]:
+        start = draw.randrange(len(text))
+        start = text.find(" ", start, len(text) - 1) + 1 or start  # the next word, if there is one
+        return first_tokens(tokenizer, text[start : start + 8 * n], n).tolist()
+
+    return prompt
+
+
+def first_tokens(tokenizer: PretrainedTokenizer, text: str, n: int) -> Tensor:
+    """The first n tokens of a text, which is repeated if it has fewer.  -> (n,)"""
+    tokens = tokenizer.encode(text)
+    while len(tokens) < n:
+        text += text
+        tokens = tokenizer.encode(text)
+    return tokens[:n]
 
 
 def poisson(
-    n: int, rate: float, vocab_size: int, block_size: int, greedy: bool = False
+    n: int,
+    rate: float,
+    vocab_size: int,
+    block_size: int,
+    greedy: bool = False,
+    prompt: Prompt | None = None,
 ) -> list[Request]:
     """n requests at `rate` a second (inf: all at once). Only the arrivals depend on the rate.
 
     Of `block_size` a prompt takes 1/16 to 1/2, uniformly; half of them begin with the same 1/4.
     The new tokens are exponential with mean 1/6, at most 1/2: some are many times the mean.
-    Raises ValueError for a rate of 0 and below.
+    Prompts are sampled by `prompt`; None: from all tokens of the vocabulary. Raises ValueError for
+    a rate of 0 and below.
     """
+    prompt = prompt or random_tokens(vocab_size)
     if rate != inf:
         check_positive("rates", rate)
     draw = random.Random(1)
     gaps = random.Random(2)
     arrival = 0.0
     out = []
-    common = [draw.randrange(vocab_size) for _ in range(block_size // 4)]
+    common = prompt(draw, block_size // 4)
     for i in range(n):
         length = draw.randint(max(1, block_size // 16), max(1, block_size // 2))
-        prompt = [draw.randrange(vocab_size) for _ in range(length)]
+        tokens = prompt(draw, length)
         if draw.random() < 0.5:
-            prompt[: len(common)] = common[:length]
+            tokens[: len(common)] = common[:length]
         n_new = min(1 + int(draw.expovariate(6 / block_size)), max(1, block_size // 2))
         arrival += gaps.expovariate(1.0) / rate
         sampling = SamplingParams(greedy=greedy)
-        out.append(Request(torch.tensor(prompt), n_new, sampling, seed=i, arrival=arrival, id=i))
+        out.append(Request(torch.tensor(tokens), n_new, sampling, seed=i, arrival=arrival, id=i))
     return out
 
 
 def load(
-    systems: dict[str, Callable[[list[Request]], Replies]],
+    systems: dict[str, System],
     rates: Sequence[float],
     *,
     n: int = 64,
@@ -115,23 +157,25 @@ def load(
     greedy: bool = False,
     repeats: int = 3,
     limits: dict[str, float] | None = None,
-    model: LanguageModel | None = None,
+    prompt: Prompt | None = None,
+    reference: System | None = None,
 ) -> list[dict[str, Any]]:
     """Serve the same n requests by every system, at each rate (requests a second; inf: at once).
 
     The systems are those of `schemes`, or a server. They take turns, repeat by repeat, after a
-    warm-up with at most 8 requests. `limits` are those of `measures`.
+    warm-up with at most 8 requests. `limits` are those of `measures`, `prompt` that of `poisson`.
 
     Returns plain data, a row for each rate and system: summaries over the repeats of all measures,
-    and the requests that `failed`. `differ` says how many texts are not those of the `model` alone,
-    without one those of the first system; None where there is neither. With several systems `ratio`
-    is the speed over the first one's, pair by pair. Raises ValueError.
+    and the requests that `failed`. `differ` says how many texts are not those of the `reference`,
+    a system that is not timed, without one those of the first system; None where there is neither.
+    With several systems `ratio` is the speed over the first one's, pair by pair. Raises ValueError.
     """
-    requests_at = {rate: poisson(n, rate, vocab_size, block_size, greedy) for rate in rates}
-    every = poisson(n, inf, vocab_size, block_size, greedy)
+    shape = (vocab_size, block_size, greedy, prompt)
+    requests_at = {rate: poisson(n, rate, *shape) for rate in rates}
+    every = poisson(n, inf, *shape)
     for system in systems.values():
         system(every[:8])
-    texts = drive(BatchEngine(model), every) if model else None
+    texts = reference(every) if reference else None
     rows = []
     for rate, requests in requests_at.items():
         turns = {name: partial(system, requests) for name, system in systems.items()}
@@ -171,7 +215,14 @@ def _rows(
 
 
 def _n_different(replies: Replies, texts: Replies) -> int:
-    return sum(reply.tokens != texts[i].tokens for i, reply in replies.items())
+    return sum(_differs(reply, texts[i]) for i, reply in replies.items())
+
+
+def _differs(reply: Reply, right: Reply) -> bool:
+    """Whether a reply is another one; by its text if no tokens are known."""
+    if reply.text is not None:
+        return reply.text != right.text
+    return reply.tokens != right.tokens
 
 
 def _summary_of_known(values: list[float | None]) -> Summary | None:
@@ -183,15 +234,44 @@ def _summary_of_known(values: list[float | None]) -> Summary | None:
 # ------------------------------------------------------------------ the schemes of our engine
 
 
+BLOCK_LEN = 16  # positions of a block of keys and values
+
+
+def blocks_for(model: LanguageModel, running: int, text_tokens: int) -> int:
+    """The blocks of `running` texts of at most `text_tokens` tokens.
+
+    They take at most half of the available memory, as those of a server. Raises ValueError if that
+    holds no such text.
+    """
+    for_one = -(-text_tokens // BLOCK_LEN)
+    n = fitting_blocks(model, BLOCK_LEN, running * for_one)
+    if n < for_one:
+        raise ParameterError(
+            f"text_tokens={text_tokens}: half of the available memory holds the keys and values of "
+            f"{n * BLOCK_LEN:,} tokens: ask for fewer, or close other programs",
+            "text_tokens",
+        )
+    return n
+
+
 def schemes(
-    model: LanguageModel, *, backend: Any = ModuleBackend, running: int = 32
-) -> dict[str, Callable[[list[Request]], Replies]]:
-    """Every scheme of SCHEMES, on the virtual clock, with at most `running` texts in a step."""
+    model: LanguageModel,
+    *,
+    backend: Any = ModuleBackend,
+    running: int = 32,
+    n_blocks: int | None = None,
+) -> dict[str, System]:
+    """Every scheme of SCHEMES, on the virtual clock, with at most `running` texts in a step.
+
+    `n_blocks` is that of BatchEngine: None for as many as texts of block_size need.
+    """
 
     def serve(scheme: Scheme, requests: list[Request]) -> Replies:
         engine = BatchEngine(
             model,
             backend=backend,
+            n_blocks=n_blocks,
+            block_len=BLOCK_LEN,
             max_running=scheme.max_running or running,
             budget=scheme.budget,
             reuse=scheme.reuse,
@@ -242,10 +322,10 @@ def drive(
         outputs = engine.step()
         now += time.perf_counter() - before
         for output in outputs:
-            tokens, moments = replies[output.request.id]
-            if len(tokens) < wanted[output.request.id]:
-                tokens.append(output.token)
-                moments.append(now)
+            reply = replies[output.request.id]
+            if len(reply.tokens) < wanted[output.request.id]:
+                reply.tokens.append(output.token)
+                reply.moments.append(now)
     return replies
 
 
@@ -304,11 +384,9 @@ class LoadedServer(RemoteServer):
 
     async def _reply(self, client: SimpleAsyncHTTPClient, request: Request, start: float) -> Reply:
         """One streamed completion."""
-        n = len(self.chars)
-        prompt = "".join(self.chars[token % n] for token in request.prompt.tolist())
         body = {
             "model": self.model,
-            "prompt": prompt,
+            **self._prompt(request),
             "max_tokens": request.max_new_tokens,
             "temperature": 0.0,
             "stream": True,
@@ -330,29 +408,55 @@ class LoadedServer(RemoteServer):
             raise ConnectionError(f"HTTP {response.code}: {message}")
         return self._read(chunks)
 
+    def _prompt(self, request: Request) -> dict[str, Any]:
+        """What the body says of the prompt."""
+        n = len(self.chars)
+        return {"prompt": "".join(self.chars[token % n] for token in request.prompt.tolist())}
+
+    def _reply_of(self, text: str, n: int | None, moments: list[float]) -> Reply:
+        """What a text tells of n tokens, if the server counted them."""
+        if n not in (None, len(text)):
+            return Reply([None] * n, moments)
+        return Reply([self.chars.find(char) for char in text], moments)
+
     def _read(self, chunks: list[tuple[float, bytes]]) -> Reply:
-        """Its characters, and the moment of each event that had any.
+        """Its text, and the moment of each event that had any.
 
         With usage in the stream there are as many tokens as it says. Raises ConnectionError.
         """
         text = ""
         moments = []
-        ended = False
+        end = None
         n = None
         for moment, event in _events(chunks):
             n = (event.get("usage") or {}).get("completion_tokens", n)
             for choice in event.get("choices", []):
-                ended |= choice.get("finish_reason") is not None
                 piece = choice.get("text")
                 if piece:
                     text += piece
                     moments.append(moment)
-        if not ended or not moments:
+                if choice.get("finish_reason") is not None:
+                    end = moment
+        if n and end is not None and not moments:  # control tokens have no text
+            moments.append(end)
+        if end is None or not moments:
             after = number_of(len(moments), "event")
             raise ConnectionError(f"the reply stopped after {after}, without its end")
-        if n not in (None, len(text)):
-            return Reply([None] * n, moments)
-        return Reply([self.chars.find(char) for char in text], moments)
+        return self._reply_of(text, n, moments)
+
+
+class LoadedTokenServer(LoadedServer):
+    """A server of a pretrained model, which gets prompts of tokens and answers with texts.
+
+    It goes on behind a token that ends a text, so that every request gets all of its new tokens.
+    """
+
+    def _prompt(self, request: Request) -> dict[str, Any]:
+        return {"prompt": request.prompt.tolist(), "ignore_eos": True}
+
+    def _reply_of(self, text: str, n: int | None, moments: list[float]) -> Reply:
+        """Which tokens wrote a text is not known; without usage each event counts as one."""
+        return Reply([None] * (n or len(moments)), moments, text)
 
 
 def _events(chunks: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict[str, Any]]]:

@@ -143,12 +143,14 @@ def losses_text(target: dict[str, Any], draft: dict[str, Any] | None) -> str:
 
 def load_text(result: dict[str, Any]) -> str:
     """The result of `load`: a row for each rate and scheme, and notes below."""
-    requests = f"{number_of(result['n'], 'request')} of a block of {result['block_size']}"
+    requests = f"{number_of(result['n'], 'request')} of up to {result['block_size']} tokens"
     if "server" in result:
         server = f"{result['server']}, {result['model']}, in real time"
+        if "reference" in result:
+            server += f"; compared with {_model_text(result['reference'])}"
     else:
-        size = f"{result['n_params']:,} parameters, {result['backend']}"
-        server = f"{size}, at most {result['running']} at once"
+        steps = f"{result['backend']}, at most {result['running']} at once"
+        server = f"{_model_text(result)}, {steps}"
     repeats = repeats_text(result["repeats"])
     title = f"{requests}; {server}; {repeats}; latencies in ms\n"
     errors = result.get("errors", {})
@@ -156,6 +158,12 @@ def load_text(result: dict[str, Any]) -> str:
     if "bound" in result:
         notes += _shares(result)
     return "\n".join([title, table([_load_row(row) for row in result["rows"]]), *notes])
+
+
+def _model_text(about: dict[str, Any]) -> str:
+    """A model, its size, its dtype and its device."""
+    size = f"{about['n_params']:,} parameters"
+    return f"{about['model']}, {size}, {about['dtype']} on {about['device']}"
 
 
 def _shares(result: dict[str, Any]) -> list[str]:

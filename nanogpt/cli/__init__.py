@@ -35,7 +35,7 @@ COMMANDS = {  # the words that call it: what it does
     "verify sweep": "decode thousands of texts with and without a cache",
     "serve": "answer over HTTP, as OpenAI's completions are answered",
     "export": "write weights as transformers, vLLM or Karpathy's class load them",
-    "grade": "judge a folder of learners' lesson.py files, as a table",
+    "grade": "check a folder of learners' lesson.py files, as a table",
     "student": "write the notebooks without their solutions",
     "slides": "render the slides of notebooks/teaching",
     "site": "render executed notebooks again",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,19 +21,25 @@ from ..bench.step import step_rows
 from ..bench.tables import table
 from ..bench.training import KINDS, Run, compared, train_interleaved
 from ..config import SIZES, check_int
-from ..data import load_corpus, split
+from ..data import Corpus, load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
 from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder
+from ..device import Device
 from ..engines.drafts import DraftModel
 from ..export.huggingface import exported
 from ..export.pretrained import family_form
 from ..files import KEEPER
 from ..model import GPT, LanguageModel
-from ..pretrained.load import AnyTokenizer, find, load_pretrained
+from ..pretrained.load import find
+from ..pretrained.padding import without_spare_tokens
+from ..pretrained.tokenizer import PretrainedTokenizer
+from ..serving.batch import BatchEngine
 from ..serving.native_steps import BACKENDS, choose_backend
+from ..serving.sequence import Request
 from ..training.trainer import full_loss
 from . import common
+from .pretrained import SOURCES, load_on, short_name, size_text
 
 RUNNING = 32  # most texts in a step
 LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: what a good request meets
@@ -42,12 +48,17 @@ LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: what a good request meets
 # ------------------------------------------------------------------ bench ladder
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add --model, which takes the place of --size and --checkpoint."""
+    parser.add_argument("--model", metavar="SOURCE", help=f"a pretrained model: {SOURCES}")
+
+
 def ladder_options(parser: argparse.ArgumentParser) -> None:
     common.add_shared(parser, "--size", "--checkpoint", "--tokens")
     common.add_shared(parser, "--repeats", "--threads", "--device")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--rungs", metavar="NUMBERS", help="only these, as in 1467")
-    parser.add_argument("--model", metavar="SOURCE", help="a pretrained model: a file, smollm2, …")
+    add_model(parser)
     about = "with --model: length of the prompt (64)"
     parser.add_argument("--prompt-tokens", **common.POSITIVE, help=about)
     peer = "beside the same weights elsewhere; jax is for checkpoints, llama.cpp for --model"
@@ -104,20 +115,19 @@ def _time_pretrained(args: argparse.Namespace) -> None:
     """The ladder of a pretrained model."""
     if args.checkpoint or "jax" in args.peer:
         raise ValueError("--model is a model of others: leave out --checkpoint and --peer jax")
-    name = Path(args.model).stem
+    name = short_name(args.model)
     path = common.json_path(args.json, "pretrained ladder", f"ladder-{name}.json")
     device = common.measured_device(args)
     dtype = getattr(torch, args.dtype)
     if args.peer and (device.device.type, dtype) != ("cpu", torch.float32):
         raise ValueError("--peer computes float32 on the CPU: give --device cpu --dtype float32")
-    model, tokenizer = load_pretrained(args.model, dtype=dtype)
-    model = model.to(device.device)
+    model, tokenizer = load_on(device.device, args.model, dtype)
     block = model.config.block_size
     n_prompt = args.prompt_tokens or min(64, block // 2)
     n_new = args.tokens or min(64, block // 2)
     check_int("prompt_tokens", n_prompt, 1, block - 2)
     check_int("tokens", n_new, 2, block - n_prompt)
-    prompt = _prompt_of(tokenizer, n_prompt)
+    prompt = load.first_tokens(tokenizer, PROMPT, n_prompt)
     with TemporaryDirectory() as folder:
         peers = _pretrained_peers(args, model, n_prompt + n_new, Path(folder))
         result = pretrained_ladder(
@@ -129,14 +139,6 @@ def _time_pretrained(args: argparse.Namespace) -> None:
         about["llama.cpp"] = llama_cpp.build()
         print(f"llama.cpp: {about['llama.cpp']}")
     common.write_result(path, device, about | result)
-
-
-def _prompt_of(tokenizer: AnyTokenizer, n: int) -> Tensor:
-    """n tokens of PROMPT, over and over.  -> (n,)"""
-    text = PROMPT
-    while len(tokenizer.encode(text)) < n:
-        text += text
-    return tokenizer.encode(text)[:n]
 
 
 def _pretrained_peers(
@@ -262,20 +264,61 @@ def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
 # ------------------------------------------------------------------ bench load
 
 
+# Requests a second, and how many requests: a pretrained model needs seconds for each.
+RATES = (5.0, 20.0, 80.0, inf)
+PRETRAINED_RATES = (0.5, 2.0, inf)
+REQUESTS = 64
+PRETRAINED_REQUESTS = 16
+TEXT_TOKENS = 256  # of a pretrained model's longest text: the block of a model of ours
+
+
 def load_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
-    how: dict[str, Any] = {
-        "type": float,
-        "nargs": "+",
-        "default": [5.0, 20.0, 80.0, inf],
-        "metavar": "X",
-    }
-    add("--rates", **how, help="requests a second (5 20 80 inf)")
-    add("--requests", **common.POSITIVE, default=64, help="requests at each rate (64)")
+    parser.set_defaults(size=None)  # small, unless a pretrained model takes its place
+    add_model(parser)
+    about = f"with --model: most tokens of a text, its prompt included ({TEXT_TOKENS})"
+    add("--text-tokens", **common.POSITIVE, help=about)
+    about = "with --model: the text that prompts are cut from (Tiny Shakespeare)"
+    add("--data", metavar="PATH", help=about)
+    how: dict[str, Any] = {"type": float, "nargs": "+", "metavar": "X"}
+    add("--rates", **how, help="requests a second (5 20 80 inf; with --model 0.5 2 inf)")
+    about = f"requests at each rate ({REQUESTS}; with --model {PRETRAINED_REQUESTS})"
+    add("--requests", **common.POSITIVE, help=about)
     add("--repeats", **common.POSITIVE, default=3, help="timed after a warm-up (3)")
     add("--url", metavar="URL", help="a server instead, greedy, as in http://127.0.0.1:8000")
     common.add_json(parser, "load-SIZE.json")
+
+
+class Subject(NamedTuple):
+    """What the load is for: a model, if there is one, and how texts are made for it."""
+
+    name: str
+    model: LanguageModel | None
+    block_size: int  # the tokens of the longest text
+    vocab_size: int
+    n_params: int = 0  # of the model as it is stored; ruling out spare tokens adds a bias
+    chars: str = load.CHARS  # of a model of ours
+    tokenizer: PretrainedTokenizer | None = None
+    corpus: Corpus | None = None  # what the prompts of a pretrained model are cut from
+    n_blocks: int | None = None  # of its keys and values; None: those that its block_size needs
+
+    @property
+    def prompt(self) -> load.Prompt | None:
+        """What samples its prompts; None: any tokens."""
+        if self.tokenizer is None or self.corpus is None:
+            return None
+        return load.pieces_of_text(self.tokenizer, self.corpus.text)
+
+    def about(self) -> dict[str, Any]:
+        """The model, as a result names it."""
+        assert self.model is not None
+        about: dict[str, Any] = {"model": self.name, "n_params": self.n_params}
+        about["dtype"] = str(self.model.dtype).removeprefix("torch.")
+        about["device"] = self.model.device.type
+        if self.corpus:
+            about |= {"corpus": self.corpus.name, "corpus_sha256": self.corpus.sha256}
+        return about
 
 
 def time_load(args: argparse.Namespace) -> int:
@@ -283,51 +326,133 @@ def time_load(args: argparse.Namespace) -> int:
 
     Of a server at --url the texts are compared with those of the model, where there is one.
     """
-    name = Path(args.checkpoint).stem if args.checkpoint else args.size
+    _check_load(args)
+    name = Path(args.checkpoint).stem if args.checkpoint else args.size or "small"
+    name = short_name(args.model) if args.model is not None else name
     path = common.json_path(args.json, "load", f"load-{'server' if args.url else name}.json")
     device = common.measured_device(args)
-    saved = load_checkpoint(args.checkpoint) if args.checkpoint else None
-    chars = saved.tokenizer.chars if saved else load.CHARS
-    model = saved.model if saved else None
-    if not model and not args.url:
-        model = sharpened(GPT(SIZES[args.size]))
-    if model:
-        packed = as_decoder(model)  # the same function, faster
-        model = packed.to(device.device).eval()
-    settings = {"n": args.requests, "repeats": args.repeats, "limits": LIMITS}
-    settings["block_size"] = (model.config if model else SIZES[args.size]).block_size
-    measured: Callable[..., dict[str, Any]] = _server if args.url else _schemes
-    result: dict[str, Any] = (
-        {"what": "load", "model": name} | settings | measured(args, model, chars, settings)
-    )
+    pretrained = args.model is not None
+    subject = _pretrained_subject(args, device) if pretrained else _own_subject(args, name, device)
+    rates = args.rates or (PRETRAINED_RATES if pretrained else RATES)
+    n = args.requests or (PRETRAINED_REQUESTS if pretrained else REQUESTS)
+    settings = {"n": n, "repeats": args.repeats, "limits": LIMITS}
+    settings["block_size"] = subject.block_size
+    if args.url:
+        measured = _server(args.url, subject, rates, settings)
+    else:
+        measured = _schemes(subject, rates, settings)
+    result: dict[str, Any] = {"what": "load"} | settings | measured
     print(f"\n{reports.load_text(result)}")
     common.write_result(path, device, result)
     return int(any(row["differ"] or row["failed"] for row in result["rows"]))
 
 
+def _check_load(args: argparse.Namespace) -> None:
+    """Raises ValueError for options that do not belong together."""
+    if args.model is None and (args.text_tokens or args.data):
+        raise ValueError("--text-tokens and --data are for a pretrained model: add --model")
+    if args.model is not None and (args.checkpoint or args.size):
+        raise ValueError("--model is a model of others: leave out --checkpoint and --size")
+
+
+def _own_subject(args: argparse.Namespace, name: str, device: Device) -> Subject:
+    """A checkpoint, or a model of random weights; none for a server without a checkpoint."""
+    saved = load_checkpoint(args.checkpoint) if args.checkpoint else None
+    chars = saved.tokenizer.chars if saved else load.CHARS
+    shape = SIZES[args.size or "small"]
+    model: LanguageModel | None = saved.model if saved else None
+    if not model and not args.url:
+        model = sharpened(GPT(shape))
+    if not model:
+        return Subject(name, None, shape.block_size, len(chars), chars=chars)
+    packed = as_decoder(model)  # the same function, faster
+    model = packed.to(device.device).eval()
+    return Subject(name, model, model.config.block_size, len(chars), model.n_params, chars)
+
+
+def _pretrained_subject(args: argparse.Namespace, device: Device) -> Subject:
+    """A model that other people trained, which is served as `serve --model` serves it."""
+    corpus = load_corpus(args.data)
+    model, tokenizer = load_on(device.device, args.model)
+    block = model.config.block_size
+    n = args.text_tokens or min(TEXT_TOKENS, block)
+    check_int("text_tokens", n, 2, block)
+    n_blocks = load.blocks_for(model, RUNNING, n)
+    memory = model.cache_bytes(n_blocks * load.BLOCK_LEN) / 1e9
+    print(f"{args.model}: {size_text(model)}; caches of up to {memory:.1f} GB")
+    print(f"prompts cut from: {corpus}", flush=True)
+    return Subject(
+        args.model,
+        without_spare_tokens(model, tokenizer),
+        n,
+        len(tokenizer),
+        model.n_params,
+        tokenizer=tokenizer,
+        corpus=corpus,
+        n_blocks=n_blocks,
+    )
+
+
 def _server(
-    args: argparse.Namespace, model: LanguageModel | None, chars: str, settings: dict[str, Any]
+    url: str, subject: Subject, rates: Sequence[float], settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """The server at --url."""
-    server = load.LoadedServer(args.url, chars)
-    settings = settings | {"vocab_size": len(chars), "greedy": True, "model": model}
-    rows = load.load({server.model: server}, args.rates, **settings)
-    return {"server": args.url, "model": server.model, "rows": rows, "errors": dict(server.errors)}
+    """The server at a URL, beside the texts of the model alone, if there is one."""
+    tokenizer = subject.tokenizer
+    server: load.LoadedServer
+    if tokenizer is None:
+        server = load.LoadedServer(url, subject.chars)
+    else:
+        server = load.LoadedTokenServer(url)
+    reference = _reference(subject) if subject.model else None
+    rows = load.load(
+        {server.model: server},
+        rates,
+        vocab_size=subject.vocab_size,
+        prompt=subject.prompt,
+        greedy=True,
+        reference=reference,
+        **settings,
+    )
+    about = {"server": url, "model": server.model, "rows": rows, "errors": dict(server.errors)}
+    return about | ({"reference": subject.about()} if subject.model else {})
 
 
-def _schemes(
-    args: argparse.Namespace, model: LanguageModel, chars: str, settings: dict[str, Any]
-) -> dict[str, Any]:
+def _reference(subject: Subject) -> load.System:
+    """The texts that the model writes here, in tokens and, if it is a pretrained one, in words."""
+    model = subject.model
+    assert model is not None
+    backend = BACKENDS[choose_backend(model)[0]]
+
+    def write(requests: list[Request]) -> load.Replies:
+        engine = BatchEngine(model, backend=backend, n_blocks=subject.n_blocks, max_running=RUNNING)
+        replies = load.drive(engine, requests)
+        if subject.tokenizer is None:
+            return replies
+        texts = {}
+        for i, reply in replies.items():
+            tokens = torch.tensor(reply.tokens)
+            texts[i] = reply._replace(text=subject.tokenizer.decode(tokens))
+        return texts
+
+    return write
+
+
+def _schemes(subject: Subject, rates: Sequence[float], settings: dict[str, Any]) -> dict[str, Any]:
     """Every scheme of our engine."""
+    model = subject.model
+    assert model is not None
     backend = choose_backend(model)[0]
-    systems = load.schemes(model, backend=BACKENDS[backend], running=RUNNING)
-    rows = load.load(systems, args.rates, vocab_size=len(chars), **settings)
+    block = subject.block_size
+    systems = load.schemes(
+        model, backend=BACKENDS[backend], running=RUNNING, n_blocks=subject.n_blocks
+    )
+    asked: dict[str, Any] = {"vocab_size": subject.vocab_size, "prompt": subject.prompt}
+    rows = load.load(systems, rates, **asked, **settings)
     c = model.config
-    device = model.lm_head.weight.device
-    read = read_bandwidth(c.cache_bytes(c.block_size // 3, RUNNING), device=device)["high"]
-    peak = peak_arithmetic(device=device)["high"]
-    requests = load.poisson(args.requests, inf, len(chars), c.block_size)
-    about = {"n_params": model.n_params, "backend": backend, "running": RUNNING}
+    read = read_bandwidth(c.cache_bytes(block // 3, RUNNING), device=model.device)["high"]
+    peak = peak_arithmetic(device=model.device)["high"]
+    requests = load.poisson(settings["n"], inf, block_size=block, **asked)
+    about = subject.about() | {"backend": backend, "running": RUNNING}
     about |= {"peak": peak, "bandwidth": read, "bound": load.bound(c, requests, peak, read)}
     return about | {"rows": rows}
 

@@ -21,7 +21,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     add("--csv", type=Path, metavar="PATH", help="write the table as CSV, with each sentence whole")
     add_overwrite(parser)
-    add("--only", nargs="+", default=[], metavar="NAME", help="the exercises that count (all)")
+    add("--only", nargs="+", default=[], metavar="NAME", help="the exercises that count (those of any file)")
     add("--workers", type=positive, metavar="N", help="files judged at once (the CPUs)")
     add("--seconds", type=positive, default=20, metavar="S", help="of computing an exercise (20)")
     add("--memory", type=positive, default=4, metavar="GIB", help="of a file's process (4)")
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     limits = grade.Limits(args.seconds, args.memory)
     workers = min(len(found), args.workers or os.cpu_count() or 1)
     grades = grade.grade(found, names, limits, workers)
+    names = names if args.only else grade.handed_in(grades, names)
     if args.csv:
         write_whole(args.csv, grade.as_csv(grades, names))
     print(grade.report(grades, names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import ParameterError, check_int
@@ -13,9 +14,11 @@ from .common import OUTPUTS
 if TYPE_CHECKING:
     import torch
 
+    from ..decoder.model import Decoder
     from ..engines.base import Engine
     from ..engines.drafts import Draft
     from ..model import LanguageModel
+    from ..pretrained.tokenizer import PretrainedTokenizer
 
 SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
 
@@ -40,9 +43,7 @@ def print_text(args: argparse.Namespace) -> None:
     from ..device import pick_device
     from ..engines.generation import generate
     from ..engines.noise import Noise
-    from ..pretrained.load import load_pretrained
     from ..pretrained.padding import without_spare_tokens
-    from ..pretrained.tokenizer import PretrainedTokenizer
     from ..sampling import SamplingParams
 
     given = [name for name, usual in OF_JOBS.items() if getattr(args, name) != usual]
@@ -55,14 +56,9 @@ def print_text(args: argparse.Namespace) -> None:
     check_int("max_new_tokens", args.max_new_tokens, 1)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
     device = pick_device(args.device).device
-    announce_download(args.model)
-    model, tokenizer = load_pretrained(args.model)
-    model.to(device)
-    if not isinstance(tokenizer, PretrainedTokenizer):
-        raise TypeError("a model that is loaded by its name comes with its own tokenizer")
+    model, tokenizer = load_on(device, args.model)
     c = model.config
-    size = f"{model.n_params:,} parameters, a vocabulary of {c.vocab_size:,}"
-    _tell(f"{args.model}: {size}, a context of {c.block_size:,} tokens")
+    _tell(f"{args.model}: {size_text(model)}, a context of {c.block_size:,} tokens")
     if args.chat:
         prompt = tokenizer.chat([{"role": "user", "content": args.prompt}])
     else:
@@ -89,6 +85,35 @@ def print_text(args: argparse.Namespace) -> None:
     except KeyboardInterrupt as stopped:
         raise KeyboardInterrupt("the text ends there") from stopped
     print(flush=True)
+
+
+def load_on(
+    device: torch.device, source: str, dtype: torch.dtype | None = None
+) -> tuple[Decoder, PretrainedTokenizer]:
+    """The model of a source on a device, and its own tokenizer. Float32 without a dtype.
+
+    A download is announced on stderr. Raises as load_pretrained does.
+    """
+    import torch
+
+    from ..pretrained.load import load_pretrained
+    from ..pretrained.tokenizer import PretrainedTokenizer
+
+    announce_download(source)
+    model, tokenizer = load_pretrained(source, dtype=dtype or torch.float32)
+    if not isinstance(tokenizer, PretrainedTokenizer):
+        raise TypeError("a model that is loaded by its name comes with its own tokenizer")
+    return model.to(device), tokenizer
+
+
+def size_text(model: LanguageModel) -> str:
+    """How large a model is, in words."""
+    return f"{model.n_params:,} parameters, a vocabulary of {model.config.vocab_size:,}"
+
+
+def short_name(source: str) -> str:
+    """The name of a model without its folder, for a server or a file."""
+    return Path(source).name.removesuffix(".gguf") or "model"
 
 
 def announce_download(source: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..files import KEEPER
 from .common import add_lesson, add_shared, set_threads, weights_for
-from .pretrained import SOURCES, announce_download
+from .pretrained import SOURCES, load_on, short_name, size_text
 
 if TYPE_CHECKING:
     from ..decoder.checkpoint import Checkpoint
@@ -75,25 +75,20 @@ def _introduce(url: str, reader: Reader) -> None:
 def _pretrained_server(args: argparse.Namespace) -> Server:
     """The server of a model that other people trained, not started yet."""
     from ..device import pick_device
-    from ..pretrained.load import load_pretrained
     from ..serving.http import Server
     from ..serving.native_steps import BACKENDS
 
     if args.lesson or args.checkpoint != KEEPER:
         other = "--lesson" if args.lesson else f"the checkpoint {args.checkpoint}"
         raise ValueError(f"--model {args.model} and {other}: one model is served; leave one out")
-    announce_download(args.model)
-    model, tokenizer = load_pretrained(args.model)
     device = pick_device(args.device)
-    model = model.to(device.device)
-    c = model.config
-    size = f"{model.n_params:,} parameters, a vocabulary of {c.vocab_size:,}"
+    model, tokenizer = load_on(device.device, args.model)
     backend, note = _backend_for(args, model)
-    print(f"{args.model}: {size}\n{note}, {device}", flush=True)
+    print(f"{args.model}: {size_text(model)}\n{note}, {device}", flush=True)
     server = Server(
         model,
         tokenizer,
-        name=Path(args.model).name.removesuffix(".gguf") or "model",
+        name=short_name(args.model),
         backend=BACKENDS[backend],
         **_limits(args),
     )

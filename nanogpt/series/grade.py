@@ -114,6 +114,15 @@ def exercises(only: Sequence[str] = ()) -> list[str]:
     return [name for name in known if name in only or not only]
 
 
+def handed_in(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
+    """The exercises that at least one file has; all if none has any."""
+    missing = {Outcome.MISSING, Outcome.NOT_JUDGED}
+    there = set()
+    for one in grades:
+        there |= {name for name, result in one.results.items() if result.outcome not in missing}
+    return [name for name in names if name in there or not there]
+
+
 def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
     """The learners' files in a folder, and the names of other files at its top.
 

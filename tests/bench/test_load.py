@@ -68,7 +68,7 @@ def moments(monkeypatch, static_batch, lengths, arrivals):
     monkeypatch.setattr(time, "perf_counter", lambda: len(steps))
     replies = drive(engine, requests, static_batch)
     engine.audit()
-    return [own for _, own in replies.values()]
+    return [reply.moments for reply in replies.values()]
 
 
 def test_a_free_place_is_taken_at_once_or_when_the_batch_has_ended(monkeypatch):
@@ -110,7 +110,14 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     assert main(["bench", "load", *words.split(), "--json", str(path)]) == 0
     printed = capsys.readouterr().out
     written = json.loads(path.read_text(encoding="utf-8"))
-    for said in ("1 request ", "block of 32", "modules", "timed once", "1 thread", "all at once"):
+    for said in (
+        "1 request ",
+        "up to 32 tokens",
+        "modules",
+        "timed once",
+        "1 thread",
+        "all at once",
+    ):
         assert said in printed
     assert written["limits"] == {"ttft": 0.5, "tpot": 0.05}
     assert all(row["scheme"] in printed for row in written["rows"])

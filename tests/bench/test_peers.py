@@ -9,9 +9,10 @@ import pytest
 import torch
 from decoding_fixtures import build
 
-from nanogpt.bench.load import CHARS, LoadedServer, load, poisson
+from nanogpt.bench.load import CHARS, LoadedServer, drive, load, poisson
 from nanogpt.cli import main
 from nanogpt.data import CharTokenizer
+from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.http import Server, listening
 
 
@@ -73,6 +74,11 @@ def requests(n=1):
     return poisson(n, inf, len(CHARS), 16, greedy=True)
 
 
+def texts_of(model):
+    """A system that answers as this model does, on the virtual clock."""
+    return lambda requests: drive(BatchEngine(model), requests)
+
+
 def test_our_own_server_gives_our_texts():
     model = build(torch.float32)
     tokenizer = CharTokenizer(CHARS[:13])
@@ -80,9 +86,9 @@ def test_our_own_server_gives_our_texts():
     how |= {"n": 6, "greedy": True}
     with listening(Server(model, tokenizer)) as url:
         server = LoadedServer(url, chars=tokenizer.chars)
-        rows = load({server.model: server}, [500.0, inf], model=model, **how)
-        other = build(torch.float32, seed=4)
-        wrong = load({"other": server}, [inf], model=other, **how)[0]
+        rows = load({server.model: server}, [500.0, inf], reference=texts_of(model), **how)
+        other = texts_of(build(torch.float32, seed=4))
+        wrong = load({"other": server}, [inf], reference=other, **how)[0]
     for row in rows:
         assert (row["scheme"], row["differ"], row["failed"]) == ("nanogpt", 0, 0)
         assert row["goodput"]["median"] > 0

@@ -69,7 +69,7 @@ def test_a_draft_changes_no_text(draft, backend, kept_folders, capsys):
 @pytest.mark.parametrize("backend", ["modules", "native"])
 @pytest.mark.parametrize("options", [[], ["--greedy"], ["--draft", "lookup"]], ids=str)
 def test_a_spare_id_of_a_padded_vocabulary_is_never_chosen(backend, options, monkeypatch, capsys):
-    monkeypatch.setattr(load, "load_pretrained", lambda source: (llama(), tokenizer(stop=())))
+    monkeypatch.setattr(load, "load_pretrained", lambda *_, **__: (llama(), tokenizer(stop=())))
     words = [*CALL, "--model", "padded", "--prompt", "the", "--backend", backend, *options]
     assert main(words) == 0
     sampling = SamplingParams(greedy="--greedy" in options)

@@ -208,6 +208,24 @@ def test_mistakes_are_counted_by_kind_the_most_frequent_first():
     assert cache.splitlines()[1:] == ["  2 × keeps 6 of 7", "      ben, carl"]
 
 
+def test_a_mistake_is_counted_by_its_name_whatever_else_is_said_of_it():
+    sentences = ["In the line `a`: the mask is wrong.", "With 5 keys perhaps the mask is wrong."]
+    grades = [
+        Grade(Submission(name, Path(name)), {"Head": Result(Outcome.MISTAKE, words, "the mask")})
+        for name, words in zip(("anna", "ben"), sentences, strict=True)
+    ]
+    (head,) = grade.mistakes(grades, ["Head"])
+    assert head.splitlines()[1:] == ["  2 × the mask", "      anna, ben"]
+
+
+def test_an_exercise_that_nobody_handed_in_has_no_column():
+    one = Grade(Submission("anna", Path("a")), {name: Result(Outcome.MISSING) for name in NAMES})
+    assert grade.handed_in([one], NAMES) == NAMES
+    one.results["fold"] = Result(Outcome.PASSED)
+    one.results["Head"] = Result(Outcome.MISTAKE, "no")
+    assert grade.handed_in([one], NAMES) == ["Head", "fold"]
+
+
 def test_the_table_has_a_row_for_each_and_nothing_that_a_terminal_obeys():
     text = grade.report(CLASS, ["Head", "KVCache"])
     rows = text.splitlines()

@@ -11,8 +11,11 @@ from .caches import KV_CACHE, STATIC_KV_CACHE
 from .costs import FASTEST, MULTIPLICATIONS, STEP_BYTES
 from .distance import TOTAL_VARIATION
 from .drafts import MY_DRAFT
+from .exactness import PADDED_ATTENTION, PAIRWISE, ROW_BY_ROW
 from .exercise import Exercise
+from .export import FLIP, FOLD
 from .gates import GATED
+from .gradients import ACCUMULATE, AVERAGE
 from .groups import KEY_HEAD, SHARE_KEYS
 from .head import HEAD
 from .loop import LOOP
@@ -21,8 +24,10 @@ from .patterns import EVERY_SECOND
 from .rings import SLOT_OF
 from .rounding import ROUND_ROW
 from .sampling import SAMPLE
+from .serving import ADMITTED, BLOCK_NAME, RAGGED_MASK
 from .step import ONE_STEP
 from .times import LATENCY, SPEEDUP
+from .training import LEARNING_RATE, MFU
 from .turns import TURN_ARROW
 from .visibility import VISIBLE
 from .weights import ATTENTION_WEIGHTS
@@ -50,6 +55,18 @@ EXERCISES: dict[str, Exercise] = {
     "turn_arrow": TURN_ARROW,
     "every_second": EVERY_SECOND,
     "slot_of": SLOT_OF,
+    "ragged_mask": RAGGED_MASK,
+    "block_name": BLOCK_NAME,
+    "admitted": ADMITTED,
+    "fold": FOLD,
+    "flip": FLIP,
+    "average": AVERAGE,
+    "learning_rate": LEARNING_RATE,
+    "accumulate": ACCUMULATE,
+    "mfu": MFU,
+    "pairwise": PAIRWISE,
+    "row_by_row": ROW_BY_ROW,
+    "padded_attention": PADDED_ATTENTION,
     "share_keys": SHARE_KEYS,
     "gated": GATED,
 }

@@ -60,7 +60,9 @@ def _is_number(x: Any) -> bool:
 
 
 def close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
-    """Where two tensors of one shape are the same, up to rounding."""
+    """Where two tensors of one shape are the same, up to rounding; integers are not rounded."""
+    if not b.is_floating_point():
+        return a == b
     near = tolerance or ROUNDING.get(b.dtype, COARSE)
     return torch.isclose(a, b, rtol=near, atol=near * size(b), equal_nan=True)
 
