@@ -9,18 +9,26 @@ from __future__ import annotations
 
 from .caches import KV_CACHE, STATIC_KV_CACHE
 from .costs import FASTEST, MULTIPLICATIONS, STEP_BYTES
+from .distance import TOTAL_VARIATION
+from .drafts import MY_DRAFT
 from .exactness import PADDED_ATTENTION, PAIRWISE, ROW_BY_ROW
 from .exercise import Exercise
 from .export import FLIP, FOLD
+from .gates import GATED
 from .gradients import ACCUMULATE, AVERAGE
+from .groups import KEY_HEAD, SHARE_KEYS
 from .head import HEAD
 from .loop import LOOP
+from .passes import EXPECTED_GAIN, TOKENS_GAINED
+from .patterns import EVERY_SECOND
+from .rings import SLOT_OF
 from .rounding import ROUND_ROW
 from .sampling import SAMPLE
 from .serving import ADMITTED, BLOCK_NAME, RAGGED_MASK
 from .step import ONE_STEP
 from .times import LATENCY, SPEEDUP
 from .training import LEARNING_RATE, MFU
+from .turns import TURN_ARROW
 from .visibility import VISIBLE
 from .weights import ATTENTION_WEIGHTS
 
@@ -39,6 +47,14 @@ EXERCISES: dict[str, Exercise] = {
     "step_bytes": STEP_BYTES,
     "fastest": FASTEST,
     "round_row": ROUND_ROW,
+    "tokens_gained": TOKENS_GAINED,
+    "total_variation": TOTAL_VARIATION,
+    "expected_gain": EXPECTED_GAIN,
+    "MyDraft": MY_DRAFT,
+    "key_head": KEY_HEAD,
+    "turn_arrow": TURN_ARROW,
+    "every_second": EVERY_SECOND,
+    "slot_of": SLOT_OF,
     "ragged_mask": RAGGED_MASK,
     "block_name": BLOCK_NAME,
     "admitted": ADMITTED,
@@ -51,4 +67,6 @@ EXERCISES: dict[str, Exercise] = {
     "pairwise": PAIRWISE,
     "row_by_row": ROW_BY_ROW,
     "padded_attention": PADDED_ATTENTION,
+    "share_keys": SHARE_KEYS,
+    "gated": GATED,
 }
