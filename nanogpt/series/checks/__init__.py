@@ -14,12 +14,17 @@ from . import finding
 from .caches import KV_CACHE, STATIC_KV_CACHE
 from .costs import FASTEST, MULTIPLICATIONS, STEP_BYTES
 from .exercise import Exercise
+from .graphs import FIXED_ATTENTION
 from .head import HEAD
 from .loop import LOOP
+from .masked import MASKED_HEAD
+from .memories import ASKED_HEAD, ONE_TEXT, READ_ON
+from .repairs import CHECK_LENGTH, REPAIRED_BASELINE, REPAIRED_LOOP
 from .rounding import ROUND_ROW
 from .sampling import SAMPLE
 from .step import ONE_STEP
 from .times import LATENCY, SPEEDUP
+from .verdicts import MARGIN, SLY_CACHE, VERDICT
 from .visibility import VISIBLE
 from .weights import ATTENTION_WEIGHTS
 
@@ -32,6 +37,17 @@ EXERCISES: dict[str, Exercise] = {
     "sample": SAMPLE,
     "generate_with_cache": LOOP,
     "StaticKVCache": STATIC_KV_CACHE,
+    "verdict": VERDICT,
+    "SlyCache": SLY_CACHE,
+    "margin": MARGIN,
+    "MaskedHead": MASKED_HEAD,
+    "repaired_loop": REPAIRED_LOOP,
+    "read_on": READ_ON,
+    "repaired_baseline": REPAIRED_BASELINE,
+    "AskedHead": ASKED_HEAD,
+    "check_length": CHECK_LENGTH,
+    "one_text": ONE_TEXT,
+    "FixedAttention": FIXED_ATTENTION,
     "multiplications": MULTIPLICATIONS,
     "latency": LATENCY,
     "paired_speedup": SPEEDUP,
