@@ -35,11 +35,16 @@ def run_repaired(answer: Answer, T: int, n: int, block_size: int, turns: int = 1
         yield f"the number of tokens that the model reads{again}", len(model.positions)
         yield f"the positions that the model reads{again}", torch.tensor(model.positions)
         yield f"a pass of the model{again} where no cache is on", not all(model.cached)
-        yield f"the tokens that come back{again}", tokens
+        yield f"the tokens that come back{again}", _tensor(tokens)
         yield f"the tokens that the model reads{again}", torch.cat(model.tokens, dim=1)
         yield f"the cache is still on afterwards{again}", model.caching
         for notes in (model.tokens, model.positions, model.cached):
             notes.clear()
+
+
+def _tensor(tokens: Any) -> Any:
+    """Tokens, or what comes in their place in words."""
+    return tokens if isinstance(tokens, Tensor) else form(tokens)
 
 
 LOOP: dict[str, Any] = {
@@ -166,7 +171,7 @@ REPAIRED_LOOP = Exercise(
         Case(run_repaired, T=6, n=1, block_size=8),
         Case(run_repaired, T=2, n=19, block_size=20),  # to the end of the block
         Case(run_repaired, T=7, n=5, block_size=16, turns=2),
-        Case(run_repaired, T=30, n=30, block_size=64),
+        Case(run_repaired, T=30, n=10, block_size=64),
     ],
     mistakes={
         "the prompt's last token is read again, at T: the prefill's own logits decide the first "
@@ -259,11 +264,16 @@ def run_baseline(
         yield from given.changes()
         yield f"what comes back{again}", form(tokens)
         yield f"the baseline has a cache on{again}", any(model.cached) or model.caching
-        yield f"the tokens{again}", tokens
-        parts = {module.training for module in model.modules()}
-        same = parts == {training}
-        yield f"a model that comes in {mode} mode is left in another", not same
+        yield f"the tokens{again}", _tensor(tokens)
+        yield f"the mode of a model that comes in {mode} mode", modes(model)
         yield "your code changes the share of dropout of the model", _shares(model) != {dropout}
+
+
+def modes(model: torch.nn.Module) -> str:
+    """The mode of a model and of the layers in it, in words."""
+    words = {True: "training", False: "eval"}
+    inside = {words[part.training] for part in model.modules() if part is not model}
+    return f"{words[model.training]}, and that of its layers {' and '.join(sorted(inside))}"
 
 
 def _shares(model: torch.nn.Module) -> set[float]:
@@ -321,12 +331,6 @@ def eval_in_the_loop(model: Any, prompt: Tensor, noise: Tensor) -> Any:
     return base(model, prompt, noise, begin=lambda model: None, read=read)
 
 
-def asked_too_late(model: Any, prompt: Tensor, noise: Tensor) -> Any:
-    """was_training, read after eval()."""
-    model.eval()
-    return base(model, prompt, noise)
-
-
 def with_a_cache(model: Any, prompt: Tensor, noise: Tensor) -> Any:
     was = model.training
     tokens = loop(model.eval(), prompt, noise)
@@ -350,12 +354,12 @@ REPAIRED_BASELINE = Exercise(
     ),
     right=solutions.repaired_baseline,
     cases=[
-        Case(run_baseline, T=5, n=8, training=False),
-        Case(run_baseline, T=5, n=8, training=True),
-        Case(run_baseline, T=1, n=12, training=True),
+        Case(run_baseline, T=5, n=6, training=False),
+        Case(run_baseline, T=5, n=6, training=True),
+        Case(run_baseline, T=1, n=7, training=True),
         Case(run_baseline, T=3, n=1, training=False, dropout=0.1),
-        Case(run_baseline, T=4, n=21, training=True),  # to the end of the block
-        Case(run_baseline, T=40, n=20, training=True, dropout=0.2, block_size=64),
+        Case(run_baseline, T=4, n=6, training=True, block_size=9),  # to the end of the block
+        Case(run_baseline, T=40, n=3, training=True, dropout=0.2, block_size=64),
     ],
     mistakes={
         "something else than the noise is random: dropout is on in training mode, and model.eval() "
@@ -363,15 +367,14 @@ REPAIRED_BASELINE = Exercise(
         "a seed makes two runs alike, and dropout is on all the same: model.eval() turns it off.": (
             base_by(begin=seeded, end=lambda model, was: None)
         ),
-        "the model is left in eval mode, and the training that goes on has no dropout: give back "
-        "the mode that it had.": base_by(end=lambda model, was: None),
+        "the model is left in eval mode, and the training that goes on has no dropout: ask "
+        "model.training before eval(), and give that mode back.": base_by(
+            end=lambda model, was: None
+        ),
         "the model is put into training mode at the end, whatever it was: model.train(mode) takes "
         "the mode.": base_by(end=lambda model, was: model.train()),
         "the mode at the end is the opposite of the one that came: model.train(was_training).": (
             base_by(end=lambda model, was: model.train(not was))
-        ),
-        "the mode is asked after eval(), and is always eval: ask model.training first.": (
-            asked_too_late
         ),
         "model.training is set by hand, and the layers keep their mode: model.train(was_training) "
         "sets all.": base_by(end=only_the_parts),
@@ -417,7 +420,7 @@ REPAIRED_BASELINE = Exercise(
         "has a cache on": "A baseline is what the cached text is compared with.",
         "the tokens": "It must be the true text, that of eval mode: the whole text is read at each "
         "step, and the last logits meet a row of noise.",
-        "is left in another": "Ask model.training at first, and give it to model.train(…) at last.",
+        "the mode of": "Ask model.training at first, and give it to model.train(…) at last.",
         "share of dropout": "model.eval() turns dropout off, and keeps it.",
     },
     axes=[("text", "token")],

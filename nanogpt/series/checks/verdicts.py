@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from ...config import GPTConfig
 from ...model import GPT
 from ...verify.referee import referee
 from .. import solutions
-from .caches import GrowingCache, cat_all
+from .caches import GrowingCache
 from .exercise import Anew, Answer, Case, Exercise, Pairs
 from .observing import Arguments, numbers
 
@@ -311,10 +310,10 @@ TEXTS = {  # texts in pieces, by what must be right in them: of all but the last
     "prompts in a batch": ([9], 3),
     "a single token after a prompt": ([7, 1, 1, 1], 1),
     "a single token after one token": ([1, 1, 1, 1], 1),
-    "a single token far on": ([2, *[1] * (BLOCK - 2)], 1),
+    "a single token far on": ([BLOCK - 2, 1, 1], 1),
     "a prompt of a second text": ([8], 1),
 }
-LATER = [5, 4]
+LATER = [1, 4]
 
 
 def run_pieces(answer: Answer) -> Pairs:
@@ -417,9 +416,8 @@ SLY_CACHE = Exercise(
         "the question about len(pos) round.": sly_by(
             lambda held, new: held > 0 and new == 1, spoil=lambda v: -v
         ),
-        "everything goes wrong: the first piece and single tokens must be right.": sly_by(
-            spoil=lambda v: -v
-        ),
+        "everything goes wrong from the first piece on, even a prompt of one token: ask for one "
+        "before and for several tokens in this one.": sly_by(spoil=lambda v: -v),
         "a second text goes wrong in its first piece: its caches are new, and the fault is kept in "
         "the class.": Anew(sly_for_the_second_text),
         "a batch goes wrong in one piece: the fault must depend on the pieces alone.": (
