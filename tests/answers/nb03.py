@@ -71,6 +71,13 @@ class SlyCache(KVCache):
             k = -k
         return KVCache.update(self, k, v, pos)
 """,
+        "a batch is turned": """
+class SlyCache(KVCache):
+    def update(self, k, v, pos):
+        if self.k is not None and len(pos) > 1:
+            v = v.flip(0)
+        return super().update(k, v, pos)
+""",
         "only in pieces of five and more": """
 class SlyCache(KVCache):
     def update(self, k, v, pos):
@@ -120,15 +127,39 @@ WRONG = {
         "equal sizes": (EQUAL, "in_float32 == in_float64", "does not shrink"),
         "ten times": ("/ 1000", "/ 10", "ten times"),
         "a hundred times": ("/ 1000", "/ 100", "hundred"),
-        "a ratio": ("in_float64 < in_float32 / 1000", "in_float32 / in_float64 > 1000", "divides by 0"),
-        "a bug first": (RETURN, '    return "bug" if in_float64 >= in_float32 / 1000 else "rounding"', "NaN"),
+        "a ratio": (
+            "in_float64 < in_float32 / 1000",
+            "in_float32 / in_float64 > 1000",
+            "divides by 0",
+        ),
+        "a bug first": (
+            RETURN,
+            '    return "bug" if in_float64 >= in_float32 / 1000 else "rounding"',
+            "NaN",
+        ),
         "at most, with infinity": ("in_float64 < in", "in_float64 <= in", "inf"),
-        "the other way round": ("in_float64 < in_float32 / 1000", "in_float32 < in_float64 / 1000", "round"),
+        "the other way round": (
+            "in_float64 < in_float32 / 1000",
+            "in_float32 < in_float64 / 1000",
+            "round",
+        ),
         "a fixed size": ("in_float64 < in_float32 / 1000", "in_float32 < 1e-4", "size in float64"),
-        "a fixed size in float64": ("in_float64 < in_float32 / 1000", "in_float64 < 1e-9", "float64"),
-        "exchanged": ('"rounding" if', '"bug" if', "bug"),
-        "a truth value": (RETURN, "    return in_float64 < in_float32 / 1000", "word"),
-        "nothing else": (RETURN, '    if in_float64 < in_float32 / 1000:\n        return "rounding"', "word"),
+        "a fixed size in float64": (
+            "in_float64 < in_float32 / 1000",
+            "in_float64 < 1e-9",
+            "in float64",
+        ),
+        "exchanged": (
+            RETURN,
+            '    return "bug" if in_float64 < in_float32 / 1000 else "rounding"',
+            "exchanged",
+        ),
+        "a truth value": (RETURN, "    return in_float64 < in_float32 / 1000", "truth value"),
+        "nothing else": (
+            RETURN,
+            '    if in_float64 < in_float32 / 1000:\n        return "rounding"',
+            "nothing comes back",
+        ),
         "isnan forgotten in one": (
             RETURN,
             '    if math.isnan(in_float32):\n        return "bug"\n    return "bug" if in_float64 >= in_float32 / 1000 else "rounding"',
@@ -139,19 +170,30 @@ WRONG = {
         "nothing wrong": ("v = v.flip(1)", "pass", "acquits"),
         "the first piece": ("is not None and", "is None and", "first piece"),
         "every piece of several": ("self.k is not None and len", "len", "first as well"),
-        "every later piece": (" and len(pos) > 1", "", "single token"),
-        "single tokens": (SLY + ":\n            v = v.flip(1)", "self.k is not None and len(pos) == 1:\n            v = -v", "single tokens"),
-        "always": ("        if " + SLY + ":\n            v = v.flip(1)\n", "        v = -v\n", "everything"),
-        "flipped along the numbers of a batch": ("v.flip(1)", "v.flip(0)", "acquits"),
+        "every later piece": (
+            f"{SLY}:\n            v = v.flip(1)",
+            "self.k is not None:\n            v = -v",
+            "single token",
+        ),
+        "single tokens": (
+            f"{SLY}:\n            v = v.flip(1)",
+            "self.k is not None and len(pos) == 1:\n            v = -v",
+            "single tokens",
+        ),
+        "always": (
+            f"        if {SLY}:\n            v = v.flip(1)\n",
+            "        v = -v\n",
+            "everything",
+        ),
         "positions that nobody sees": ("v = v.flip(1)", "pos = pos.clone()", "acquits"),
         "rounded by nothing": ("v = v.flip(1)", "v = v + 1e-18", "acquits"),
-        "nothing comes back": ("return super", "super", "must be right"),
+        "nothing comes back": ("return super", "super", "return super"),
         "kept in the class": (
             "",
             "class SlyCache(KVCache):\n    seen = 0\n\n    def update(self, k, v, pos):\n        SlyCache.seen += 1\n        return super().update(k, -v if SlyCache.seen > 2 else v, pos)\n",
-            "must be right",
+            "second text",
         ),
-        "or": ("is not None and", "is not None or", "must be right"),
+        "or": ("is not None and", "is not None or", "first as well"),
     },
     "margin": {
         "no noise": (" - noise.log()", "", "noise is not used"),
@@ -159,7 +201,11 @@ WRONG = {
         "no logarithm": ("- noise.log()", "- noise", "logarithm"),
         "divided": ("logits - noise.log()", "logits / noise", "subtraction"),
         "probabilities": ("logits - noise.log()", "logits.softmax(-1) / noise", "probabilities"),
-        "softmax of the scores": ("(logits - noise.log())", "(logits - noise.log()).softmax(-1)", "before it"),
+        "softmax of the scores": (
+            "(logits - noise.log())",
+            "(logits - noise.log()).softmax(-1)",
+            "before it",
+        ),
         "negative": ("best - second", "second - best", "negative"),
         "the worst": (
             TOP,
@@ -173,10 +219,14 @@ WRONG = {
         "three": (".topk(2).values", ".topk(3).values[::2]", ""),
         "the best of the logits": (
             TOP,
-            "i, j = logits.topk(2).indices\n    best, second = (logits - noise.log())[[i, j]]",
-            "",
+            "i, j = logits.topk(2).indices\n    best, second = (logits - noise.log())[torch.stack([i, j])]",
+            "other",
         ),
-        "absolute scores": ("(logits - noise.log())", "(logits - noise.log()).abs()", "second best"),
+        "absolute scores": (
+            "(logits - noise.log())",
+            "(logits - noise.log()).abs()",
+            "second best",
+        ),
         "log2": ("noise.log()", "noise.log2()", "second best"),
         "log of a softmax": ("logits - noise", "logits.softmax(-1).float().log() - noise", "0"),
         "nothing returned": ("return (best", "(best", "number"),

@@ -358,15 +358,27 @@ WRONG = {
             "something to hide",
         ),
         "a triangle": (MASK, f"{ONES}.tril()", "top left"),
-        "a triangle at the bottom": (MASK, f"{ONES}.tril(len(k_pos) - len(pos))", "Compare positions"),
+        "a triangle at the bottom": (
+            MASK,
+            f"{ONES}.tril(len(k_pos) - len(pos))",
+            "Compare positions",
+        ),
         "is_causal": (MASK, "None", "top left"),
-        "only the first piece": (MASK, f"{MASK} if len(pos) == len(k_pos) else {ONES}", "later piece"),
+        "only the first piece": (
+            MASK,
+            f"{MASK} if len(pos) == len(k_pos) else {ONES}",
+            "later piece",
+        ),
         "one query without a mask": (MASK, f"{MASK} if len(pos) > 1 else {ONES}", "empty slots"),
         "empty slots": (MASK, "k_pos[None] <= pos[:, None]", "-1"),
         "its own token": (MASK, "(k_pos[None] < pos[:, None]) & (k_pos >= 0)", ""),
         "the queries' positions": (MASK, "visible(pos, pos)", "k_pos"),
         "numbered keys": (MASK, "visible(pos, torch.arange(k.shape[1]))", "numbered"),
-        "numbered queries": (MASK, "visible(torch.arange(len(pos)), k_pos)", "queries are numbered"),
+        "numbered queries": (
+            MASK,
+            "visible(torch.arange(len(pos)), k_pos)",
+            "queries are numbered",
+        ),
         "no cache": (GUARD, "False", "not used"),
         "always a cache": (GUARD, "not self.training", "self.cache is not None"),
         "ignored": (UPDATE, "self.cache.update(k, v, pos)", "ignored"),
@@ -398,7 +410,11 @@ WRONG = {
         "greedy": ("sample(logits[:, -1], row)", "logits[:, -1].argmax(-1, keepdim=True)", "noise"),
         "one noise": ("sample(logits[:, -1], row)", "sample(logits[:, -1], noise[0])", "first row"),
         "the last prompt token": ("x = prompt\n", "x = prompt[:, -1:]\n", ""),
-        "with the prompt": ("torch.cat(out, dim=1)", "torch.cat([prompt, *out], dim=1)", "in front"),
+        "with the prompt": (
+            "torch.cat(out, dim=1)",
+            "torch.cat([prompt, *out], dim=1)",
+            "in front",
+        ),
         "a list": ("torch.cat(out, dim=1)", "out", "list"),
         "in a column": ("torch.cat(out, dim=1)", "torch.cat(out)", "below"),
         "new caches": (
@@ -428,7 +444,11 @@ WRONG = {
         "numbers": ("k.shape[1]", "k.shape[2]", "dimension 1"),
         "one too far": (COUNT, f"{COUNT} + 1", "too far"),
         "one too low": (COUNT, f"max(0, {COUNT} - 1)", "too low"),
-        "the last piece": (COUNT, "head.memory[-1][0].shape[1] if head.memory else 0", "last piece"),
+        "the last piece": (
+            COUNT,
+            "head.memory[-1][0].shape[1] if head.memory else 0",
+            "last piece",
+        ),
         "an empty list": (COUNT, "head.memory[-1][0].shape[1]", "empty"),
         "the new ones too": ("places(start,", "places(start + x.shape[1],", "before they are read"),
         "all heads": (
@@ -503,7 +523,11 @@ WRONG = {
             "emptied",
         ),
         "replaced": (APPEND, "            self.memory[:] = [(k, v)]\n", ""),
-        "appended after": (f"{APPEND}{JOIN}", f"            if self.memory:\n    {JOIN}{APPEND}", "themselves"),
+        "appended after": (
+            f"{APPEND}{JOIN}",
+            f"            pair = (k, v)\n            if self.memory:\n    {JOIN}            self.memory.append(pair)\n",
+            "themselves",
+        ),
         "no return": ("return attend", "attend", "return"),
     },
     "check_length": {
@@ -523,16 +547,28 @@ WRONG = {
         "printed": ("raise ValueError", "print", "raise"),
         "not raised": ("raise ValueError", "return ValueError", "raise"),
         "an assertion": ("raise ValueError(", "raise AssertionError(", "AssertionError"),
-        "no number": ('f"a prompt of {T} leaves room for {max(room, 0)} tokens, not {n_new}"', '"too long"', "number"),
+        "no number": (
+            'f"a prompt of {T} leaves room for {max(room, 0)} tokens, not {n_new}"',
+            '"too long"',
+            "number",
+        ),
         "the wrong number": ("{max(room, 0)}", "{block_size}", "how many"),
         "the excess": ("{max(room, 0)} tokens, not {n_new}", "{n_new - room} fewer", "how many"),
         "at least": ("n_new > room", "n_new >= room", ""),
         "turned round": ("n_new > room", "n_new < room", ""),
     },
     "one_text": {
-        "only at the beginning": ("for head in heads:\n            ", "for head in []:\n            ", "still"),
+        "only at the beginning": (
+            "for head in heads:\n            ",
+            "for head in []:\n            ",
+            "still",
+        ),
         "only at the end": (CLEARED, "    try", "trusts"),
-        "never": ("heads = [module for module in model.modules() if isinstance(module, MemoryHead)]", "heads = []", "never"),
+        "never": (
+            "heads = [module for module in model.modules() if isinstance(module, MemoryHead)]",
+            "heads = []",
+            "never",
+        ),
         "not after an error": (
             f"    try:\n        return decode(model, prompt, noise)\n{LAST}",
             "    text = decode(model, prompt, noise)\n    for head in heads:\n        head.memory.clear()\n    return text\n",
@@ -549,15 +585,31 @@ WRONG = {
             "",
         ),
         "swallowed": ("    finally:", "    except Exception:\n        pass\n    finally:", "hear"),
-        "the first head": ("isinstance(module, MemoryHead)]", "isinstance(module, MemoryHead)][:1]", "only the first head"),
-        "the last head": (LAST, "    finally:\n        for head in heads:\n            pass\n        head.memory.clear()\n", "memory"),
+        "the first head": (
+            "isinstance(module, MemoryHead)]",
+            "isinstance(module, MemoryHead)][:1]",
+            "only the first head",
+        ),
+        "the last head": (
+            LAST,
+            "    finally:\n        for head in heads:\n            pass\n        head.memory.clear()\n",
+            "one head alone",
+        ),
         "None": (
             LAST,
             "    finally:\n        for head in heads:\n            head.memory = None\n",
             "None",
         ),
-        "one list for all": ("        head.memory.clear()\n    try", "        head.memory = []\n    memory = []\n    for head in heads:\n        head.memory = memory\n    try", "one of its own"),
-        "with the prompt": ("return decode(model, prompt, noise)", "return torch.cat([prompt, decode(model, prompt, noise)], 1)", "in front"),
+        "one list for all": (
+            "        head.memory.clear()\n    try",
+            "        head.memory = []\n    memory = []\n    for head in heads:\n        head.memory = memory\n    try",
+            "one of its own",
+        ),
+        "with the prompt": (
+            "return decode(model, prompt, noise)",
+            "return torch.cat([prompt, decode(model, prompt, noise)], 1)",
+            "in front",
+        ),
         "nothing comes back": ("return decode", "decode", "return"),
         "popped": ("head.memory.clear()", "head.memory[-1:] = []", "last piece"),
         "kv_cache": (
@@ -582,17 +634,27 @@ WRONG = {
         "divided by 16": ("0.25", "0.0625", "16"),
         "hidden by 0": ('float("-inf")', "0.0", "weight"),
         "hidden by 1": ('float("-inf")', "-1.0", ""),
-        "values not written": ("        self.v.index_copy_(1, pos, v)\n", "", "values are not written"),
+        "values not written": (
+            "        self.v.index_copy_(1, pos, v)\n",
+            "",
+            "values are not written",
+        ),
         "keys not written": ("        self.k.index_copy_(1, pos, k)\n", "", ""),
         "not in place": ("index_copy_(", "index_copy(", ""),
         "read first": (
             WRITE,
-            "        old_k, old_v = self.k.clone(), self.v.clone()\n" + WRITE + "        self.k, old_k = old_k, self.k\n",
+            "        old_k, old_v = self.k.clone(), self.v.clone()\n"
+            + WRITE
+            + "        self.k, old_k = old_k, self.k\n",
             "",
         ),
         "keys for values": ("softmax(-1) @ self.v", "softmax(-1) @ self.k", "values"),
         "no softmax": ("scores.softmax(-1)", "scores.nan_to_num(neginf=0)", "softmax"),
-        "one dimension less": ("return scores.softmax(-1) @ self.v", "return (scores.softmax(-1) @ self.v)[0]", "(1, 1, 16)"),
+        "one dimension less": (
+            "return scores.softmax(-1) @ self.v",
+            "return (scores.softmax(-1) @ self.v)[0]",
+            "(1, 1, 16)",
+        ),
         "added": ("index_copy_", "index_add_", "replaces"),
         "a new tensor each time": (
             "        scores = (q @ self.k.mT * 0.25)",

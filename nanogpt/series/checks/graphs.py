@@ -179,6 +179,15 @@ class OnlyKeys(Fixed):
         return scores.softmax(-1) @ self.v
 
 
+class OnlyValues(Fixed):
+    """Keys are not written."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Any:
+        self.v.index_copy_(1, pos, v)
+        scores = (q @ self.k.mT * 0.25).masked_fill(torch.arange(SLOTS) > pos, float("-inf"))
+        return scores.softmax(-1) @ self.v
+
+
 def in_one_memory() -> Answer:
     """A class of which all modules share their buffers."""
     rooms = torch.zeros(1, SLOTS, 16), torch.zeros(1, SLOTS, 16)
@@ -262,6 +271,7 @@ FIXED_ATTENTION = Exercise(
         ),
         "the slots are read before the new key and value are written: write first.": Late,
         "the values are not written, and the mean is one of zeros: write self.v as well.": OnlyKeys,
+        "the keys are not written, and all slots weigh the same: write self.k as well.": OnlyValues,
         "two modules share their memory: each has buffers of its own.": Anew(in_one_memory),
         "the module counts its calls, where `pos` says which slot it is.": Counting,
         "slots after pos are seen where they hold something: hide by position, not by what is in "

@@ -13,6 +13,7 @@ from .head import (
     ADVICE,
     AXES,
     Backwards,
+    RightHead,
     Slots,
     head_by,
     run_cached,
@@ -36,6 +37,15 @@ def masked_by(mask: Any) -> Any:
 
 def ones(pos: Tensor, k_pos: Tensor) -> Tensor:
     return torch.ones(len(pos), len(k_pos), dtype=torch.bool)
+
+
+class FirstHead(RightHead):
+    """The head of the trap: no mask with a cache."""
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        mask = visible if self.cache is None else ones
+        self.step.mask = mask
+        return super().forward(x, pos)
 
 
 def restarted(cache: Any, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Any:
@@ -69,9 +79,7 @@ MASKED_HEAD = Exercise(
     ],
     mistakes={
         "the prompt is read without a mask where a cache is on: its first tokens see its last "
-        "ones, so there is something to hide.": masked_by(
-            lambda pos, k_pos: ones(pos, k_pos) if k_pos is not pos else visible(pos, k_pos)
-        ),
+        "ones, so there is something to hide.": FirstHead,
         "there is no mask at all, with a cache or without: a token sees those after it.": (
             masked_by(ones)
         ),
@@ -93,6 +101,9 @@ MASKED_HEAD = Exercise(
         ),
         "a query does not see its own token: <=, not <.": sees(
             lambda q, k: (k < q) & (k >= 0) | (k == 0) & (q == 0)
+        ),
+        "a query does not see its own token, and the first sees none at all: <=, not <.": sees(
+            lambda q, k: (k < q) & (k >= 0)
         ),
         "the mask is upside down: a query sees what comes after it.": sees(lambda q, k: k >= q),
         "a query sees one token too far, into the future.": sees(

@@ -147,7 +147,7 @@ READ_ON = Exercise(
     ),
     right=solutions.read_on,
     cases=[
-        Case(run_read, pieces=[5, 1, 1]),
+        Case(run_read, pieces=[5, 1, 1], texts=2),
         Case(run_read, pieces=[1, 1, 1]),
         Case(run_read, pieces=[5, 3, 2], B=3),
         Case(run_read, pieces=[4, 1, 1], texts=2),
@@ -255,6 +255,7 @@ def run_off(answer: Answer) -> Pairs:
     head = new_head(answer)[0].eval()
     for number, (B, T) in enumerate([(4, 6), (4, 6), (3, 5), (1, 1), (2, 7)]):
         out = head(numbers(B, T, WIDTH, seed=number), torch.arange(T))
+        yield f"the shape of the output for batch {number}, while the memory is off", form(out)
         yield f"the output for batch {number}, while the memory is off", out
         yield "the head turned its memory on itself", head.memory is not None
 
@@ -477,6 +478,7 @@ ASKED_HEAD = Exercise(
         ),
     },
     advice={
+        "shape of the output": "Does it end with `return`, and by (B, T, hs)?",
         "self.memory = None": "Leave the __init__ that is given.",
         "while the memory is off": "Nothing may be kept where the memory is None.",
         "turned its memory on": "Whoever decodes sets head.memory = [].",
@@ -487,7 +489,6 @@ ASKED_HEAD = Exercise(
         "the queries.",
         "in eval mode": "Without a memory it is plain causal attention.",
         "gradient": "Without a memory it is plain causal attention, without detach() or no_grad().",
-        "shape of the output": "Does it end with `return`, and by (B, T, hs)?",
         "NoneType": f"While it is off the memory is None: {BOTH}.",
     },
     axes=[("text", "token", "number")],
@@ -721,6 +722,9 @@ ONE_TEXT = Exercise(
         ),
         "only the last head is emptied: is that line inside the loop?": text_by(
             lambda heads: empty(heads[-1:]), lambda heads: empty(heads[-1:])
+        ),
+        "at the end one head alone is emptied: that line belongs inside the loop over the heads.": (
+            text_by(after=lambda heads: empty(heads[-1:]))
         ),
         "all heads get the same list: each needs one of its own, or clear() for those that are "
         "there.": text_by(before=share_a_list),

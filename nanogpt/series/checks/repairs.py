@@ -195,6 +195,16 @@ REPAIRED_LOOP = Exercise(
         "after the prefill add 1.": lambda model, prompt, noise: loop(
             model, prompt, noise, after=lambda start, x: start + prompt.shape[1]
         ),
+        "each new token moves the position by 1, and the prompt by 1 as well: it has T tokens, so "
+        "add x.shape[1].": loop_by(after=lambda start, x: start + 1),
+        "the prompt is read from position 1 on: its first token stands at 0.": loop_by(
+            first=lambda model, prompt: (prompt, 1)
+        ),
+        "the prompt's last token is read alone, at position 0: the cache needs the whole "
+        "prompt.": loop_by(first=lambda model, prompt: (prompt[:, -1:], 0)),
+        "a token is missing: each row of the noise draws one, also the first and the last.": (
+            lambda model, prompt, noise: loop(model, prompt, noise[1:])
+        ),
         "the cache is off, and the newest token is read alone: put the loop into `with "
         "kv_cache(model, KVCache):`.": loop_by(around=lambda model: nullcontext()),
         "the whole text is read at each step, without a cache: read each token once.": whole_text,
@@ -439,10 +449,10 @@ def run_length(answer: Answer, T: int, n_new: int, block_size: int) -> Pairs:
         words = ""
     except Exception as error:
         said = None
-        end = f"a {type(error).__name__}"
+        end = "a ValueError" if isinstance(error, ValueError) else f"a {type(error).__name__}"
         words = str(error)
     yield "what happens", end
-    yield "what is returned", repr(said)
+    yield "what is returned", form(said)
     if room > 0:  # a prompt that does not fit has no such number
         numbers = re.findall(r"\d+", words.replace(",", ""))
         missing = end == "a ValueError" and str(room) not in numbers
@@ -463,7 +473,7 @@ def lengths(block_size: int, prompts: Iterable[int]) -> list[Case]:
 def length_by(
     room: Any = lambda T, n, block: block + 1 - T,
     fits: Any = lambda T, n, block: block >= T,
-    words: Any = lambda T, n, room: f"{room} tokens are possible",
+    words: Any = lambda T, n, room: f"a prompt of {T} leaves room for {room}, not {n}",
     error: Any = ValueError,
     result: Any = None,
 ) -> Answer:

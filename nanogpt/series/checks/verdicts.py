@@ -55,6 +55,12 @@ def bug_first(coarse: float, fine: float) -> str:
     return "bug" if fine >= coarse / 1000 else "rounding"
 
 
+def good_alone(coarse: float, fine: float) -> str | None:
+    if coarse == fine == 0:
+        return "equal"
+    return "rounding" if fine < coarse / 1000 else None
+
+
 VERDICT = Exercise(
     notebook="03",
     hints=(
@@ -71,6 +77,7 @@ VERDICT = Exercise(
         (0.0, 0.0),
         (2e-5, 4e-14),
         (2e-3, 2e-3),
+        (3e-10, 2e-10),
         (3e-2, 0.0),
         (0.0, 1e-3),
         (2e-5, 3e-8),
@@ -132,6 +139,10 @@ VERDICT = Exercise(
         ),
         "NaN is a bug: every comparison with NaN is False, so ask for what is good and let 'bug' "
         "be the rest.": bug_first,
+        "a truth value comes back: return 'rounding' or 'bug'.": lambda coarse, fine: (
+            "equal" if coarse == fine == 0 else fine < coarse / 1000
+        ),
+        "nothing comes back where it is neither equal nor rounding: return 'bug'.": good_alone,
         "a ratio is computed, and where float64 shows no difference that divides by 0: compare "
         "with in_float32 / 1000.": verdict_by(rounding=lambda coarse, fine: coarse / fine > 1000),
         "infinity in both is a bug, though inf <= inf / 1000 is True: nothing shrank.": verdict_by(
@@ -283,7 +294,7 @@ MARGIN = Exercise(
     advice={
         "the margin": "It is by how much logits - noise.log() of the best beats that of the second "
         "best.",
-        "no number": "Does it end with `return`, and by one number?",
+        "no number": "Return one number.",
     },
 )
 
@@ -295,11 +306,14 @@ BLOCK = 24
 OFF = 1e-9  # of the largest logit: what is more in float64 is no rounding
 
 
-def small() -> GPT:
-    """A model of one layer and two heads, with random weights in which a mistake shows at once."""
+def small(factor: int) -> GPT:
+    """A model of one layer and two heads, whose weights are so many times those of a new one.
+
+    With 2 every token counts, with 9 few do, and those count much.
+    """
     config = GPTConfig(SIZE, BLOCK, n_layer=1, n_head=2, n_embd=8)
     model = GPT(config, generator=torch.Generator().manual_seed(0)).eval()
-    model.load_state_dict({name: 9 * weight for name, weight in model.state_dict().items()})
+    model.load_state_dict({name: factor * weight for name, weight in model.state_dict().items()})
     return model
 
 
@@ -321,7 +335,7 @@ def run_pieces(answer: Answer) -> Pairs:
 
     A later piece of several tokens may be wrong. Whether it is counts only beside another fault.
     """
-    model = small().double()
+    model = small(2).double()
     wrong = [what for what, text in TEXTS.items() if is_wrong(model, answer, *text)]
     if wrong and is_wrong(model, answer, LATER, 1):
         wrong.append("a later piece of several tokens")
@@ -342,7 +356,7 @@ def is_wrong(model: GPT, answer: Answer, pieces: list[int], B: int) -> bool:
 
 def run_referee(answer: Answer) -> Pairs:
     """The referee."""
-    report = referee(small(), caches=[answer], length=20, requests=1)
+    report = referee(small(9), caches=[answer], length=20, requests=1)
     words = "the referee acquits it: every way to read a text gives the right logits"
     yield words, not report.bugs
 
