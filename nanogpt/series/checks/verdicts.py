@@ -324,6 +324,7 @@ TEXTS = {  # texts in pieces, by what must be right in them: of all but the last
     "prompts in a batch": ([9], 3),
     "a single token after a prompt": ([7, 1, 1, 1], 1),
     "a single token after one token": ([1, 1, 1, 1], 1),
+    "single tokens after prompts in a batch": ([9, 1], 3),
     "a single token far on": ([BLOCK - 2, 1, 1], 1),
     "a prompt of a second text": ([8], 1),
 }
@@ -333,11 +334,12 @@ LATER = [1, 4]
 def run_pieces(answer: Answer) -> Pairs:
     """Prompts in one piece, and tokens one by one: which are wrong?
 
-    A later piece of several tokens may be wrong. Whether it is counts only beside another fault.
+    A later piece of several tokens may be wrong, but no error. Whether it is wrong counts only
+    beside another fault.
     """
     model = small(2).double()
     wrong = [what for what, text in TEXTS.items() if is_wrong(model, answer, *text)]
-    if wrong and is_wrong(model, answer, LATER, 1):
+    if is_wrong(model, answer, LATER, 1) and wrong:
         wrong.append("a later piece of several tokens")
     yield "what is wrong and must be right", ", ".join(wrong) or "nothing"
 
@@ -451,5 +453,6 @@ SLY_CACHE = Exercise(
         "tokens in this one, `len(pos) > 1`.",
         "the referee acquits": "Change the keys, values or positions of a later piece.",
         "NoneType": "Does update end with `return super().update(k, v, pos)`?",
+        "your code raised": "The fault must be in numbers that come back, and no error.",
     },
 )
