@@ -245,7 +245,8 @@ REPAIRED_LOOP = Exercise(
     },
     advice={
         "what comes back": "The n new tokens are asked for, (1, n), without the prompt.",
-        "the number of tokens that": "Each token is read once, and the last new one not at all.",
+        "the number of tokens that": "`model` itself reads each token once, and the last new one "
+        "never.",
         "the positions that": "The token drawn in turn t (from 0) stands at position T + t.",
         "no cache is on": "Put the loop into `with kv_cache(model, KVCache):`.",
         "still on": "Use `with kv_cache(model, KVCache):`.",

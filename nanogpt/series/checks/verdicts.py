@@ -176,11 +176,17 @@ def run_margins(answer: Answer, V: int, factor: float, dtype: torch.dtype) -> Pa
 
 
 def measured(answer: Answer, given: Arguments, what: str) -> Pairs:
-    """A number, as a float or as a tensor of one."""
+    """A number, as a float or as anything that float() takes."""
     said = answer(*given.tensors.values())
     yield from given.changes()
-    yield "what is returned is no number", not isinstance(said, (int, float, Tensor))
-    yield what, torch.tensor(float(said), dtype=torch.float64)
+    try:
+        number = float(said)
+        wrong = False
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+        wrong = True
+    yield "what is returned is no number", wrong
+    yield what, torch.tensor(number, dtype=torch.float64)
 
 
 def margin_by(
