@@ -43,7 +43,7 @@ def run_fixed(answer: Answer, positions: list[int], factor: float = 1.0) -> Pair
             yield where, out if isinstance(out, Tensor) else form(out)
 
 
-def run_graphs(answer: Answer, n: int = 4) -> Pairs:
+def run_graphs(answer: Answer, n: int = 3) -> Pairs:
     """Compiled, where every shape is a guard: the output, and whether one graph served all."""
     log = logging.getLogger("torch._dynamo")
     level = log.level
@@ -277,8 +277,8 @@ FIXED_ATTENTION = Exercise(
         "slots after pos are seen where they hold something: hide by position, not by what is in "
         "them.": Looking,
         "a dimension is lost: the output is (1, 1, 16).": fixed_by(result=lambda out: out[0]),
-        f"the output is right, and a slice makes a graph for each length: {SIZED}. Hide by a mask "
-        "of 32.": Sliced,
+        f"the output is right, and takes several graphs: {SIZED}, as a slice does, or Python asks "
+        "for the value of pos. Keep 32 slots, and hide by a mask made of tensors.": Sliced,
         "the cache still grows, and is compiled for each length: write into the buffers.": Growing,
     },
     advice={
@@ -288,8 +288,7 @@ FIXED_ATTENTION = Exercise(
         "an output is NaN": "Slot pos itself is seen.",
         "the output in turn": "The first token is right. Is each key kept, in a slot of its own? "
         "Are slots 0 to pos seen?",
-        "more than one graph": f"The output is right, and {SIZED}, or Python asks for the value of "
-        "pos: keep 32 slots and hide by a mask.",
+        "more than one graph": "Keep 32 slots, and hide by a mask made of tensors.",
         "compiled, the": "What is compiled must not depend on Python's own state.",
     },
     axes=[("text", "token", "number")],

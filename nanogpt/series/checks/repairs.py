@@ -454,7 +454,7 @@ def run_length(answer: Answer, T: int, n_new: int, block_size: int) -> Pairs:
         words = str(error)
     yield "what happens", end
     yield "what is returned", form(said)
-    if room > 0:  # a prompt that does not fit has no such number
+    if n_new > room > 0:  # after a prompt that does not fit there is no such number
         numbers = re.findall(r"\d+", words.replace(",", ""))
         missing = end == "a ValueError" and str(room) not in numbers
         yield "the message does not say how many tokens are possible", missing
