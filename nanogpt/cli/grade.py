@@ -21,7 +21,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     add("--csv", type=Path, metavar="PATH", help="write the table as CSV, with each sentence whole")
     add_overwrite(parser)
-    add("--only", nargs="+", default=[], metavar="NAME", help="the exercises that count (those of any file)")
+    add(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="the exercises that count (those of any file)",
+    )
     add("--workers", type=positive, metavar="N", help="files judged at once (the CPUs)")
     add("--seconds", type=positive, default=20, metavar="S", help="of computing an exercise (20)")
     add("--memory", type=positive, default=4, metavar="GIB", help="of a file's process (4)")

@@ -1,4 +1,4 @@
-"""What notebook 04 gives to those who fill in its blanks: positions, a right loop, a bad head."""
+"""What the page of notebook 04 and the checks of its blanks share: its cells mirror this text."""
 
 from __future__ import annotations
 
@@ -42,3 +42,22 @@ class MemoryHead(Head):
             k, v = (torch.cat(rows, dim=1) for rows in zip(*self.memory))
         order = torch.arange(k.shape[1], device=x.device)
         return attend(q, k, v, visible(order[-x.shape[1] :], order))
+
+
+def steps(module, n):
+    """n tokens through the module.  -> (n, 1, 16)"""
+    rows = torch.randn(n, 3, 1, 1, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return torch.cat([module(*row, torch.tensor([t])) for t, row in enumerate(rows)])
+
+
+def compiled(module, n, **options):
+    """The output of n steps, compiled, and how many graphs they took."""
+    graphs = []
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()  # forget what other cells compiled
+    return steps(torch.compile(module, backend=counting, **options), n), len(graphs)

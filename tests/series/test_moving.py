@@ -70,7 +70,7 @@ def traps():
     nothing = dict.fromkeys(("show", "as_asked"), lambda *_, **__: None)  # what asks the referee
     names = {"run": run, "device": torch.device("cpu"), **nothing}
     cells = {cell.id: cell.source for cell in book(NOTEBOOKS[4]).cells}
-    exec(IMPORTS + cells["tools"], names)
+    exec("\n".join([IMPORTS, cells["places"], cells["tools"]]), names)
     exec("".join(cells["show"].partition("def with_head")[1:]), names)
     model = names["tiny"](PackageHead)  # the figure's cell takes the package's heads
     prompt, noise = names["tiny_case"](5)
@@ -78,7 +78,7 @@ def traps():
     names |= {"model": model, "trained": trained, "prompt": prompt, "noise": noise, "n": len(noise)}
     names["tokenizer"] = CharTokenizer("\n abcdefghi")
     names["truth"] = names["true_text"](model, prompt, noise)
-    for trap in ("trap1", "trap2", "decode", "trap3", "trap7"):
+    for trap in ("trap1", "trap2", "decode", "memory-head", "trap3", "trap7"):
         exec(cells[trap], names)
     found = {trap: names[f"trap_{trap}"](model, prompt, noise) for trap in "1237"}
     names["texts"] = found

@@ -16,11 +16,15 @@ from .exercise import Exercise
 from .export import FLIP, FOLD
 from .gates import GATED
 from .gradients import ACCUMULATE, AVERAGE
+from .graphs import FIXED_ATTENTION
 from .groups import KEY_HEAD, SHARE_KEYS
 from .head import HEAD
 from .loop import LOOP
+from .masked import MASKED_HEAD
+from .memories import ASKED_HEAD, ONE_TEXT, READ_ON
 from .passes import EXPECTED_GAIN, TOKENS_GAINED
 from .patterns import EVERY_SECOND
+from .repairs import CHECK_LENGTH, REPAIRED_BASELINE, REPAIRED_LOOP
 from .rings import SLOT_OF
 from .rounding import ROUND_ROW
 from .sampling import SAMPLE
@@ -29,6 +33,7 @@ from .step import ONE_STEP
 from .times import LATENCY, SPEEDUP
 from .training import LEARNING_RATE, MFU
 from .turns import TURN_ARROW
+from .verdicts import MARGIN, SLY_CACHE, VERDICT
 from .visibility import VISIBLE
 from .weights import ATTENTION_WEIGHTS
 
@@ -41,6 +46,17 @@ EXERCISES: dict[str, Exercise] = {
     "sample": SAMPLE,
     "generate_with_cache": LOOP,
     "StaticKVCache": STATIC_KV_CACHE,
+    "verdict": VERDICT,
+    "SlyCache": SLY_CACHE,
+    "margin": MARGIN,
+    "MaskedHead": MASKED_HEAD,
+    "repaired_loop": REPAIRED_LOOP,
+    "read_on": READ_ON,
+    "repaired_baseline": REPAIRED_BASELINE,
+    "AskedHead": ASKED_HEAD,
+    "check_length": CHECK_LENGTH,
+    "one_text": ONE_TEXT,
+    "FixedAttention": FIXED_ATTENTION,
     "multiplications": MULTIPLICATIONS,
     "latency": LATENCY,
     "paired_speedup": SPEEDUP,

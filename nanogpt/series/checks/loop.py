@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...cache import kv_cache
 from ...config import GPTConfig
-from ...model import GPT
+from ...model import GPT, Head
 from ...sampling import draw_noise
 from .caches import GrowingCache
 from .exercise import Answer, Case, Exercise, Pairs
@@ -25,8 +25,11 @@ SIZE = 11  # of the vocabulary
 class Watched(GPT):
     """A small model that notes what it reads, where, and how."""
 
-    def __init__(self, block_size: int) -> None:
-        super().__init__(GPTConfig(SIZE, block_size, n_layer=1, n_head=2, n_embd=8))
+    def __init__(
+        self, block_size: int, head: Any = Head, n_layer: int = 1, dropout: float = 0.0
+    ) -> None:
+        sizes = {"n_layer": n_layer, "n_head": 2, "n_embd": 8}
+        super().__init__(GPTConfig(SIZE, block_size, dropout=dropout, **sizes), head)
         generator = torch.Generator().manual_seed(block_size)
         for weight in self.parameters():
             if weight.ndim > 1:
@@ -38,7 +41,8 @@ class Watched(GPT):
 
     def forward(self, idx: Tensor, targets: Any = None, pos: Tensor | None = None) -> Any:
         self.tokens.append(idx.clone())
-        self.positions += range(idx.shape[1]) if pos is None else pos.tolist()
+        where = torch.arange(idx.shape[1]) if pos is None else pos
+        self.positions += where.reshape(-1, idx.shape[1])[0].tolist()
         self.cached.append(self.caching)
         self.recorded.append(torch.is_grad_enabled())
         return super().forward(idx, targets, pos)
