@@ -58,7 +58,7 @@ root = next((path for path in folders if (path / "nanogpt/series/course.py").exi
 if root is None:
     subprocess.run(["git", "clone", "-q", "-b@REF@", "--depth=1", "--", URL, "@NAME@"], check=True)
 sys.path.insert(0, str((root or Path("@NAME@")).resolve()))
-from nanogpt.series.course import catch_up, check, hint"""
+from nanogpt.series.course import catch_up, check, hint  # noqa: F401"""
 
 
 def setup_cell(repo: str, ref: str) -> str:
