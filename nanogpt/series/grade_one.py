@@ -21,7 +21,7 @@ from typing import IO, Any
 from .checks import EXERCISES
 from .checks.finding import objection
 from .limits import limit
-from .mine import MODULE, Scope, execute, public_names
+from .mine import MODULE, Scope, execute, public_names, put_solution
 
 FILE = "lesson.py"  # what messages call the lesson
 
@@ -91,7 +91,7 @@ def judge_text(
         mistake = found.mistake if found else None
         report(results, event="judged", name=name, words=words, mistake=mistake)
         if found:  # what uses it is checked with the solution
-            scope[name] = solved[name]
+            put_solution(scope, name)
 
 
 def run(text: str, scope: Scope, seconds: float) -> str | None:

@@ -139,7 +139,7 @@ class Lesson:
                 self._right.add(name)
                 return
             self.broken[name] = f"Your {name} in {self.path} is wrong: {found}"
-            self.scope[name] = solution
+            put_solution(self.scope, name)
             return
         self.scope[name] = self.written[name] = solution
 
@@ -177,6 +177,15 @@ def _lesson(text: str, path: Path | None) -> Lesson:
 def public_names() -> Scope:
     """What `from nanogpt.series.solutions import *` brings: the solutions, and what they use."""
     return {name: value for name, value in vars(solutions).items() if not name.startswith("_")}
+
+
+def put_solution(scope: Scope, name: str) -> None:
+    """Put a solution in the place of an answer, also as the base of classes that derive from it."""
+    wrong = scope[name]
+    solution = scope[name] = getattr(solutions, name)
+    for thing in [*scope.values()]:
+        if isinstance(thing, type) and wrong in thing.__bases__:
+            thing.__bases__ = tuple(solution if base is wrong else base for base in thing.__bases__)
 
 
 def execute(text: str, name: str, scope: Scope) -> None:

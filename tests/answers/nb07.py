@@ -247,7 +247,7 @@ WRONG = {
             "    if not proposals:\n        return []\n    n = 0\n",
             "plain step",
         ),
-        "nothing returned": ("return choices", "choices", "nothing is returned"),
+        "nothing returned": ("return choices", "choices", "it returned None"),
     },
     "total_variation": {
         "no absolute values": ("abs().", "", "absolute"),

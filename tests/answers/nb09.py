@@ -225,7 +225,7 @@ WRONG = {
             "(parent or 0) + hash(tuple(tokens))",
             "order of the blocks",
         ),
-        "nothing": ("return (parent", "(parent", "It returned None"),
+        "nothing": ("return (parent", "(parent", "it returned None"),
         "the last of eight": ("tuple(tokens)", "tuple(tokens[:8])", "token 8 of 16"),
         "the parent's tokens": ("(parent, tuple", "(parent[-1:], tuple", "before the parent"),
         "sorted in place": ("    return", "    tokens.sort()\n    return", "sorts the caller's"),

@@ -157,7 +157,7 @@ WRONG = {
             "are exchanged",
         ),
         "float16": (f"rise * {FALL}", f"torch.tensor(rise * {FALL}).half()", "0.09998"),
-        "printed": (f"return rise * {FALL}", f"print(rise * {FALL})", "It returned None"),
+        "printed": (f"return rise * {FALL}", f"print(rise * {FALL})", "it returned None"),
     },
     "accumulate": {
         "not divided": (" / parts", "", "divide the loss of each part"),
@@ -207,7 +207,7 @@ WRONG = {
             "total += loss.item() * parts",
             "sum of all parts",
         ),
-        "nothing": ("    return total\n", "", "nothing is returned"),
+        "nothing": ("    return total\n", "", "it returned None"),
         "returned too early": ("    return total", "        return total", "only the first part"),
         "by the examples": ("[1] / parts", "[1] / len(x_part)", "examples of its part"),
         "by all examples": ("[1] / parts", "[1] / len(x)", "mean already"),

@@ -114,7 +114,7 @@ WRONG = {
         "heads and positions": ("dim=1)", "dim=1).transpose(1, 2)", "heads and positions"),
         "the remainder": (SHARE, "k[:, [h % k.shape[1] for h in range(n_head)]]", "cards"),
         "texts for heads": ("k.shape[1]", "k.shape[0]", "from the texts"),
-        "nothing returned": ("return k.", "k.", "nothing is returned"),
+        "nothing returned": ("return k.", "k.", "it returned None"),
     },
     "gated": {
         "the wrong way round": (

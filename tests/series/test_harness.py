@@ -82,10 +82,7 @@ SAID = {
     "a place": (lambda x: 2 * x.clamp(max=0.5), "column"),
     "not a number": (lambda x: x * float("nan"), "NaN"),
     "NaN has many causes": (lambda x: x / 0 * 0, "Perhaps the rows are divided by 0."),
-    "nothing": (
-        lambda x: [].append(x),
-        "a tensor (1, 3) is right, and yours is None (for rows=1, dtype=torch.float32).",
-    ),
+    "nothing": (lambda x: [].append(x), "it returned None: does it end with `return`?"),
     "an error": (own_line, "in the line `return x.view(7, 7)`, where the shapes are x (1, 3)"),
     "the error of a mistake": (lambda x: x @ x, "Perhaps an error."),
     "the advice for an error": (lambda x: 1 // 0, "ZeroDivisionError"),

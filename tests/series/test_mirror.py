@@ -126,7 +126,7 @@ def test_an_address_gives_every_notebook_its_badge_and_goes_without_a_trace(root
         assert links.startswith(f"{mirror.BADGE}({badge}) · [with outputs](https://github.com/")
         assert f"({name}.ipynb)" not in links
     setup = cells(root)["setup"].source
-    assert all(word in setup for word in ('"https://github.com/ada/engine"', '"engine"', '"v1"'))
+    assert all(word in setup for word in ('"https://github.com/ada/engine"', '"engine"', '"-bv1"'))
     readme = README.replace("outputs/published/html/index.html", "https://ada.github.io/engine/")
     for badge, link in zip(badges, ("[it]", "[read]"), strict=True):
         readme = readme.replace(link, f"{mirror.BADGE}({badge}) {link}")

@@ -107,8 +107,7 @@ def test_cells_are_short_and_install_nothing(path):
         magic = r"^\s*[!%]|pip install|get_ipython|ipywidgets|tqdm\.(auto|notebook)"
         assert not re.search(magic, cell.source, re.M), cell.id
         lines = [line for line in cell.source.splitlines() if line.strip()]
-        most = 2 * LONGEST if "= kept(" in cell.source else LONGEST  # a judge says much, folded
-        assert len(lines) <= most or ours(cell), f"cell {cell.id!r} has {len(lines)} lines"
+        assert len(lines) <= LONGEST or ours(cell), f"cell {cell.id!r} has {len(lines)} lines"
 
 
 @each
@@ -132,7 +131,7 @@ def test_plumbing_is_folded_and_the_lesson_is_open(path):
     for cell in code_cells(path):
         tool = cell.source.startswith("# @title Tools: ")
         assert not tool or all(isinstance(node, TOOL) for node in ast.parse(cell.source).body)
-        makes = r"\b(show_table|run\.(figure|animation|save)|judge|kept)\("
+        makes = r"\b(show_table|run\.(figure|animation|save)|check)\("
         plumbing = re.search(makes, cell.source)
         folded = tagged(cell, "hide-input")
         either = tagged(cell, "parameters") or " open_run(" in cell.source
@@ -231,12 +230,12 @@ def test_every_picture_is_a_figure_with_alt_text(path):
 
 
 @published
-def test_after_every_blank_stand_its_judge_and_its_solution(path):
+def test_after_every_blank_stand_its_check_and_its_solution(path):
     cells = book(path).cells
     for i, cell in enumerate(cells):
         if cell.source.startswith(FILLED):
             said = verdict("".join(output.get("text", "") for output in cells[i + 1].outputs))
-            assert said.startswith("The solution passes its judge: "), cell.id
+            assert said.startswith("The solution passes its check: "), cell.id
             assert "<summary>Solution" in cells[i + 2].source, cell.id
 
 

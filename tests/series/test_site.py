@@ -250,8 +250,8 @@ def test_set_up_is_one_fold_and_no_blank_is_called_right(tmp_path):
             prose("## An idea", "idea"),
             code(FILLED + "class Head: ...", "head", tags=["blank"]),
             code(
-                "judge()",
-                "judge",
+                "check()",
+                "check",
                 [
                     output(
                         "Right: Head does what it should.\nFrom here on the solution's Head runs.\n"
@@ -267,7 +267,7 @@ def test_set_up_is_one_fold_and_no_blank_is_called_right(tmp_path):
     assert "python 3" in after
     assert "python 3" not in before
     assert after.index("Parameters of this run") < after.index("An idea")
-    assert "The solution passes its judge: Head does what it should." in text
+    assert "The solution passes its check: Head does what it should." in text
     assert "Right: Head" not in text
     assert "Head runs" not in text
     assert "jupyter lab notebooks/00_one.ipynb" in text

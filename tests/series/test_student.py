@@ -114,7 +114,8 @@ def test_no_badge_leads_to_the_solutions(tmp_path):
 def test_a_solution_that_cannot_be_taken_out_stops_all(tmp_path):
     nb = nbfile.read(NOTEBOOKS[1])
     for cell in nb.cells:
-        cell.source = cell.source.replace("<summary>Solution<", "<summary>Solution <")
+        if ours(cell).get("generated") == "solution":
+            del cell.metadata["nanogpt"]
     with pytest.raises(SyncError, match="0 solutions taken out"):
         student.without_solutions(
             nb, NOTEBOOKS[1].name, {NOTEBOOKS[1].name: ""}, tmp_path, hints=True

@@ -38,7 +38,7 @@ from nanogpt.data import (
 )
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.files import ROOT
-from nanogpt.series import blanks, mine, profiles
+from nanogpt.series import course, profiles
 from nanogpt.series.nbfile import filled, tagged
 from nanogpt.series.plan import estimate
 from nanogpt.series.plots import style
@@ -81,7 +81,7 @@ every_text = pytest.mark.parametrize("name", TEXTS)
 
 @pytest.fixture(scope="module")
 def tiny():
-    """Tiny models, little work, coarse pictures, no judges, which see no text of the reader's."""
+    """Tiny models, little work, coarse pictures, no checks, which see no text of the reader's."""
     smoke = replace(
         profiles.PROFILES["smoke"],
         # A short stage first, as in the recipes: the weights before step 1 are not the ones kept.
@@ -104,8 +104,7 @@ def tiny():
         patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
         patch.setattr(style, "DPI", 30)
         patch.setattr(style, "for_phone", lambda figure: None)
-        patch.setattr(mine, "kept", lambda problem, answer, body=None: answer)
-        patch.setattr(blanks, "judge", lambda problem, answer, body=None: True)
+        patch.setattr(course, "check", lambda answer: answer)
         brief_referee(patch)
         yield
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from .. import solutions
 from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments, form, numbers
-from .returning import without_return
 
 BY_HAND = (
     [[0.5, 0.5, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [0.5, 0.25, 0.25, 0.0]],
@@ -148,9 +147,6 @@ TOTAL_VARIATION = Exercise(
         ),
         "the differences are added up along the tokens, as for distributions of numbers: tokens "
         "have no order.": distance_by(lambda d: d.cumsum(-1).abs().amax(-1)),
-        "nothing is returned: end with `return` and the distances.": without_return(
-            solutions.total_variation
-        ),
         "a list of Python numbers is returned: return the tensor of the distances.": distance_by(
             lambda d: (d.abs().sum(-1) / 2).tolist()
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
@@ -17,6 +18,7 @@ from .observing import ERROR, Observed, observe
 from .words import describe
 
 SECONDS = 60  # that an answer may be checked: a right one takes less than one
+RETURNS_NOTHING = "it returned None: does it end with `return`?"
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
 
 
@@ -65,13 +67,39 @@ def is_empty(exercise: Exercise, answer: Answer | Anew) -> bool:
 def _first_difference(exercise: Exercise, answer: Answer | Anew) -> Objection | None:
     """The objection at the first case that goes wrong."""
     shown: list[Observed] = []
+    results: list[Any] = []
+    noted = _noted(answer, results) if isinstance(answer, FunctionType) else answer
     for case in exercise.cases:
         right = _right(case, exercise.right)
-        shown.append(observe(case, answer))
+        shown.append(observe(case, noted))
         what = difference(shown[-1], right, case.tolerance)
-        if what is not None:
-            return _explain(exercise, answer, shown, what, right)
+        if what is None:
+            continue
+        if results and all(result is None for result in results) and _returns(exercise):
+            return Objection(RETURNS_NOTHING, RETURNS_NOTHING)
+        return _explain(exercise, answer, shown, what, right)
     return None
+
+
+def _noted(function: FunctionType, results: list[Any]) -> Answer:
+    """The function, which adds the result of each of its calls to `results`."""
+
+    @functools.wraps(function)
+    def noted(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
+        results.append(result)
+        return result
+
+    return noted
+
+
+def _returns(exercise: Exercise) -> bool:
+    """Whether the right answer, a function, returns something in the first case."""
+    results: list[Any] = []
+    right = exercise.right
+    if isinstance(right, FunctionType):
+        observe(exercise.cases[0], _noted(right, results))
+    return any(result is not None for result in results)
 
 
 @cache

@@ -11,7 +11,6 @@ from torch import Tensor
 from .. import solutions
 from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments, form, gradient, numbers
-from .returning import without_return
 
 NAMES = ("x", "gate", "up", "down")
 
@@ -158,7 +157,6 @@ GATED = Exercise(
         "gate's inner numbers are computed by `up`: x @ gate.T is the gate.": (
             lambda x, gate, up, down: F.silu(x @ up.T) * (x @ up.T) @ down.T
         ),
-        "nothing is returned: end with `return` and the output.": without_return(RIGHT),
         "`down` is missing: the output has the width of x.": (
             lambda x, gate, up, down: F.silu(x @ gate.T) * (x @ up.T)
         ),

@@ -11,7 +11,6 @@ from torch import Tensor
 from .. import solutions
 from .exercise import Anew, Answer, Case, Exercise, Pairs
 from .observing import Arguments, form, gradient, numbers
-from .returning import without_return
 
 # ------------------------------------------------------------------ key_head
 
@@ -126,9 +125,6 @@ KEY_HEAD = Exercise(
         "heads in it.": upside_down,
         "the size of a group comes from an earlier call: compute it from the numbers of this one."
         "": Anew(group_of_first),
-        "nothing is returned: end with `return` and the number.": without_return(
-            solutions.key_head
-        ),
         "a list of KV heads comes for one query head: return the number of its own.": (
             lambda h, n_head, n_kv_head: [i // (n_head // n_kv_head) for i in range(n_head)]
         ),
@@ -276,9 +272,6 @@ SHARE_KEYS = Exercise(
         "original.": share_by(lambda k, group, H: k.repeat_interleave(group, dim=1) / group),
         "all query heads get the mean of the keys: each gets those of its own group.": share_by(
             lambda k, group, H: k.mean(1, keepdim=True).expand(-1, H, -1, -1)
-        ),
-        "nothing is returned: end with `return` and the keys.": without_return(
-            solutions.share_keys
         ),
         "the keys become float32: leave them in the dtype that comes in.": share_by(
             lambda k, group, H: k.repeat_interleave(group, dim=1).float()

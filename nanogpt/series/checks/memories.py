@@ -720,7 +720,7 @@ ONE_TEXT = Exercise(
         "only the heads of the first layer are emptied: `model.modules()` has those of all.": (
             text_by(lambda heads: empty(heads[:2]), lambda heads: empty(heads[:2]))
         ),
-        "only the last head is emptied: is that line inside the loop?": text_by(
+        "only the last head is emptied: that line belongs inside the loop.": text_by(
             lambda heads: empty(heads[-1:]), lambda heads: empty(heads[-1:])
         ),
         "at the end one head alone is emptied: that line belongs inside the loop over the heads.": (

@@ -10,7 +10,6 @@ from torch import Tensor
 from .. import solutions
 from .exercise import Anew, Answer, Case, Exercise, Pairs
 from .observing import form
-from .returning import without_return
 
 # ------------------------------------------------------------------ tokens_gained
 
@@ -199,9 +198,6 @@ TOKENS_GAINED = Exercise(
         "too.": by_count(lambda p, c, n: c[n : n + 1]),
         "the last choice is always the one that is added: it stands behind all proposals. After "
         "n right ones it is choices[n].": by_count(lambda p, c, n: c[:n] + c[-1:]),
-        "nothing is returned: end with `return` and the list.": without_return(
-            solutions.tokens_gained
-        ),
         "a number is returned: return the list of the tokens, as many as that.": by_count(
             lambda p, c, n: n + 1
         ),
@@ -354,9 +350,6 @@ EXPECTED_GAIN = Exercise(
         ),
         "a mean is rounded: leave it as it is.": (
             lambda a, k: round(sum(a**i for i in range(k + 1)), 1)
-        ),
-        "nothing is returned: end with `return` and the mean.": without_return(
-            solutions.expected_gain
         ),
         "a mean is rounded to two digits: leave it as it is.": (
             lambda a, k: round(sum(a**i for i in range(k + 1)), 2)

@@ -16,7 +16,6 @@ from ...decoder.model import CausalSelfAttention, Decoder
 from .. import solutions
 from .exercise import Anew, Answer, Case, Exercise, Pairs
 from .observing import Arguments, form, numbers
-from .returning import without_return
 from .visibility import FAR, SHUFFLED, visible
 
 
@@ -257,7 +256,6 @@ EVERY_SECOND = Exercise(
         "decides for it too.": alone(visible),
         "a single query gets no mask, so with a cache the logits differ: it skips keys as any "
         "other.": alone(lambda q_pos, k_pos: torch.ones(1, len(k_pos), dtype=torch.bool)),
-        "nothing is returned: end with `return` and the mask.": without_return(every_second),
         "the mask holds numbers, of float: it must return truth values.": (
             lambda q_pos, k_pos, *more: every_second(q_pos, k_pos) * 1.0
         ),

@@ -7,7 +7,6 @@ from typing import Any
 
 from .. import solutions
 from .exercise import Anew, Answer, Case, Exercise, Pairs
-from .returning import without_return
 
 
 def run_ring(answer: Answer, window: int, sinks: int, n: int = 20) -> Pairs:
@@ -188,7 +187,6 @@ SLOT_OF = Exercise(
         "a slot is an integer: leave division with / out.": (
             lambda position, window, sinks=0: float(RIGHT(position, window, sinks))
         ),
-        "nothing is returned: end with `return` and the slot.": without_return(RIGHT),
         "4 sinks are kept always: `sinks` says how many.": (
             lambda position, window, sinks=0: RIGHT(position, window, 4)
         ),

@@ -10,7 +10,6 @@ import torch
 from .. import solutions
 from .exercise import Answer, Case, Exercise, Pairs
 from .observing import form
-from .returning import without_return
 
 NEAR = 1e-5  # relative to the longer number: float32 is exact enough
 
@@ -193,7 +192,6 @@ TURN_ARROW = Exercise(
             lambda a, b, c, s: abs(right_x(a, b, c, s)), lambda a, b, c, s: abs(right_y(a, b, c, s))
         ),
         "a complex number comes: return its two parts.": as_complex,
-        "nothing is returned: end with `return` and both numbers.": without_return(RIGHT),
         "the angle is not used: the arrow stays where it is.": lambda a, b, angle: (a, b),
         "only the first number is returned: return a' and b'.": (
             lambda a, b, angle: RIGHT(a, b, angle)[0]

@@ -53,16 +53,10 @@ def describe(
     elif isinstance(wanted, Tensor):
         difference, cure = _tensors(got, wanted, exercise.axes, case.tolerance)
         more = cure + _advice(what, exercise)
-        return f"{what}: {difference}{_for(case)}.{more}{_if_none(got)}"
+        return f"{what}: {difference}{_for(case)}.{more}"
     else:
         words = f"{what}: {_two(wanted, got)}"
-    return f"{words}{_for(case)}.{_advice(what, exercise)}{_if_none(got)}"
-
-
-def _if_none(got: Any) -> str:
-    """The likely cause, if an answer returned None, or `form` says so."""
-    nothing = got is None or isinstance(got, str) and got == form(None)
-    return " Does your code end with `return`?" if nothing else ""
+    return f"{words}{_for(case)}.{_advice(what, exercise)}"
 
 
 def _for(case: Case) -> str:
