@@ -229,7 +229,7 @@ WRONG = {
         ),
         "log2": ("noise.log()", "noise.log2()", "second best"),
         "log of a softmax": ("logits - noise", "logits.softmax(-1).float().log() - noise", "0"),
-        "nothing returned": ("return (best", "(best", "number"),
+        "nothing returned": ("return (best", "(best", "it returned None"),
         "smallest two": (".topk(2)", ".topk(2, largest=False)", "second best"),
     },
 }

@@ -261,7 +261,7 @@ WRONG = {
         "None at the end": (
             "",
             "def admitted(needs, free, most):\n    for i, need in enumerate(needs):\n        if i == most or need > free:\n            return i\n        free -= need\n",
-            "None is returned",
+            "it returned None",
         ),
         "return in the loop": (
             "    return count",

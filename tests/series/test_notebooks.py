@@ -131,7 +131,7 @@ def test_plumbing_is_folded_and_the_lesson_is_open(path):
     for cell in code_cells(path):
         tool = cell.source.startswith("# @title Tools: ")
         assert not tool or all(isinstance(node, TOOL) for node in ast.parse(cell.source).body)
-        makes = r"\b(show_table|run\.(figure|animation|save)|check)\("
+        makes = r"\b(show_table|run\.(figure|animation|save))\(|= check\("
         plumbing = re.search(makes, cell.source)
         folded = tagged(cell, "hide-input")
         either = tagged(cell, "parameters") or " open_run(" in cell.source

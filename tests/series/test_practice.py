@@ -64,7 +64,7 @@ def test_a_whole_lesson_imports_the_model_around_its_heads_alone_and_stays_short
     text = whole()
     assert text.count("nanogpt.") == text.count("from nanogpt.series.solutions import *") == 1
     assert text.count("from nanogpt import GPT, GPTConfig, kv_cache") == 1
-    assert len([line for line in text.splitlines() if line.strip()]) < 170
+    assert len([line for line in text.splitlines() if line.strip()]) < 200
     assert mine.Lesson(text).check().yours == NAMES
 
 

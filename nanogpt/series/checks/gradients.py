@@ -374,9 +374,6 @@ ACCUMULATE = Exercise(
         ),
         "the returned loss is the sum of all parts: the loss of the batch is a "
         "mean.": lambda *given: in_parts(*given) * given[-1],
-        "nothing is returned: return the loss of the whole batch.": accumulate_by(
-            returned=lambda losses: None
-        ),
         "your code moves the weights: only the gradients are asked for.": moves,
         "your code leaves the model in eval mode: leave it unchanged.": eval_mode,
     },

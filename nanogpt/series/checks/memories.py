@@ -740,9 +740,6 @@ ONE_TEXT = Exercise(
             write=without_past
         ),
         "the loop passes no positions: call decode, which does.": text_by(write=no_positions),
-        "nothing comes back: return what decode gives.": text_by(
-            write=lambda *given: [decode(*given), None][1]
-        ),
         "the model is in training mode, where its heads remember nothing: leave the mode.": text_by(
             write=in_training_mode
         ),

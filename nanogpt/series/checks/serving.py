@@ -469,11 +469,6 @@ def none_or_all(needs: list[int], free: int, most: int) -> int:
     return len(candidates) if sum(candidates) <= free else 0
 
 
-def first_refused(needs: list[int], free: int, most: int) -> int | None:
-    count = admit(needs, free, most)
-    return None if count == len(needs) else count
-
-
 def first_places(needs: list[int], free: int, most: int) -> int:
     """Overtaking, among the first `most` of the queue alone."""
     return admit(needs[:most], free, most, stops=False)
@@ -555,9 +550,6 @@ ADMITTED = Exercise(
         ),
         "this is the number of those that wait: count those admitted.": (
             lambda needs, free, most: len(needs) - admit(needs, free, most)
-        ),
-        "if all of the queue fit, None is returned: return the number after the loop, too.": (
-            first_refused
         ),
         "this says whether any is admitted: return how many.": (
             lambda needs, free, most: admit(needs, free, most) > 0

@@ -178,7 +178,6 @@ ONE_STEP = Exercise(
         "half of the loss goes backward: no scaling in this step.": step_by(factor=0.5),
         "you return a tensor, which holds on to the whole computation: loss.item() is the "
         "number.": step_by(result=lambda loss: loss),
-        "you return None: return the loss, as a number.": step_by(result=lambda loss: None),
         "that is the loss after the step: return the loss before it.": loss_after,
         "the step puts the model into eval mode: eval() turns dropout off. Leave it in "
         "training.": in_eval_mode,
