@@ -24,9 +24,10 @@ LAB = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--
 LAB += [f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"]
 LAB += ["--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
 PATIENCE = 600  # seconds, for a cell on a machine that has more to do
+OPENED = "[...window.jupyterapp.shell.widgets('main')][0]?.content?.widgets?.length > 3"
 # The cells of the open notebook, its kernel, and how one cell is run.
 TOOLS = """
-window.panel = () => window.jupyterapp.shell.currentWidget;
+window.panel = () => [...window.jupyterapp.shell.widgets("main")][0];
 window.kernel = () => panel().sessionContext.session.kernel;
 window.at = (id) => panel().content.widgets.findIndex((cell) => cell.model.id === id);
 window.cell = (id) => panel().content.widgets[at(id)].model;
@@ -102,9 +103,13 @@ def lab(tmp_path, monkeypatch):
             browser.loaded()
             page = Lab(browser)
             # The page may load again on its way, and forgets then what it was asked.
-            page.until("window.jupyterapp?.shell.currentWidget?.content?.widgets?.length > 3")
+            page.until("window.jupyterapp?.started")
+            page.until(f"location.search === '' && {OPENED}")
             browser.evaluate(TOOLS)
             page.until("panel().sessionContext.session?.kernel?.status === 'idle'")
+            browser.send("Emulation.setFocusEmulationEnabled", enabled=True)
+            browser.click("document.querySelector('.jp-Notebook .jp-Cell')")
+            page.until("window.jupyterapp.shell.currentWidget === panel()")
             return page
 
         yield start
