@@ -62,9 +62,9 @@ class Lab:
         return self.browser.evaluate(f"printed({id!r})")
 
     def restart(self) -> None:
-        """Restart the kernel."""
-        self.browser.evaluate("kernel().restart()")
-        self.until("kernel().status === 'idle'")
+        """Restart the kernel, as the menu does once it has asked."""
+        self.browser.evaluate("panel().sessionContext.restartKernel()")
+        self.until("kernel()?.connectionStatus === 'connected' && kernel().status === 'idle'")
 
     def until(self, condition: str) -> None:
         """Wait until a JavaScript expression is true."""
