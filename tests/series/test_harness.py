@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from nanogpt.series.checks.comparing import alike
 from nanogpt.series.checks.exercise import Case, Exercise
 from nanogpt.series.checks.finding import objection
 from nanogpt.series.checks.observing import Arguments, numbers
@@ -180,3 +181,32 @@ def test_a_limit_goes_on_after_an_inner_limit_was_kept():
 
     with pytest.raises(TooLong, match="the outer one after 0.2 seconds"):
         spins()
+
+
+# ------------------------------------------------------------------ what is the same
+
+ALIKE = [
+    (1.0, 1.0 + 1e-12, True),
+    (1, 1.0, True),
+    (True, 1, False),
+    (float("nan"), float("nan"), False),
+    ((1, 2.0), (1, 2.0 + 1e-12), True),
+    ((1, 2), [1, 2], False),
+    ([1, 2], [1, 2, 3], False),
+    ((torch.ones(2), torch.zeros(2)), (torch.ones(2), torch.zeros(2)), True),
+    ((torch.ones(2), torch.zeros(2)), (torch.ones(2), torch.ones(2)), False),
+    (torch.tensor([100_000]), torch.tensor([100_500]), False),
+    (torch.tensor([1.0]), torch.tensor([1]), False),
+    (torch.tensor([float("nan"), 1.0]), torch.tensor([float("nan"), 1.0 + 1e-7]), True),
+    (ValueError("a"), ValueError("a"), True),
+    (ValueError("a"), ValueError("b"), False),
+    ("a", "a", True),
+    (None, None, True),
+    (None, 0, False),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "same"), ALIKE)
+def test_what_is_the_same_up_to_rounding(a, b, same):
+    assert alike(a, b) is same
+    assert alike(b, a) is same

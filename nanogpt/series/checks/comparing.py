@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ def alike(a: Any, b: Any, tolerance: float | None = None) -> bool:
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
         return bool(close(a, b, tolerance).all())
+    if type(a) is type(b) and isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(partial(alike, tolerance=tolerance), a, b))
     if isinstance(a, BaseException) and isinstance(b, BaseException):
         return repr(a) == repr(b)
     if _is_number(a) and _is_number(b):
