@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     found, others = grade.submissions(args.folder)
     if args.csv:
         check_writable(args.csv)
-        check_file(args.csv, grade.is_our_csv(args.csv), args.overwrite)
+        check_file(args.csv, False, args.overwrite)  # marks may have been added to it
     limits = grade.Limits(args.seconds, args.memory)
     workers = min(len(found), args.workers or os.cpu_count() or 1)
     grades = grade.grade(found, names, limits, workers)

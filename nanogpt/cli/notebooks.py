@@ -104,7 +104,12 @@ def student_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     place = ROOT / "outputs" / "student"
     add("--out", type=Path, default=place, metavar="FOLDER", help="(outputs/student)")
-    add("--no-hints", dest="hints", action="store_false", help="take out the hints, too")
+    add(
+        "--no-hints",
+        dest="hints",
+        action="store_false",
+        help="take out the folded hints, too; hint() stays",
+    )
     add_overwrite(parser)
 
 

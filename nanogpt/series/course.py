@@ -3,22 +3,26 @@
     Head = check(Head)
 
 The name of a function or a class says which exercise it answers. Code that is right goes to the
-reader's lesson, which this page and the notebooks after it use.
+reader's lesson, which this page and the notebooks after it use. A wrong answer is no error, so that
+a page goes on; in a test write `assert check(Head) is Head`.
 """
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import inspect
 import linecache
 import os
 import re
 import sys
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
+from . import program
 from .checks import EXERCISES
 from .checks.finding import objection
-from .mine import LessonError, keep, read_lesson
+from .mine import LessonError, Scope, keep, public_names, read_lesson
 from .nbfile import FILLED_IN
 from .restart import catch_up, explain_errors
 
@@ -26,6 +30,7 @@ __all__ = ["catch_up", "check", "hint"]
 
 T = TypeVar("T")
 
+HELPERS = 20  # cells at most that an answer may use
 STAGES = ("a question", "the idea", "the line")
 
 _last = ""  # the exercise that was checked last
@@ -43,13 +48,15 @@ def check(answer: T) -> T:
     Raises LessonError if no exercise has the name of the answer.
     """
     global _last
+    if isinstance(answer, str):
+        raise LessonError(f"check takes the function or class itself: {answer} = check({answer})")
     name = _last = _name_of(answer)
     found = objection(EXERCISES[name], answer)  # type: ignore[arg-type]
     if found is None:
         print(f"Right: {name} does what it should.")
         cell = _cell(answer, name)
         if not cell.startswith(FILLED_IN):
-            print(f"From here on your {name} runs{keep(name, cell)}")
+            print(f"From here on your {name} runs{keep(name, _with_helpers(answer, cell))}")
             return answer
     else:
         print(f"Not yet: {found}")
@@ -93,6 +100,43 @@ def _name_of(answer: Any) -> str:
     near = difflib.get_close_matches(name, EXERCISES, 1)
     cure = f"did you mean {near[0]}?" if near else f"there is {', '.join(EXERCISES)}"
     raise LessonError(f"no exercise is called {name}: {cure}")
+
+
+def _with_helpers(answer: Any, cell: str) -> str:
+    """The cell of an answer, below what it uses of the page: functions, classes and imports.
+
+    What the solutions have too, and other exercises, are left out: a lesson has them.
+    """
+    page = _page(answer)
+    known = {*public_names(), *EXERCISES, *dir(builtins)}
+    texts = [cell]
+    while len(texts) < HELPERS:
+        made = set().union(*map(program.made_in, texts))
+        needed = sorted(set().union(*map(program.names_used, texts)) - made - known)
+        found = dict.fromkeys(_source(page[name], name, page) for name in needed if name in page)
+        new = [text for text in found if text and text not in texts]
+        if not new:
+            break
+        texts = [*new, *texts]
+    return "\n\n\n".join(texts)
+
+
+def _page(answer: Any) -> Scope:
+    """The names of the page, among which a function or a class was defined."""
+    parts = vars(answer).values() if isinstance(answer, type) else [answer]
+    pages = (getattr(inspect.unwrap(part), "__globals__", None) for part in parts if callable(part))
+    return next((page for page in pages if page), {})
+
+
+def _source(thing: Any, name: str, page: Scope) -> str:
+    """The text that makes a function, a class or a module again; empty for other things."""
+    if isinstance(thing, ModuleType):
+        return f"import {thing.__name__} as {name}"
+    if not isinstance(thing, (FunctionType, type)) or not thing.__qualname__.isidentifier():
+        return ""
+    if _page(thing) is page:
+        return _cell(thing, name)
+    return f"from {thing.__module__} import {thing.__name__} as {name}"
 
 
 def _cell(answer: Any, name: str) -> str:

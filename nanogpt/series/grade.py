@@ -51,6 +51,7 @@ class Outcome(Enum):
     NOT_JUDGED = "?"
 
 
+WRITTEN = {Outcome.PASSED, Outcome.MISTAKE}
 WORDS = {
     Outcome.PASSED: "passed",
     Outcome.MISSING: "not there",
@@ -106,12 +107,19 @@ class Limits:
 
 
 def exercises(only: Sequence[str] = ()) -> list[str]:
-    """The exercises that count, in the order of the notebooks. Raises ValueError for another."""
+    """The exercises that count, in the order of the notebooks: those named, or of these notebooks.
+
+    Raises ValueError for what is neither.
+    """
     known = list(EXERCISES)
-    unknown = [name for name in only if name not in known]
+    numbers = {one.notebook for one in EXERCISES.values()}
+    unknown = [name for name in only if name not in known and name not in numbers]
     if unknown:
-        raise ValueError(f"no exercise is called {unknown[0]!r}: choose from {', '.join(known)}")
-    return [name for name in known if name in only or not only]
+        raise ValueError(
+            f"no exercise is called {unknown[0]!r}: choose from the notebooks "
+            f"{', '.join(sorted(numbers))}, and from {', '.join(known)}"
+        )
+    return [name for name in known if {name, EXERCISES[name].notebook} & {*only} or not only]
 
 
 def handed_in(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
@@ -193,6 +201,11 @@ def read_text(path: Path) -> bytes:
     data = path.read_bytes()
     if b"\0" in data:
         raise ValueError("a binary file: it has a zero byte, as no Python text in UTF-8 has")
+    try:
+        data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is not UTF-8: save the file as UTF-8") from None
     return data
 
 
@@ -389,8 +402,9 @@ def mistakes(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
                 whose.setdefault(kind, []).append(one_line(one.submission.name))
         if not whose:
             continue
+        wrote = sum(one.results[name].outcome in WRITTEN for one in found if one.results)
         total = sum(map(len, whose.values()))
-        lines = [f"{name}: {total} of {len(found)} with a mistake"]
+        lines = [f"{name}: {total} of {wrote} who wrote it, with a mistake"]
         for kind in sorted(whose, key=lambda kind: (-len(whose[kind]), kind)):
             lines.append(f"  {len(whose[kind])} × {_cut(sentences[kind], SHORT)}")
             lines.append(f"      {', '.join(whose[kind])}")
@@ -424,11 +438,3 @@ def _cell(text: str) -> str:
     """A cell that no spreadsheet takes for a formula."""
     words = one_line(text)
     return f"'{words}" if words[:1] in tuple("=+-@") else words
-
-
-def is_our_csv(path: Path) -> bool:
-    """Whether a file is a table that `as_csv` has made."""
-    with suppress(OSError):
-        start = ",".join(HEAD).encode("utf-8-sig")
-        return path.is_file() and path.read_bytes()[: len(start)] == start
-    return False

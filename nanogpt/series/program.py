@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 FOOTER = "# %% What you add below this line stays"
@@ -28,7 +29,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
     sections of the names after it in `order`. Raises SyntaxError.
     """
-    section = f"# %% {name}\n{kept_parts(cell, name)}\n\n"
+    section = f"# %% {name}\n{kept_parts(cell, name, {*order})}\n\n"
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
     later = "|".join([*order[order.index(name) + 1 :], FOOTER.removeprefix("# %% ")])
     at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M)
@@ -40,16 +41,18 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     return text, old[0] if old else ""
 
 
-def kept_parts(cell: str, name: str) -> str:
+def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
     """The parts of a cell that are kept: a def or a class, and what it uses of the cell.
 
-    These are imports, other defs and classes, and constants, with the comments right above each.
-    Raises SyntaxError for a cell that does not define `name`.
+    These are imports, other defs and classes, and constants, with the comments right above each;
+    none of `others`, which are kept once they are checked themselves. Raises SyntaxError for a cell
+    that does not define `name`.
     """
-    cell = "\n".join("" if line.startswith(("%", "!")) else line for line in cell.split("\n"))
+    cell = _without_magics(cell)
     body = ast.parse(cell).body
     if name not in [x.name for x in body if isinstance(x, DEFS)]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
+    body = [x for x in body if not _made(x) & ({*others} - {name})]
     used = {name}
     for _ in body:  # at most so many steps from one to another
         for x in body:
@@ -89,3 +92,24 @@ def _made(statement: ast.stmt) -> set[str]:
 def names_in(tree: ast.AST) -> set[str]:
     """All names in a piece of code."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def made_in(cell: str) -> set[str]:
+    """The names that a cell makes at its top; none of one that is no Python."""
+    return set().union(*map(_made, _body(cell)))
+
+
+def names_used(cell: str) -> set[str]:
+    """All names in the defs and classes of a cell; none of one that is no Python."""
+    return set().union(*(names_in(x) for x in _body(cell) if isinstance(x, DEFS)))
+
+
+def _body(cell: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(_without_magics(cell)).body
+    except (SyntaxError, ValueError):
+        return []
+
+
+def _without_magics(cell: str) -> str:
+    return "\n".join("" if line.startswith(("%", "!")) else line for line in cell.split("\n"))

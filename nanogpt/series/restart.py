@@ -6,6 +6,7 @@ from . import patches  # noqa: F401  (before nbformat)
 
 # isort: split
 
+import difflib
 import dis
 import os
 import re
@@ -129,7 +130,8 @@ def running_page() -> Page | None:
             continue
     if not pages:
         return None
-    cells = max(pages, key=lambda cells: len({cell.source for cell in cells} & {*typed}))
+    own_texts = {*map(_without, typed)}
+    cells = max(pages, key=lambda cells: len({_without(x.source) for x in cells} & own_texts))
     return Page(cells, _above(cells, shell, typed[-1] if typed else ""))
 
 
@@ -182,9 +184,12 @@ def explanation(name: str) -> str:
     maker = page.maker(name) if page and name else None
     if maker is None:
         return ""
+    shell: Any = get_ipython()
+    near = difflib.get_close_matches(name, [x for x in shell.user_ns if x[0] != "_"], 1, 0.8)
+    slip = f" There is {near[0]}: is one of the names a slip?" if near else ""
     return (
-        f"{name} is made by {maker}: run that cell first. After a restart, catch_up() runs all "
-        f"cells above the one in which it stands."
+        f"{name} is made by {maker}: run that cell first.{slip} After a restart, catch_up() runs "
+        f"all cells above the one in which it stands."
     )
 
 

@@ -91,6 +91,7 @@ NO_ANSWERS = {
     "a lambda": (lambda x: x, "no exercise is called <lambda>: there is"),
     "a number": (5, "check takes your function or class, as in Head = check(Head), not 5"),
     "nothing": (None, "not None"),
+    "its name": ("Head", "check takes the function or class itself: Head = check(Head)"),
 }
 
 
@@ -120,6 +121,53 @@ def test_a_script_keeps_the_answer_and_what_it_uses_and_nothing_else(tmp_path, l
     kept = lesson.read_text(encoding="utf-8").partition("# %% What you add")[0]
     section = kept.partition("# %% visible\n")[2]
     assert section.strip() == "\n".join(["LOWEST = 0", "", "", lines[7]]).strip()
+
+
+PAGE = """
+import statistics as st
+from textwrap import dedent
+
+
+class Base:
+    pass
+
+
+def helper(a, b):
+    dedent("")
+    assert st.mean([1, 1]) == 1
+    return other(a) <= b
+
+
+def other(a):
+    return a
+
+
+print("not kept")
+"""
+
+
+def test_what_an_answer_uses_of_the_page_is_kept_with_it(lesson):
+    scope = mine.public_names()
+    mine.execute(PAGE, f"<cell {len(linecache.cache)}>", scope)
+    text = RIGHT.replace(
+        "k_pos[None, :] <= q_pos[:, None]", "helper(k_pos[None, :], q_pos[:, None])"
+    )
+    mine.execute(f"{text}\n", f"<cell {len(linecache.cache)}>", scope)
+    assert course.check(scope["visible"]) is scope["visible"]
+    kept = lesson.read_text(encoding="utf-8").partition("# %% visible\n")[2].partition("# %%")[0]
+    for part in ("import statistics as st", "import dedent", "def helper", "def other"):
+        assert part in kept
+    assert "class Base" not in kept
+    assert "print" not in kept
+    assert mine.read_lesson().check().yours == ["visible"]
+
+
+def test_another_exercise_in_the_same_cell_is_not_kept_unchecked(lesson):
+    wrong = solution("sample").replace("/ noise", "* noise")
+    scope = mine.public_names()
+    mine.execute(f"{wrong}\n\n\n{RIGHT}\n\n\nvisible_is = sample\n", "<two answers>", scope)
+    course.check(scope["visible"])
+    assert "def sample" not in lesson.read_text(encoding="utf-8")
 
 
 def test_every_exercise_has_a_right_solution_and_a_hint_in_three_stages():

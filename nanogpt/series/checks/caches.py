@@ -272,8 +272,6 @@ KV_CACHE = Exercise(
         "the keys": "Keys come back as they came in, in their order.",
         "the values": "Values come back as they came in, in their order.",
         "keeps quiet": "It must not forget one: keep all, or stop with an error.",
-        "your code raised": "Without a capacity there is no limit, and positions may begin "
-        "anywhere.",
     },
     axes=AXES,
 )

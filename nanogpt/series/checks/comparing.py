@@ -46,6 +46,7 @@ def agrees(case: Case, answer: Answer | Anew, shown: Observed, until: str | None
 def alike(a: Any, b: Any, tolerance: float | None = None) -> bool:
     """Whether two observed values are the same, up to rounding."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
+        a, b = a.detach(), b.detach()
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
         return bool(close(a, b, tolerance).all())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
@@ -17,8 +18,9 @@ from .exercise import Anew, Answer, Case, Exercise
 from .observing import ERROR, Observed, observe
 from .words import describe
 
-SECONDS = 60  # that an answer may be checked: a right one takes less than one
+SECONDS = 20  # that an answer may be checked: a right one takes less than one
 RETURNS_NOTHING = "it returned None: does it end with `return`?"
+YIELDS_NOTHING = "it returned None: hand out one thing after another with `yield`."
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
 
 
@@ -76,7 +78,9 @@ def _first_difference(exercise: Exercise, answer: Answer | Anew) -> Objection | 
         if what is None:
             continue
         if results and all(result is None for result in results) and _returns(exercise):
-            return Objection(RETURNS_NOTHING, RETURNS_NOTHING)
+            yields = inspect.isgeneratorfunction(inspect.unwrap(exercise.right))
+            words = YIELDS_NOTHING if yields else RETURNS_NOTHING
+            return Objection(words, words)
         return _explain(exercise, answer, shown, what, right)
     return None
 

@@ -335,9 +335,8 @@ PLAIN_MISTAKES: dict[str, Any] = {
     ),
     "all texts look at the keys of the first: each has its own.": head_by(project=first_text),
     "dropout runs in eval mode: it belongs to training alone.": head_by(drops=lambda head: True),
-    "in training nothing is dropped: config.dropout is the share of weights to set to 0.": head_by(
-        drops=lambda head: False
-    ),
+    "in training nothing is dropped: F.dropout(weights, self.dropout, self.training) is "
+    "missing.": head_by(drops=lambda head: False),
     "dropout runs in eval mode and not in training: turn it around.": head_by(
         drops=lambda head: not head.training
     ),
@@ -429,7 +428,7 @@ ADVICE = {
     "a second text": "Nothing may be kept from one text to the next.",
     "a text alone": "Nothing but its own text counts.",
     "the future in": "visible(pos, k_pos) says what a query sees.",
-    "shape of the output": "Does it end with `return`, and by the values?",
+    "shape of the output": "The weights times the values is what comes back.",
     "no gradient flows": "No detach() and no no_grad() on the way.",
     "in training the gradient": "Something on the way is detached, or computed otherwise.",
     "the number of updates in training": f"In training a cache is not used: {GUARD}",

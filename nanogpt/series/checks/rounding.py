@@ -88,8 +88,8 @@ ROUND_ROW = Exercise(
         "the scale is upside down: code times scale gives the number back.": upside_down,
     },
     advice={
+        "values to unpack": "Return two things, the codes and the scale.",
         "the codes": "Round each number to the nearest step of (largest without its sign) / 127.",
         "the scale": "A step is the largest number, without its sign, over 127, whatever it is.",
-        "ZeroDivisionError": "A row of zeros needs a case of its own.",
     },
 )

@@ -128,6 +128,9 @@ SAMPLE = Exercise(
         f"the noise is multiplied: divide, {NOISE}.": sample_by(
             race=lambda probs, noise: probs * noise
         ),
+        f"the noise is added to the logits: take probabilities, and {NOISE}.": (
+            lambda logits, noise: (logits + noise).argmax(-1, keepdim=True)
+        ),
         f"the noise is added: divide, {NOISE}.": sample_by(race=lambda probs, noise: probs + noise),
         f"the noise is subtracted: divide, {NOISE}.": sample_by(
             race=lambda probs, noise: probs - noise
