@@ -22,8 +22,8 @@ from ..files import ROOT, path_in, write_whole
 from . import program, solutions
 from .checks import EXERCISES
 from .checks.finding import objection
+from .errors import InOneLine
 from .limits import limit
-from .restart import InOneLine
 
 SECONDS = 60  # at most, for a lesson's own statements
 MODULE = "nanogpt_lesson"

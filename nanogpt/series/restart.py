@@ -7,9 +7,9 @@ from . import patches  # noqa: F401  (before nbformat)
 # isort: split
 
 import difflib
-import dis
 import os
 import re
+import symtable
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +23,8 @@ from IPython.core.getipython import get_ipython
 from IPython.utils.capture import capture_output
 
 from ..files import ROOT
+from . import mine
+from .errors import InOneLine
 
 TITLE = re.compile(r"# @title (.+)")
 HEADING = re.compile(r"^#+ +(.+)$", re.M)
@@ -30,13 +32,6 @@ ALONE = "catch_up()"
 SHORT = 60  # characters of a line that a message quotes
 
 _catching_up = False
-
-
-class InOneLine(Exception):
-    """An error that a notebook shows without a traceback: its message says what to do."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
 
 
 class RestartError(InOneLine, RuntimeError):
@@ -60,10 +55,10 @@ class Cell:
     def defines(self, name: str) -> bool:
         """Whether the cell makes this name, in whatever way."""
         try:
-            steps = dis.get_instructions(compile(self.code, "a cell", "exec"))
-        except (SyntaxError, ValueError):
+            symbol = symtable.symtable(self.code, "a cell", "exec").lookup(name)
+        except (SyntaxError, ValueError, KeyError):
             return False
-        return any(step.opname == "STORE_NAME" and step.argval == name for step in steps)
+        return symbol.is_assigned() or symbol.is_imported()
 
     def __str__(self) -> str:
         title = TITLE.match(self.source)
@@ -208,8 +203,6 @@ def catch_up() -> None:
     Raises RestartError outside a notebook of the series, where it does not know how far to go, and
     at a cell that fails.
     """
-    from . import mine  # it imports the checks
-
     page = running_page()
     if page is None:
         raise RestartError("catch_up() runs the cells of a notebook of the series: this is none")
