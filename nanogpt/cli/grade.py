@@ -26,7 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="the exercises that count (those of any file)",
+        help="exercises, or notebooks as 01, that count (those of any file)",
     )
     add("--workers", type=positive, metavar="N", help="files judged at once (the CPUs)")
     add("--seconds", type=positive, default=20, metavar="S", help="of computing an exercise (20)")

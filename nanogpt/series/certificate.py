@@ -84,7 +84,7 @@ def certificate(
     with a bug: an earlier page stays. ValueError where another file is in the way.
     """
     lesson = mine.read_lesson().check()
-    if not (lesson.broken or {*CACHES} & {*lesson.yours}):
+    if not (_broken(lesson) or {*CACHES} & {*lesson.yours}):
         print("No certificate: the caches are the solutions'. Fill in KVCache or StaticKVCache")
         print("in notebook 02 to have one.")
         return {}
@@ -137,9 +137,8 @@ def weights_of(page: Path, digest: str, more: Iterable[Path] = ()) -> Path | Non
 
 def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
     """The facts of the page without CLAIMS, computed again. Raises LessonError for a bug."""
-    broken = [lesson.broken[name] for name in SPINE if name in lesson.broken]
-    if broken:
-        raise mine.LessonError(f"no certificate: {broken[0]}")
+    for fault in _broken(lesson):
+        raise mine.LessonError(f"no certificate: {fault}")
     reports, text = _computed(lesson, trained)
     worst = max(reports, key=lambda report: VERDICTS.index(report.verdict))
     if worst.verdict == "bug":
@@ -166,6 +165,11 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
         "my code": sha256(lesson.path) if lesson.path else "none",
         "to check it": "python -m nanogpt verify certificate",
     }
+
+
+def _broken(lesson: mine.Lesson) -> list[str]:
+    """A line on each name of the spine that is wrong by now; others are not the page's matter."""
+    return [lesson.broken[name] for name in SPINE if name in lesson.broken]
 
 
 def _computed(lesson: mine.Lesson, trained: Checkpoint) -> tuple[list[Report], str]:

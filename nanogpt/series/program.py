@@ -48,7 +48,7 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
     none of `others`, which are kept once they are checked themselves. Raises SyntaxError for a cell
     that does not define `name`.
     """
-    cell = _without_magics(cell)
+    cell = without_magics(cell)
     body = ast.parse(cell).body
     if name not in [x.name for x in body if isinstance(x, DEFS)]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
@@ -106,10 +106,11 @@ def names_used(cell: str) -> set[str]:
 
 def _body(cell: str) -> list[ast.stmt]:
     try:
-        return ast.parse(_without_magics(cell)).body
+        return ast.parse(without_magics(cell)).body
     except (SyntaxError, ValueError):
         return []
 
 
-def _without_magics(cell: str) -> str:
+def without_magics(cell: str) -> str:
+    """A cell with an empty line for each magic, which is no Python."""
     return "\n".join("" if line.startswith(("%", "!")) else line for line in cell.split("\n"))

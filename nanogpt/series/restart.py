@@ -25,6 +25,7 @@ from IPython.utils.capture import capture_output
 from ..files import ROOT
 from . import mine
 from .errors import InOneLine
+from .program import without_magics
 
 TITLE = re.compile(r"# @title (.+)")
 HEADING = re.compile(r"^#+ +(.+)$", re.M)
@@ -46,16 +47,10 @@ class Cell:
     source: str
     section: str
 
-    @property
-    def code(self) -> str:
-        """The source without magics, which are no Python."""
-        lines = self.source.split("\n")
-        return "\n".join("" if line.startswith(("%", "!")) else line for line in lines)
-
     def defines(self, name: str) -> bool:
         """Whether the cell makes this name, in whatever way."""
         try:
-            symbol = symtable.symtable(self.code, "a cell", "exec").lookup(name)
+            symbol = symtable.symtable(without_magics(self.source), "a cell", "exec").lookup(name)
         except (SyntaxError, ValueError, KeyError):
             return False
         return symbol.is_assigned() or symbol.is_imported()

@@ -216,6 +216,14 @@ def test_a_fault_of_the_whole_is_found_without_the_checks(how):
     assert proof.faults(mine.public_names()) == []
 
 
+def test_what_is_wrong_after_the_spine_neither_hinders_a_page_nor_earns_one(run, capsys):
+    broken = solution("mfu").replace("6 *", "7 *")
+    mine.lesson_path().write_text(broken, encoding="utf-8")
+    assert mine.read_lesson().check().broken.keys() == {"mfu"}
+    assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
+    assert "the caches are the solutions'" in capsys.readouterr().out
+
+
 def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run, capsys):
     mine.lesson_path().write_text(solution("visible"), encoding="utf-8")
     assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
