@@ -183,11 +183,11 @@ REPAIRED_LOOP = Exercise(
         ),
         "the prompt is read twice: the loop needs no prefill of its own, if its first x is the "
         "prompt.": loop_by(first=all_twice),
-        "each new token is read at position 0: the token drawn in turn t (from 0) stands at "
+        "each new token is read at position 0: the token drawn in turn t (from 0) is at "
         "position T + t.": loop_by(after=lambda start, x: 0),
-        "new tokens are read one position too far: the token drawn in turn t (from 0) stands at "
+        "new tokens are read one position too far: the token drawn in turn t (from 0) is at "
         "T + t, not T + t + 1.": loop_by(after=lambda start, x: start + x.shape[1] + (not start)),
-        "new tokens are read one position too early: the first of them stands at T, as the prompt "
+        "new tokens are read one position too early: the first of them is at T, as the prompt "
         "takes 0 to T - 1.": loop_by(after=lambda start, x: start + x.shape[1] - (not start)),
         "all new tokens are read at one position, T: each stands one further than the one "
         "before.": loop_by(after=lambda start, x: max(start, x.shape[1])),
@@ -197,7 +197,7 @@ REPAIRED_LOOP = Exercise(
         ),
         "each new token moves the position by 1, and the prompt by 1 as well: it has T tokens, so "
         "add x.shape[1].": loop_by(after=lambda start, x: start + 1),
-        "the prompt is read from position 1 on: its first token stands at 0.": loop_by(
+        "the prompt is read from position 1 on: its first token is at 0.": loop_by(
             first=lambda model, prompt: (prompt, 1)
         ),
         "the prompt's last token is read alone, at position 0: the cache needs the whole "
@@ -247,7 +247,7 @@ REPAIRED_LOOP = Exercise(
         "what comes back": "The n new tokens are asked for, (1, n), without the prompt.",
         "the number of tokens that": "`model` itself reads each token once, and the last new one "
         "never.",
-        "the positions that": "The token drawn in turn t (from 0) stands at position T + t.",
+        "the positions that": "The token drawn in turn t (from 0) is at position T + t.",
         "no cache is on": "Put the loop into `with kv_cache(model, KVCache):`.",
         "still on": "Use `with kv_cache(model, KVCache):`.",
         "the tokens that come back": "The last logits of a pass, with the noise of its own row, "

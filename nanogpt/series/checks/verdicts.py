@@ -262,10 +262,10 @@ MARGIN = Exercise(
         "the second best minus the best is negative: a margin is best minus second best.": (
             margin_by(result=lambda scores: scores.topk(2).values.diff().item())
         ),
-        "the difference is that of the best to the worst, not to the second best.": margin_by(
+        "you subtract the worst score from the best: subtract the second best.": margin_by(
             result=lambda scores: (scores.max() - scores.min()).item()
         ),
-        "the difference is that of the best to the mean: it must be that to the second best.": (
+        "you subtract the mean from the best score: subtract the second best.": (
             margin_by(result=lambda scores: (scores.max() - scores.mean()).item())
         ),
         "the first two candidates are compared, where the best two of all are asked for.": (
@@ -274,7 +274,7 @@ MARGIN = Exercise(
         "the last two of the unsorted scores are taken, and the largest two are asked for.": (
             margin_by(result=lambda scores: (scores[-1] - scores[-2]).abs().item())
         ),
-        "the winner's score comes alone: subtract that of the runner-up.": margin_by(
+        "you return the best score alone: subtract the second best.": margin_by(
             result=lambda scores: scores.max().item()
         ),
         "the best two logits are chosen before the noise comes: it may put others in front.": (
@@ -298,8 +298,7 @@ MARGIN = Exercise(
         ),
     },
     advice={
-        "the margin": "It is by how much logits - noise.log() of the best beats that of the second "
-        "best.",
+        "the margin": "It is the best score, logits - noise.log(), minus the second best.",
         "no number": "Return one number.",
     },
 )
