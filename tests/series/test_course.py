@@ -115,7 +115,7 @@ def test_a_script_keeps_the_answer_and_what_it_uses_and_nothing_else(tmp_path, l
     script = tmp_path / "homework.py"
     lines = ["import math", "from nanogpt.series.course import check", "LOWEST = 0", ""]
     lines += ["def test_of_mine():", "    assert True", "", RIGHT.replace(">= 0", ">= LOWEST"), ""]
-    lines += ["assert check(visible) is visible"]
+    lines += ["visible = check(visible)"]
     script.write_text("\n".join(lines), encoding="utf-8")
     runpy.run_path(str(script))
     kept = lesson.read_text(encoding="utf-8").partition("# %% What you add")[0]
@@ -123,11 +123,11 @@ def test_a_script_keeps_the_answer_and_what_it_uses_and_nothing_else(tmp_path, l
     assert section.strip() == "\n".join(["LOWEST = 0", "", "", lines[7]]).strip()
 
 
-PAGE = """
+IMPORTS = """
 import statistics as st
 from textwrap import dedent
-
-
+"""
+PAGE = """
 class Base:
     pass
 
@@ -155,7 +155,12 @@ def test_what_an_answer_uses_of_the_page_is_kept_with_it(lesson):
     mine.execute(f"{text}\n", f"<cell {len(linecache.cache)}>", scope)
     assert course.check(scope["visible"]) is scope["visible"]
     kept = lesson.read_text(encoding="utf-8").partition("# %% visible\n")[2].partition("# %%")[0]
-    for part in ("import statistics as st", "import dedent", "def helper", "def other"):
+    for part in (
+        "import statistics as st",
+        "from textwrap import dedent",
+        "def helper",
+        "def other",
+    ):
         assert part in kept
     assert "class Base" not in kept
     assert "print" not in kept
@@ -163,11 +168,13 @@ def test_what_an_answer_uses_of_the_page_is_kept_with_it(lesson):
 
 
 def test_another_exercise_in_the_same_cell_is_not_kept_unchecked(lesson):
-    wrong = solution("sample").replace("/ noise", "* noise")
-    scope = mine.public_names()
-    mine.execute(f"{wrong}\n\n\n{RIGHT}\n\n\nvisible_is = sample\n", "<two answers>", scope)
-    course.check(scope["visible"])
-    assert "def sample" not in lesson.read_text(encoding="utf-8")
+    """Head is right with the visible above, and a wrong one stands below it."""
+    wrong = solution("visible").replace("<=", "<")
+    text = f"{solution('Head')}\n\n\nHead = check(Head)\n\n\n{wrong}\n"
+    mine.execute(text, "<two answers>", mine.public_names() | {"check": course.check})
+    kept = lesson.read_text(encoding="utf-8")
+    assert "class Head" in kept
+    assert "def visible" not in kept
 
 
 def test_every_exercise_has_a_right_solution_and_a_hint_in_three_stages():

@@ -3,7 +3,7 @@
 import pytest
 from nbclient import NotebookClient
 from nbformat import v4
-from notebook_fixtures import code, prose, write
+from notebook_fixtures import NOTEBOOKS, book, code, prose, write
 
 from nanogpt.files import ROOT
 from nanogpt.series import mirror, restart
@@ -119,6 +119,15 @@ def test_one_line_runs_the_cells_above_and_keeps_their_outputs_to_itself(page):
     assert "go on from here" in said
     assert "ZeroDivisionError" in said, "the rest of the cell itself runs after it"
     assert area == "4 16\n"
+
+
+@pytest.mark.slow
+def test_where_nobody_names_the_page_its_cells_do(page, monkeypatch):
+    """As on Colab: the set-up cell alone is that of every notebook."""
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    cells = [cell for cell in book(NOTEBOOKS[2]).cells if cell.cell_type == "code"]
+    (said,) = printed(f"catch_up()\n{cells[3].source}")
+    assert "go on from here" in said
 
 
 @pytest.mark.slow
