@@ -148,7 +148,8 @@ print("not kept")
 
 def test_what_an_answer_uses_of_the_page_is_kept_with_it(lesson):
     scope = mine.public_names()
-    mine.execute(PAGE, f"<cell {len(linecache.cache)}>", scope)
+    for cell in (IMPORTS, PAGE):
+        mine.execute(cell, f"<cell {len(linecache.cache)}>", scope)
     text = RIGHT.replace(
         "k_pos[None, :] <= q_pos[:, None]", "helper(k_pos[None, :], q_pos[:, None])"
     )
