@@ -93,6 +93,15 @@ SAID = {
 }
 
 
+def run_words(answer):
+    yield "the words", answer()
+
+
+def test_an_empty_text_is_called_nothing():
+    one = replace(DOUBLE, right=lambda: "a word", cases=[Case(run_words)], mistakes={})
+    assert "a word is right, and yours is nothing." in str(objection(one, lambda: "".strip()))
+
+
 @pytest.mark.parametrize("how", SAID)
 def test_what_is_said_of_an_answer(how):
     answer, words = SAID[how]

@@ -82,6 +82,8 @@ def _value(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if value == "":
+        return "nothing"
     return value if isinstance(value, str) else repr(value)
 
 
