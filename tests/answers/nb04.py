@@ -386,7 +386,7 @@ WRONG = {
         "queries kept": (UPDATE, "k, v, k_pos = self.cache.update(q, v, pos)", "where keys belong"),
         "swapped": (UPDATE, "v, k, k_pos = self.cache.update(k, v, pos)", "swapped"),
         "twice": (UPDATE, f"{UPDATE}\n            {UPDATE}", "updates"),
-        "no return": ("return attend", "attend", "return"),
+        "no return": ("return attend", "attend", "comes back"),
         "dropout": (f"{MASK})", f"{MASK}, self.dropout)", "dropout"),
         "turned": (MASK, f"{MASK}.T", ""),
     },

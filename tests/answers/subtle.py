@@ -464,7 +464,7 @@ class KVCache:
             raise ValueError("full")
         return k, v, pos
 """,
-            "no limit",
+            "raised ValueError: full",
         ),
         "stops one early": (
             "",

@@ -12,6 +12,12 @@ from nanogpt.series.nbfile import alt_text, ours
 # The notebook, the number, and why nothing has to print it.
 STANDS = {
     ("02", "124"): "the name of a GPT-2",
+    ("05", "30"): "the shape of SmolLM2",
+    ("05", "135"): "the shape of SmolLM2",
+    ("05", "13"): "the number of a notebook",
+    ("05", "0.93"): "measured on an H200, in outputs/gpu",
+    ("05", "2,047"): "measured on an H200, in outputs/gpu",
+    ("05", "2.11"): "measured on an H200, in outputs/gpu",
     ("11", "260"): "a calculation",
     ("11", "1.60"): "made up for a question",
     ("11", "128"): "made up for a question",
