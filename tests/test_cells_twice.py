@@ -126,7 +126,8 @@ def test_every_cell_says_the_same_after_all_the_others(number, small, tmp_path, 
     cells = [cell for cell in filled(nbformat.read(path, 4)).cells if cell.cell_type == "code"]
 
     def said(cell) -> str:
-        with contextlib.nullcontext() if "torch.compile(" in cell.source else gpu:
+        compiles = "torch.compile(" in cell.source or "compiled(" in cell.source
+        with contextlib.nullcontext() if compiles else gpu:
             text = printed(cell, scope, fewer)
         if "parameters" in cell.metadata.get("tags", []):
             scope.update(LESS.get(number, {}))
