@@ -8,8 +8,10 @@ from typing import Any
 from torch import nn
 
 from ..model import LanguageModel
+from .contract import Given
 from .huggingface import HuggingFace
-from .subjects import Given, Ours, Subject
+from .ours import Ours
+from .subjects import Subject
 
 
 def subject_of(model: Any, caches: Sequence[Any] | None = None) -> Subject:
@@ -23,7 +25,8 @@ def subject_of(model: Any, caches: Sequence[Any] | None = None) -> Subject:
         return Ours(model, caches)
     if isinstance(model, Subject):
         return model
-    if callable(getattr(model, "plain", None)) and callable(getattr(model, "cached", None)):
+    reads = any(callable(getattr(model, name, None)) for name in ("start", "cached"))
+    if callable(getattr(model, "plain", None)) and reads:
         return Given(model)
     if isinstance(model, LanguageModel) or all(
         hasattr(model, x) for x in ("blocks", "config", "modules")
@@ -32,6 +35,6 @@ def subject_of(model: Any, caches: Sequence[Any] | None = None) -> Subject:
     if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
         return HuggingFace(model)
     raise ValueError(
-        f"{type(model).__name__}: pass a GPT, a model of transformers, a server's http://…, "
-        f"or an object with plain(ids) and cached(pieces)"
+        f"{type(model).__name__}: pass a GPT, a model of transformers, a server's http://…, or an "
+        f"object with plain(ids) and start(rows), as nanogpt.verify.contract describes"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,10 +153,10 @@ class HuggingFace(Subject):
         held.reset()
         return held
 
-    def session(self, cache: str | None = None) -> Session:
+    def session(self, cache: str | None = None, rows: int = 1) -> Session:
         if cache == ALLOCATED:
             raise NotOffered("one static cache serves one text after the other")
-        return _Session(self)
+        return HuggingFaceSession(self)
 
     @torch.no_grad()
     def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
@@ -193,22 +194,32 @@ def _first_integer(config: object, names: tuple[str, ...]) -> int | None:
     return None
 
 
-class _Session:
-    """One text's cache, beside which others may be read."""
+class HuggingFaceSession(Session):
+    """The cache of a batch, beside which others may be read."""
 
-    def __init__(self, subject: HuggingFace):
+    def __init__(self, subject: HuggingFace, state: State | None = None):
         self.subject = subject
-        self.state: State = {}
+        self.state: State = state or {}
 
     @torch.no_grad()
     def read(self, ids: Tensor) -> Tensor:
         return self.subject._read(self.state, ids)
 
     def reorder(self, rows: list[int]) -> None:
+        self._held("reorder_cache").reorder_cache(torch.tensor(rows))
+
+    def keep(self, rows: list[int]) -> None:
+        self._held("batch_select_indices").batch_select_indices(torch.tensor(rows))
+
+    def fork(self) -> Session:
+        return HuggingFaceSession(self.subject, copy.deepcopy(self.state))
+
+    def _held(self, method: str) -> Any:
+        """The cache, if it has this method. Raises NotOffered."""
         (held,) = self.state.values()
-        if not hasattr(held, "reorder_cache"):
-            raise NotOffered("its cache has no reorder_cache")
-        held.reorder_cache(torch.tensor(rows))
+        if not hasattr(held, method):
+            raise NotOffered(f"its cache has no {method}")
+        return held
 
 
 def _record(cache: Any) -> None:

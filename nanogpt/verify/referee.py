@@ -14,14 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..console import first_line
 from ..sampling import check_seed
+from .damages import ORDERLY, TAIL, Kind, beginning, damages, texts_of, why_unseen, zero_weights
 from .door import subject_of
 from .foreign import cache_is_full
-from .reference import STOPS, Reference, Stopped
-from .report import Comparison, Finding, Refusal, Report, Verdict, mark_known
+from .offers import STOPS, OutOfTime
+from .reference import Reference, Stopped
+from .report import Comparison, Damage, Finding, Refusal, Report, Verdict, mark_known
 from .situations import Situation, situations
 from .subjects import NotOffered, Subject
 from .texts import edges_of, lengths_of
@@ -52,9 +55,12 @@ def referee(
     None: the package's.
 
     Texts grow from short to long, to `length` tokens (past every edge), while there are `seconds`;
-    the report names those not reached. `requests` are read one after the other. `expects` is
-    the part of the largest logit that a lossy cache may move, 1e-2 for int8. `known` are parts of
-    the names of ways whose bugs are known. `say` gets a line when a way begins.
+    the report names those not reached. `requests` are read one after the other. `expects` is the
+    part of a token's spread of logits that a lossy cache may move, 1e-2 for int8. `known` are parts
+    of the names of ways whose bugs are known. `say` gets a line when a way begins.
+
+    Before the verdict the cache is damaged on purpose; where the comparison does not see that, the
+    verdict is undecided.
 
     Raises ValueError for anything else and for a model without a cache, ConnectionError for a
     server that gives no answers.
@@ -63,24 +69,27 @@ def referee(
         from .server import referee_server
 
         return referee_server(model, seed, seconds=seconds, known=known)
+    start = time.monotonic()
     check_seed("seed", seed)
     modes = _modes(model)
     try:
         subject = subject_of(model, caches)
         result = Report(subject.name)
         arguments = "MODEL" if caches is None else "MODEL, CACHES"
-        case = Case(subject, seed, result, expects, arguments)
-        case.settings(seconds, length, requests, tuple(known), say)
         try:
+            case = Case(subject, seed, result, expects, arguments, start + seconds)
+            case.settings(seconds, length, requests, tuple(known), say)
             case.run()
         except Stopped as stop:
             result.findings.append(stop.finding)
+        except OutOfTime:
+            result.unreached.append("the first comparison")
     finally:
         for module, training in modes:
             module.training = training
     for name in mark_known(result, known):
         result.notes.append(f"the known failure {name!r} did not occur")
-    result.seconds = time.monotonic() - case.start
+    result.seconds = time.monotonic() - start
     return result
 
 
@@ -97,16 +106,20 @@ class Case(Reference):
     """One model under the referee: all comparisons, and the time that is left for them."""
 
     def __init__(
-        self, subject: Subject, seed: int, result: Report, expects: float | None, arguments: str
+        self,
+        subject: Subject,
+        seed: int,
+        result: Report,
+        expects: float | None,
+        arguments: str,
+        end: float,
     ):
-        self.start = time.monotonic()
         self.pick = random.Random(seed)
         self.arguments = arguments  # of subject_of, in a script that shows a bug
-        super().__init__(subject, seed, result, expects)
+        super().__init__(subject, seed, result, expects, end)
         self.spent = 0.0  # seconds of the comparisons so far
         self.units = 0.0  # their costs, as situations.py counts them
         self.references: dict[int, tuple[Tensor, Tensor] | None] = {}  # texts and logits, by stage
-        self.refusals: list[Refusal] = []
         self.room: dict[
             str, set[tuple[int, ...]]
         ] = {}  # texts and tokens for which each cache had room
@@ -120,7 +133,6 @@ class Case(Reference):
         say: Callable[[str], None],
     ) -> None:
         """The arguments of `referee` that say how far it goes. Raises ValueError."""
-        self.seconds = seconds
         self.requests = requests
         self.known = known
         self.say = say
@@ -174,10 +186,10 @@ class Case(Reference):
 
     def _excuse_noise(self, finding: Finding, read: Callable[[], Tensor], got: Tensor) -> None:
         """A small difference that another reading does not have may be the model's own noise."""
-        if not finding.size < 0.01 * float(got.double().std()):
+        if not finding.size < 0.002 * self.yard.spread:
             return
         try:
-            noise = max(float((thinned(read()) - got).abs().max()) for _ in range(2))
+            noise = max(float(self.yard.sizes(thinned(read()), got).max()) for _ in range(2))
         except STOPS:
             return
         if noise > self.yard.inside:
@@ -201,7 +213,73 @@ class Case(Reference):
         stages = {0, len(self.lengths) - 1}
         if self._stages(sorted(stages), core=True):
             self._stages(range(len(self.lengths)), core=False)
+        self._plain_after()
         self._note_gaps()
+
+    def _plain_after(self) -> None:
+        """The plain pass once more: what was read through a cache must not change it."""
+        reference = self.references.get(0)
+        if reference is None or not self._allows("the plain pass after cached ones", 40):
+            return
+        ids, expected = reference
+        comparison = Comparison("the plain pass after cached ones")
+        finding = self.read(comparison, lambda: self.plain(ids[:1]), expected[:1])
+        if finding and finding.verdict is not Verdict.EQUAL:
+            self.result.findings.append(finding)
+
+    # -------------------------------------------------------------- damages
+
+    def _damage(self) -> None:
+        """Damage each cache on purpose; what is not seen leaves the verdict undecided."""
+        n = beginning(self.subject, self.offers.shortest)
+        ids = texts_of(self.subject, self.seed, n + TAIL)
+        expected = self.plain(ids[:1])[:, n:]
+        orderly = self._orderly(ids, n, expected)
+        for cache in self.subject.caches:
+            unseen: dict[Kind, list[Damage]] = {}
+            seen: set[Kind] = set()
+            for one in damages(self.subject, cache, ids, n):
+                if one.kind in ORDERLY and not orderly:
+                    continue
+                self.say(f"{cache}, damaged: {one.name}")
+                try:
+                    size = float(self.yard.sizes(thinned(one.read()), expected).max())
+                except (NotOffered, *STOPS):
+                    continue
+                damage = Damage(one.name, cache, size > self.yard.inside, size)
+                self.result.damages.append(damage)
+                if damage.seen:
+                    seen.add(one.kind)
+                else:
+                    unseen.setdefault(one.kind, []).append(damage)
+            missed = [many[0] for kind, many in unseen.items() if kind not in seen]
+            if missed:
+                largest = max(damage.size for damage in missed)
+                names = "; ".join(damage.name for damage in missed[:3])
+                more = f", and {len(missed) - 3} more" if len(missed) > 3 else ""
+                reason = why_unseen(self.subject, expected, self.yard, largest)
+                comparison = Comparison(f"damaged on purpose ({names}{more})", cache)
+                words = f"looks like a sound cache, so this test cannot fail: {reason}"
+                finding = Finding(comparison, Verdict.UNDECIDED, words, largest)
+                self.result.findings.append(finding)
+        zeros = zero_weights(self.subject)
+        if zeros:
+            names = ", ".join(zeros[:3])
+            note = f"{len(zeros)} weights are zero ({names}): a mistake behind them would not show"
+            self.result.notes.append(note)
+
+    def _orderly(self, ids: Tensor, n: int, expected: Tensor) -> bool:
+        """Whether the logits depend on the order of old tokens, as the plain pass has them."""
+        swapped = ids[:1].clone()
+        swapped[0, [n - 2, n - 1]] = swapped[0, [n - 1, n - 2]]
+        moved = float(self.yard.sizes(self.plain(swapped)[:, n:], expected).max())
+        if moved > self.yard.inside or torch.equal(swapped, ids[:1]):
+            return True
+        self.result.notes.append(
+            "the plain pass does not depend on the order of tokens: a mistake in positions would "
+            "not show"
+        )
+        return False
 
     def _note_gaps(self) -> None:
         """Note the ways that the model does not offer, and the edges that no text passed."""
@@ -227,12 +305,14 @@ class Case(Reference):
         """Try these lengths of texts; whether none is left to be tried because of a bug."""
         for stage in stages:
             n = self.lengths[stage]
-            if not self._read(n, stage):
+            if not self._read_texts(n, stage):
                 continue
             # A cache may be shorter than its model.
             self.refusal_types = (ValueError,) if stage else ()
             self._all(stage, core)
             mark_known(self.result, self.known)  # they do not stop longer texts
+            if core and not stage and self.result.verdict is not Verdict.BUG:
+                self._damage()
             if self.result.verdict is Verdict.BUG and n < self.lengths[-1]:
                 if core:
                     self._all(stage, False)
@@ -244,7 +324,7 @@ class Case(Reference):
     def _all(self, stage: int, core: bool) -> None:
         """Try the situations that come first with these texts, or all others. Raises ValueError."""
         reference = self.references[stage]
-        assert reference is not None  # `_read` has returned True
+        assert reference is not None  # `_read_texts` has returned True
         for situation in situations(self, stage, *reference):
             if situation.core == core and self._allows(situation.name, situation.cost):
                 self._try(situation)
@@ -252,7 +332,7 @@ class Case(Reference):
             reason = self.refusals[0].reason
             raise ValueError(f"{self.subject.name} has no cache that can be used: {reason}")
 
-    def _read(self, n: int, stage: int) -> bool:
+    def _read_texts(self, n: int, stage: int) -> bool:
         """Whether there are texts of n tokens to compare with; their plain passes are run once."""
         if stage in self.references:
             return self.references[stage] is not None
@@ -268,22 +348,35 @@ class Case(Reference):
             self.references[stage] = None
             self.result.notes.append(f"texts of {n} tokens were not read: {stop.finding.words}")
             return False
+        except OutOfTime:
+            if not stage:
+                raise
+            self._leave(f"texts of {n} tokens")
+            return False
 
     def _try(self, situation: Situation) -> None:
         """One comparison, or several; their time tells how long the next ones take."""
         self.say(situation.name)
         start = time.monotonic()
-        findings = situation.trial()
+        try:
+            findings = situation.trial()
+        except OutOfTime:
+            self._leave(situation.name)
+            return
         self.result.findings += [finding for finding in findings if finding is not None]
         self.spent += time.monotonic() - start
         self.units += situation.cost
 
     def _allows(self, name: str, cost: float) -> bool:
         """Whether there is time for this; if not, the report names it."""
-        remaining = self.seconds - (time.monotonic() - self.start)
+        remaining = self.end - time.monotonic()
         need = cost * self.spent / self.units if self.units else 0
         if need <= remaining and remaining > 0:
             return True
+        self._leave(name)
+        return False
+
+    def _leave(self, name: str) -> None:
+        """Note that there was no time left for this."""
         if name not in self.result.unreached:
             self.result.unreached.append(name)
-        return False

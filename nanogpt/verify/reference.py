@@ -6,26 +6,30 @@ batch, later tokens, the same pass again, fewer bits. yardstick.py learns from e
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..console import first_line
+from .contract import Given
 from .door import subject_of
-from .report import Comparison, Finding, PlainRun, Report, Verdict
+from .huggingface import HuggingFace
+from .offers import STOPS, Offered, Offers, ask
+from .ours import Ours
+from .report import Comparison, Finding, PlainRun, Refusal, Report, Verdict
 from .subjects import NotOffered, Subject
 from .texts import text
-from .yardstick import TIMES, ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
+from .yardstick import NARROW, TIMES, ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-# What may end a pass of a model: its bugs, and its refusals.
-STOPS = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError),
-    *(SystemExit, TypeError, ValueError),
-)
 PLAIN_PASS = Comparison("the plain pass")
+PASSES = 30  # plain passes of a short text before the first comparison; fewer where they are slow
+SHARE = 0.25  # of the time, that they may take
 
 
 class Stopped(Exception):
@@ -39,11 +43,18 @@ class Stopped(Exception):
 class Reference:
     """One model: its finest dtype, its yardstick, and the logits that it should have."""
 
-    def __init__(self, subject: Subject, seed: int, result: Report, expects: float | None):
+    def __init__(
+        self, subject: Subject, seed: int, result: Report, expects: float | None, end: float
+    ):
         self.seed = seed
         self.result = result
-        self.dtypes = self._dtypes(subject)
-        self.as_given = self._as_given(subject)  # its cache may have another dtype there
+        self.end = end  # time.monotonic() after which nothing is begun
+        self.refusals: list[Refusal] = []
+        offers = ask(subject)
+        self.refusals += offers.refusals
+        self.offers = offers
+        self.dtypes = self._dtypes(subject, offers)
+        self.as_given = self._as_given(subject, offers)  # its cache may have another dtype there
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.other: torch.dtype | None = None
         self.coarse: Subject | None = None
@@ -55,48 +66,67 @@ class Reference:
             note = f"only in {name_of(self.dtype)}: rounding is told by its size alone"
             result.notes.append(note)
 
-    def _dtypes(self, subject: Subject) -> dict[torch.dtype, Subject]:
+    def _dtypes(self, subject: Subject, offers: Offers) -> dict[torch.dtype, Subject]:
         """The model in every dtype in which it runs, the finest first.
 
-        Raises ValueError for one that does not run at all: there is nothing to compare with.
+        In one in which its cache stops it is not judged: that has another dtype than the weights.
         """
-        ids = text(subject, 1)[:, :2]
-        try:
-            native = subject.plain(ids).dtype
-            torch.finfo(native)  # a TypeError unless these are floats
-        except STOPS as error:
-            raise ValueError(
-                f"{subject.name} reads no text without a cache "
-                f"({type(error).__name__}: {first_line(error)})"
-            ) from None
+        ids = text(subject, 1, length=offers.shortest + 2)
+        native = subject.plain(ids).dtype
+        cached = self._runs(subject, ids, offers)
         copies: dict[torch.dtype, Subject] = {}
         for dtype in DTYPES:
             if len(copies) == 2:
                 break  # the two finest measure the rounding
             try:
-                copy = subject_of(subject.to(dtype))
-                copy.plain(ids)
-                copies[dtype] = copy
+                other = subject_of(_converted(subject, dtype))
+                other.plain(ids)
+                if cached:
+                    self._read(other, ids, offers)
+                copies[dtype] = Offered(other, offers, self.end, self.result.reach)
             except (NotOffered, MemoryError, *STOPS) as error:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
-        return copies or {native: subject}
+        return copies or {native: Offered(subject, offers, self.end, self.result.reach)}
 
-    def _as_given(self, subject: Subject) -> Subject:
+    def _read(self, subject: Subject, ids: Tensor, offers: Offers) -> None:
+        n = offers.shortest
+        subject.cached([ids[:, :n], ids[:, n : n + 1]])
+
+    def _runs(self, subject: Subject, ids: Tensor, offers: Offers) -> bool:
+        """Whether a prompt and a token are read through the cache at all."""
+        try:
+            self._read(subject, ids, offers)
+        except (NotOffered, MemoryError, *STOPS):
+            return False
+        return True
+
+    def _as_given(self, subject: Subject, offers: Offers) -> Subject:
         """The model in its own dtype, and like the others on the CPU, where it can be copied."""
-        native = subject.plain(text(subject, 1)[:, :2]).dtype
+        native = subject.plain(text(subject, 1, length=offers.shortest + 1)).dtype
         if native in self.dtypes:
             return self.dtypes[native]
+        other = subject
         try:
-            return subject_of(subject.to(native))
+            other = subject_of(_converted(subject, native))
         except (NotOffered, MemoryError, *STOPS):
-            return subject
+            pass
+        return Offered(other, offers, self.end, self.result.reach)
 
     # -------------------------------------------------------------- the plain pass
 
     def plain(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
-        """The logits of one pass.  (B, T) -> (B, T, V). Raises Stopped."""
+        """The logits of one pass.  (B, T) -> (B, T, V). Raises Stopped.
+
+        Where a pass returns those of its last token alone, the logits of passes that end at each.
+        """
+        subject = subject or self.subject
+        if self.offers.last_only:
+            return self._prefixes(ids, subject)
+        return self._pass(ids, subject)
+
+    def _pass(self, ids: Tensor, subject: Subject) -> Tensor:
         try:
-            return thinned((subject or self.subject).plain(ids))
+            return thinned(subject.plain(ids))
         except STOPS as error:
             words = (
                 f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: "
@@ -104,22 +134,46 @@ class Reference:
             )
             raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.inf)) from None
 
+    def _prefixes(self, ids: Tensor, subject: Subject) -> Tensor:
+        """The last logits of plain passes that end at each token, +inf before the shortest."""
+        first = self.offers.shortest
+        ends = range(first, ids.shape[1] + 1)
+        logits = [self._pass(ids[:, :end], subject)[:, -1:] for end in ends]
+        before = torch.full_like(logits[0], math.inf).expand(-1, first - 1, -1)
+        return torch.cat([before, *logits], dim=1)
+
     def alone(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
         """The plain pass of each text alone.  (B, T) -> (B, T, V)"""
         return torch.cat([self.plain(row[None], subject) for row in ids])
 
+    def slow(self, n: int) -> bool:
+        """Whether the plain passes before the first comparison would take too much of the time."""
+        ids = text(self.subject, 1, self.seed, n)
+        start = time.monotonic()
+        self.plain(ids)
+        return PASSES * (time.monotonic() - start) > SHARE * (self.end - start)
+
     def first(self, n: int) -> tuple[Tensor, Tensor]:
         """Short texts and their right logits; measures all that moves a plain pass."""
         ids = text(self.subject, seed=self.seed, length=n)
-        together = self.plain(ids)
         alone = self.alone(ids)
         self.yard.add(alone)
         self._repeated(ids, alone)
         self.measure(ids, alone)
-        whole = Comparison("the plain pass of a batch, against each text alone")
-        batch = self.sample(whole, together, alone)
-        if batch.verdict is Verdict.BUG:
-            self.result.findings.append(batch)
+        if self.yard.another_model:
+            words = (
+                f"the {name_of(self.dtype)} copy is another model: float32 moves logits by "
+                f"{self.yard.moved:.1e}, of a spread of {self.yard.spread:.1e}; does "
+                f"to(dtype) keep the weights?"
+            )
+            comparison = Comparison(f"float32 against {name_of(self.dtype)}")
+            finding = Finding(comparison, Verdict.UNDECIDED, words, self.yard.moved)
+            self.result.findings.append(finding)
+        if self.offers.max_batch is None:
+            whole = Comparison("the plain pass of a batch, against each text alone")
+            batch = self.sample(whole, self.plain(ids), alone)
+            if batch.verdict is Verdict.BUG:
+                self.result.findings.append(batch)
         return ids, self._causal(ids, alone)
 
     def measure(self, ids: Tensor, alone: Tensor) -> None:
@@ -138,47 +192,41 @@ class Reference:
     def _repeated(self, ids: Tensor, alone: Tensor) -> None:
         """The same plain pass again: noise of the model is no cache's fault, and is measured."""
         if alone.isnan().any():
-            raise Stopped(
-                Finding(
-                    PLAIN_PASS,
-                    Verdict.BUG,
-                    "its logits are NaN: no cache can be judged",
-                    math.nan,
-                )
-            )
+            words = "its logits are NaN: no cache can be judged"
+            raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.nan))
         second = self.plain(ids[:1])
-        third = self.plain(ids[:1])
-        off_second = _largest_difference(second, alone[:1])
-        off_third = _largest_difference(third, alone[:1])
+        off_second = self._apart(second, alone[:1])
+        third = self.plain(ids[:1]) if off_second else second
+        off_third = self._apart(third, alone[:1])
         if max(off_second, off_third) <= max(self.yard.limit, self.yard.base):
             return
-        between = _largest_difference(second, third)
+        between = self._apart(second, third)
         again = Comparison("the plain pass, a second time")
         if between <= self.yard.base:
-            raise Stopped(
-                Finding(
-                    again,
-                    Verdict.BUG,
-                    f"off by {off_second:.1e}, then the same: something of an earlier text is kept",
-                    off_second,
-                )
-            )
-        spread = float(alone.double().std())
+            words = f"off by {off_second:.1e}, then the same: something of an earlier text is kept"
+            raise Stopped(Finding(again, Verdict.BUG, words, off_second))
         self.yard.noise = max(off_second, off_third, between)
         words = f"off by {self.yard.noise:.1e}: it varies by itself"
-        if self.yard.noise > 0.1 * spread:
+        if self.yard.noise > 0.03 * self.yard.spread:
             words += "; dropout is on (call eval()), or it draws in another way"
-            turn = turn_of(second, alone[:1], 0)
+            turn = turn_of(second, alone[:1], self.yard.sizes(second, alone[:1]), 0)
             raise Stopped(Finding(again, Verdict.BUG, words, self.yard.noise, 0, turn=turn))
         self.result.notes.append(f"{again}: {words}; less than six times that is no finding")
+
+    def _apart(self, a: Tensor, b: Tensor) -> float:
+        """The largest difference of two logits; infinite where one of both is NaN."""
+        return float(self.yard.sizes(a, b).max())
 
     def _causal(self, ids: Tensor, alone: Tensor) -> Tensor:
         """The logits that a cache must give.  (B, T, V)
 
         Where the plain pass looks ahead, those of plain passes that end at each token.
         """
+        if self.offers.last_only:
+            return alone  # of such passes already
         n = ids.shape[1]
-        for t in (1, 2, n // 3, n // 2, n - 1):
+        ends = {t for t in (1, 2, n // 3, n // 2, n - 1) if t >= self.offers.shortest}
+        for t in sorted(ends):
             causal = Comparison("the plain pass, with later tokens and without them")
             ahead = self.sample(causal, self.plain(ids[:1, :t]), alone[:1, :t])
             if ahead.verdict is Verdict.BUG:
@@ -191,13 +239,8 @@ class Reference:
                 ahead.words += "cache is compared with plain passes that end at each token"
                 ahead.how = PlainRun(self.seed, n, t)
                 self.result.findings.append(ahead)
-                return self._prefixes(ids)
+                return self._prefixes(ids, self.subject)
         return alone
-
-    def _prefixes(self, ids: Tensor) -> Tensor:
-        """The last logits of plain passes that end at each token.  (B, T) -> (B, T, V)"""
-        ends = range(1, ids.shape[1] + 1)
-        return torch.cat([self.plain(ids[:, :end])[:, -1:] for end in ends], dim=1)
 
     def texts(self, n: int, stage: int) -> tuple[Tensor, Tensor]:
         """Three texts of n tokens, and their logits.  (3, n), (3, n, V)"""
@@ -206,6 +249,8 @@ class Reference:
         ids = text(self.subject, seed=self.seed + stage, length=n)
         alone = self.alone(ids)
         self.measure(ids, alone)
+        if self.offers.last_only:
+            return ids, alone
         causal = Comparison(f"the plain pass of {n} tokens, with later ones and without them")
         # Without a coarser dtype these samples are all that measures the rounding: more of them.
         ends = (n // 2, n // 3, n - 1) if self.other is None else (n // 2,)
@@ -214,7 +259,7 @@ class Reference:
             if ahead.verdict is Verdict.BUG:
                 ahead.words += ": it looks ahead, or depends on the length"
                 self.result.findings.append(ahead)
-                return ids, self._prefixes(ids)
+                return ids, self._prefixes(ids, self.subject)
         return ids, alone
 
     # -------------------------------------------------------------- a verdict
@@ -238,28 +283,31 @@ class Reference:
         if got.shape != expected.shape:
             words = f"logits {tuple(got.shape)}, where {tuple(expected.shape)} are wanted"
             return Finding(comparison, Verdict.BUG, words, math.inf)
-        diffs = (got.double() - expected.double()).abs().amax((0, 2))  # (T,)
+        sizes = self.yard.sizes(got, expected)  # (B, T)
+        diffs = sizes.amax(0)  # (T,)
         size = float(diffs.max())
         dtype = got.dtype if inside else self.dtype
-        words = f"{_size_in_words(size)} in {name_of(dtype)}"
+        words = f"{_size_in_words(size, got)} in {name_of(dtype)}"
         yard = self.yard
+        finest = inside is None
         inside = inside or yard.inside
         if size <= inside:
             verdict = Verdict.EQUAL if size <= ULPS * yard.ulp else Verdict.ROUNDING
-            if size > yard.limit and not yard.lossy and again is not None:
+            if finest and size > yard.limit and not yard.lossy and again is not None:
                 verdict = self._float32_inside(again, size)
             explanation = f", where {yard.words}" if size else ""
             return Finding(comparison, verdict, words + explanation, size)
-        wrong = ~(diffs <= inside)
-        at = int(wrong.nonzero()[0])
+        at = int((diffs > inside).nonzero()[0])
         words += f" from token {at} on, where {yard.words}"
-        if again is not None and self._may_be_a_spike(got, expected, size) and narrowed(again):
+        few = self._may_be_a_spike(sizes)
+        if again is not None and few and narrowed(again) != 0:
             words += f"; few are, and float32 moves a token of a plain pass by {yard.most:.1e}"
             return Finding(comparison, Verdict.UNDECIDED, words, size, at)
-        if self._may_be_a_tie(got, expected, at):
+        if self._may_be_a_tie(got, sizes, at):
             words += "; few tokens are, so a router's near tie may part them"
             return Finding(comparison, Verdict.UNDECIDED, words, size, at)
-        return Finding(comparison, Verdict.BUG, words, size, at, turn=turn_of(got, expected, at))
+        turn = turn_of(got, expected, sizes, at)
+        return Finding(comparison, Verdict.BUG, words, size, at, turn=turn)
 
     def sample(self, comparison: Comparison, got: Tensor, expected: Tensor) -> Finding:
         """The verdict on a plain pass of another shape; the yardstick learns its rounding."""
@@ -270,7 +318,10 @@ class Reference:
 
     def _float32_inside(self, again: Callable[[], Tensor], size: float) -> Verdict:
         """The verdict on a size that float32 explains, not float64: does float32 compute here?"""
-        if narrowed(again):
+        found = narrowed(again)
+        if found is None:  # the operations cannot be watched: are there tensors of float32?
+            found = sum(b.dtype in NARROW for b in self._buffers())
+        if found:
             words = "something computes in float32 even where the model is in float64: a bug"
             self.result.notes.append(f"{words} below {self.yard.inside:.1e} cannot be excluded")
             return Verdict.ROUNDING
@@ -278,27 +329,45 @@ class Reference:
         self.result.notes.append(words)
         return Verdict.UNDECIDED
 
-    def _may_be_a_spike(self, got: Tensor, expected: Tensor, size: float) -> bool:
-        """Whether so few tokens differ, by no more than a float32 inside may move such ones."""
-        if self.other != torch.float32 or not size <= TIMES * self.yard.most:
-            return False
-        diffs = (got.double() - expected.double()).abs().amax(-1)  # (B, T)
-        return int((diffs > self.yard.inside).sum()) <= max(2, 0.02 * diffs.numel())
+    def _buffers(self) -> list[Tensor]:
+        """The buffers of the model, among which are its tables and caches."""
+        module = getattr(self.subject, "model", None)
+        return list(module.buffers()) if isinstance(module, nn.Module) else []
 
-    def _may_be_a_tie(self, got: Tensor, expected: Tensor, at: int) -> bool:
-        """Whether so few logits of a model in 16 bits differ that a tie may be the cause."""
+    def _may_be_a_spike(self, sizes: Tensor) -> bool:
+        """Whether so few tokens differ, by no more than a float32 inside may move such ones.
+
+        (B, T)
+        """
+        most = min(self.yard.most, self.yard.ceiling)
+        if self.other != torch.float32 or not float(sizes.max()) <= TIMES * most:
+            return False
+        return int((sizes > self.yard.inside).sum()) <= max(2, 0.02 * sizes.numel())
+
+    def _may_be_a_tie(self, got: Tensor, sizes: Tensor, at: int) -> bool:
+        """Whether so few logits of a model in 16 bits differ that a tie may be the cause.
+
+        (B, T, V), (B, T)
+        """
         if self.other is not None or self.yard.eps < 1e-4 or got.isnan().any():
             return False
-        diffs = (got.double() - expected.double()).abs().amax(-1)[:, at:]  # (B, T - at)
-        return float((diffs > self.yard.inside).float().mean()) < 0.5
+        return float((sizes[:, at:] > self.yard.inside).float().mean()) < 0.5
 
 
-def _largest_difference(a: Tensor, b: Tensor) -> float:
-    """Infinite where one of both is NaN."""
-    return float((a - b).abs().nan_to_num(math.inf).max())
+def _converted(subject: Subject, dtype: torch.dtype) -> Any:
+    """The model in this dtype. Raises NotOffered, and what its own code raises.
+
+    A copy of the reader's object is converted: its `to` may change the object that it is called on.
+    """
+    if isinstance(subject, (Ours, HuggingFace, Given)):
+        return subject.to(dtype)
+    try:
+        return copy.deepcopy(subject).to(dtype)
+    except (TypeError, RuntimeError):  # it cannot be copied
+        return subject.to(dtype)
 
 
-def _size_in_words(size: float) -> str:
-    if math.isnan(size):
-        return "NaN"
+def _size_in_words(size: float, got: Tensor) -> str:
+    if math.isinf(size):
+        return "NaN" if got.isnan().any() else "infinite"
     return f"off by {size:.1e}" if size else "to the bit"

@@ -65,6 +65,41 @@ class Refusal:
     reason: str
 
 
+@dataclass
+class Reach:
+    """How far the referee got with a model."""
+
+    longest: int = 0  # tokens of a text
+    rows: int = 0  # texts in a batch
+    chunks: set[int] = field(default_factory=set)  # tokens read at once
+    requests: int = 0
+
+    def read(self, rows: int, n: int, total: int) -> None:
+        """Add n tokens that were read at once, of texts that have `total` tokens by then."""
+        self.rows = max(self.rows, rows)
+        self.chunks.add(n)
+        self.longest = max(self.longest, total)
+
+    def __str__(self) -> str:
+        if not self.requests:
+            return "nothing was read through the cache"
+        few, most = min(self.chunks), max(self.chunks)
+        return (
+            f"read through the cache: texts of up to {self.longest} tokens, up to {self.rows} in "
+            f"a batch, {few} to {most} tokens at once, {self.requests} requests"
+        )
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A cache that was damaged on purpose, and whether the comparison saw it."""
+
+    name: str
+    cache: str
+    seen: bool
+    size: float  # the difference that it made
+
+
 class LogitTurn(NamedTuple):
     """The likeliest token after each, as it should be and as it is (-1: no number)."""
 
@@ -137,6 +172,8 @@ class Report:
     model: str
     findings: list[Finding] = field(default_factory=list)
     padding: list[Finding] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)  # that the referee did to the cache
+    reach: Reach = field(default_factory=Reach)
     notes: list[str] = field(default_factory=list)  # ways not tried, causes not excluded
     unreached: list[str] = field(default_factory=list)  # ways for which no time was left
     seconds: float = 0.0
@@ -171,6 +208,8 @@ class Report:
         data: dict[str, Any] = {"verdict": self.verdict, "code": self.code, "model": self.model}
         data["findings"] = [finding.to_dict() for finding in self.findings]
         data["padding"] = [finding.to_dict() for finding in self.padding]
+        data["damages"] = [asdict(damage) for damage in self.damages]
+        data["reach"] = asdict(self.reach) | {"chunks": sorted(self.reach.chunks)}
         data |= {"notes": self.notes, "unreached": self.unreached, "seconds": self.seconds}
         return json.dumps(_plain(data), indent=1, allow_nan=False)
 
@@ -193,6 +232,12 @@ class Report:
             worst = max(alike, key=lambda f: f.size)
             more = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
             lines.append(f"  padding, which is not the cache's: {worst}{more}")
+        if self.damages:
+            seen = sum(damage.seen for damage in self.damages)
+            missed = [f"{d.cache}, {d.name}" for d in self.damages if not d.seen]
+            words = f"{seen} of {len(self.damages)} damages detected"
+            lines.append(f"  {words}; not: {'; '.join(missed)}" if missed else f"  {words}")
+        lines.append(f"  {self.reach}")
         lines += [f"  note: {note}" for note in dict.fromkeys(self.notes)]
         if self.unreached:
             n = len(self.unreached)

@@ -11,14 +11,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .offers import STOPS, Offers
 from .report import CachedRun, Comparison, Finding, LogitTurn, Report, Verdict
-from .subjects import NotOffered, Subject
+from .subjects import NotOffered, Session, Subject
 from .texts import cut, edges_of, text, total
 from .ways import DecodingPath, long_ways, short_ways
 from .yardstick import TIMES, ULPS, Yardstick, name_of, thinned
 
 Findings = list[Finding | None]  # None: not offered by the model
-BATCHES = (2, 4, 8)  # texts at once, beside the usual three
+BATCHES = (2, 4, 8, 16)  # texts at once, beside the usual three
 DRAFTS = 5  # tokens that a cache of a window may be asked to forget
 PADDED = (3, 2, 4, 8)
 SCRIPT = """\
@@ -68,6 +69,7 @@ class Case(Protocol):
     lengths: list[int]
     requests: int
     arguments: str
+    offers: Offers
     room: dict[str, set[tuple[int, ...]]]
 
     def plain(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
@@ -112,8 +114,14 @@ def situations(case: Case, stage: int, ids: Tensor, expected: Tensor) -> Iterato
             yield Situation(f"{cache}, requests that part at {points}", 12 * n, trial)
         trial = partial(_interleaved, case, cache, ids, expected)
         yield Situation(f"{cache}, texts interleaved", 8 * n, trial)
+        trial = partial(_twins, case, cache, ids, expected)
+        yield Situation(f"{cache}, texts that begin alike, by turns", 8 * n, trial)
+        trial = partial(_forks, case, cache, ids, expected)
+        yield Situation(f"{cache}, a text forked", 6 * n, trial)
         trial = partial(_beams, case, cache, ids)
         yield Situation(f"{cache}, beams", 6 * n, trial)
+        trial = partial(_leaving, case, cache, ids, expected)
+        yield Situation(f"{cache}, texts that leave a batch", 6 * n, trial)
         if not stage:
             for rows in BATCHES:
                 trial = partial(_batch, case, cache, rows)
@@ -183,7 +191,7 @@ def _as_given(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings
     plain = case.alone(ids, subject)
     if plain.dtype == expected.dtype:
         return []
-    moved = float((plain.double() - expected.double()).abs().max())
+    moved = float(yard.sizes(plain, expected).max())
     least = ULPS * torch.finfo(plain.dtype).eps * yard.largest
     inside = max(2 * TIMES * moved, least, yard.inside)
     pieces = cut(ids[:1], [n // 2, 1, 1, 3, *[1] * (n - n // 2 - 5)], subject.vocab_size)
@@ -199,9 +207,9 @@ def _as_given(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings
 
 def _batch(case: Case, cache: str, rows: int) -> Findings:
     """Unequal texts, of which two begin alike and two are equal; then each in another row."""
-    n = min(40 if rows < 8 else 28, case.lengths[0])
+    n = min(40 if rows < 8 else 28 if rows < 16 else 20, case.lengths[0])
     ids = text(case.subject, rows, case.seed + 100 + rows, n)
-    shared = min(16, n - 11)  # a usual block; they part inside of the prompt
+    shared = min(16, max(1, n - 11))  # a usual block; they part inside of the prompt
     ids[1, :shared] = ids[0, :shared]
     if rows > 2:
         ids[-1] = ids[0]
@@ -371,30 +379,114 @@ def _beams(case: Case, cache: str, ids: Tensor) -> Findings:
         moved[:, :at] = moved[rows, :at]
 
     def read() -> Tensor:
-        session = subject.session(cache)
+        session = subject.session(cache, len(ids))
         written = ids.clone()
-        logits = torch.empty(0)
+        logits: list[Tensor] = []
         start = 0
         for length in (half - 2, 1, 1, 1, 1, 3, n - half - 5):
             if start in moves:
                 rows = moves[start]
                 session.reorder(rows)
-                logits = logits[rows]
+                logits = [part[rows] for part in logits]
                 written[:, :start] = written[rows, :start]
-            new = session.read(written[:, start : start + length])
-            logits = torch.cat([logits, new], 1) if start else new
+            logits.append(session.read(written[:, start : start + length]))
             start += length
-        return logits
+        return torch.cat(logits, 1)
 
     comparison = Comparison(f"beams that change places, of {n} tokens", cache)
-    try:
-        session = subject.session(cache)
-        session.read(ids[:, :3])
-        session.reorder([0, 1, 2])
-    except Exception as error:  # the ways before this one judge it
-        case.not_offered(comparison, error)
+    if not _offers(case, comparison, ids, lambda session: session.reorder([0, 1, 2])):
         return []
     return [case.read(comparison, read, case.alone(moved))]
+
+
+def _offers(
+    case: Case, comparison: Comparison, ids: Tensor, use: Callable[[Session], object]
+) -> bool:
+    """Whether a session offers this after a few tokens; where it does not, that is noted."""
+    try:
+        session = case.subject.session(comparison.cache, len(ids))
+        session.read(ids[:, : case.offers.shortest + 2])
+        use(session)
+    except (NotOffered, *STOPS) as error:  # the ways before this one judge what it reads
+        case.not_offered(comparison, error)
+        return False
+    return True
+
+
+def _twins(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+    """Two texts that share a whole beginning, each with a cache of its own, and then take turns.
+
+    A plain pass of the same text comes between them.
+    """
+    subject = case.subject
+    n = ids.shape[1]
+    half = n // 2
+    twin = torch.cat([ids[:1, :half], ids[1:2, half:]], 1)
+    wanted = torch.cat([expected[:1], case.plain(twin)])
+    plan = [half, 1, 1, 2, 1, n - half - 5]
+
+    def read() -> Tensor:
+        sessions = [subject.session(cache), subject.session(cache)]
+        logits: list[list[Tensor]] = [[], []]
+        pieces = [row.split(plan, 1) for row in (ids[:1], twin)]
+        for turn in range(len(plan)):
+            for session, parts, row in zip(sessions, logits, pieces, strict=True):
+                parts.append(session.read(row[turn]))
+            if turn == 1:
+                subject.plain(ids[:1])
+        return torch.cat([torch.cat(parts, 1) for parts in logits])
+
+    comparison = Comparison(f"two texts that begin alike, by turns, of {n} tokens", cache)
+    finding = case.read(comparison, read, wanted)
+    case.room.pop(cache, None)  # nothing closes a session: it may keep its blocks
+    return [finding]
+
+
+def _forks(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+    """A text goes on in two ways from one cache, by turns."""
+    subject = case.subject
+    n = ids.shape[1]
+    half = n // 2
+    other = torch.cat([ids[:1, :half], ids[1:2, half:]], 1)
+    wanted = torch.cat([expected[:1], case.plain(other)])
+    plan = [1, 1, 2, n - half - 4]
+    comparison = Comparison(f"a text forked after {half} of {n} tokens", cache)
+    if not _offers(case, comparison, ids[:1], lambda session: session.fork()):
+        return []
+
+    def read() -> Tensor:
+        session = subject.session(cache)
+        start = session.read(ids[:1, :half])
+        sessions = [session, session.fork()]
+        logits = [[start], [start]]
+        pieces = [row[:, half:].split(plan, 1) for row in (ids[:1], other)]
+        for turn in range(len(plan)):
+            for one, parts, row in zip(sessions, logits, pieces, strict=True):
+                parts.append(one.read(row[turn]))
+        return torch.cat([torch.cat(parts, 1) for parts in logits])
+
+    return [case.read(comparison, read, wanted)]
+
+
+def _leaving(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+    """Texts leave a batch, the middle one first; those that stay go on as before."""
+    subject = case.subject
+    n = ids.shape[1]
+    half = n // 2
+    comparison = Comparison(f"texts that leave a batch, of {n} tokens", cache)
+    if not _offers(case, comparison, ids, lambda session: session.keep([0, 2])):
+        return []
+
+    def read() -> Tensor:
+        session = subject.session(cache, len(ids))
+        session.read(ids[:, :half])
+        session.read(ids[:, half : half + 1])
+        session.keep([0, 2])
+        session.read(ids[[0, 2], half + 1 : half + 3])
+        session.keep([1])
+        return torch.cat([session.read(ids[2:, at : at + 1]) for at in range(half + 3, n)], 1)
+
+    return [case.read(comparison, read, expected[2:, half + 3 :])]
 
 
 # ------------------------------------------------------------------ padding

@@ -17,8 +17,8 @@ from typing import Any
 from ..console import first_line
 from ..files import write_json, write_whole
 from .huggingface import ALLOCATED, HuggingFace, NotBuilt, small
+from .offers import STOPS
 from .referee import referee
-from .reference import STOPS
 from .report import CachedRun, Finding, Report, Verdict
 from .subjects import NotOffered
 from .texts import cut, text, total

@@ -29,7 +29,8 @@ from nanogpt.verify.report import (
     Report,
     Verdict,
 )
-from nanogpt.verify.subjects import NotOffered, Ours, through
+from nanogpt.verify.ours import Ours
+from nanogpt.verify.subjects import NotOffered, Subject, through
 from nanogpt.verify.survey import script
 from nanogpt.verify.texts import cut, edges_of, high_water, lengths_of, text, total
 from nanogpt.verify.ways import long_ways, short_ways
@@ -265,7 +266,7 @@ def test_texts_by_turns_are_read_where_a_model_has_sessions():
     assert "DynamicCache, texts interleaved, of 24 tokens" in ways
 
     class Mixed(Long):
-        def session(self, cache=None):
+        def session(self, cache=None, rows=1):
             held = self.held = getattr(self, "held", empty())
             return SimpleNamespace(
                 read=lambda ids: self.step(
@@ -281,7 +282,7 @@ def test_beams_are_moved_twice():
     class Beams(Long):
         moved = 0  # times that a move is right
 
-        def session(self, cache=None):
+        def session(self, cache=None, rows=1):
             held = empty()
             times = iter(range(9))
 

@@ -1,0 +1,184 @@
+"""What a model of another library has to offer to be judged: the contract, and its adapter.
+
+    class Adapter:
+        def plain(self, ids):        # (B, T) → logits (B, T, V), one pass without a cache
+            return self.model(ids)
+
+        def start(self, rows):       # an empty cache for `rows` texts
+            return Session(self.model, rows)
+
+    class Session:
+        def read(self, ids): ...     # (B, t), the next tokens → their logits (B, t, V)
+        def rewind(self, n): ...     # optional: forget the last n tokens
+        def reorder(self, rows): ... # optional: text i goes on as text rows[i] (beams)
+        def keep(self, rows): ...    # optional: only these texts go on
+        def fork(self): ...          # optional: a second session that goes on from here
+
+Logits may be a tensor or a NumPy array, (B, T, V), (T, V) for one text, or (B, V), those of the
+last token alone; they may be first in a tuple, or the `logits` of a dict or an object. With
+`to(dtype)`, or if the adapter holds its nn.Module in an attribute, the comparison is in float64.
+
+What a model refuses is found out by asking. A declaration, as an attribute of the adapter, saves
+the question or tells more: `vocab_size`, `longest`, `window`, `chunks=False` (single tokens after
+the prompt), `last_only=True`, `max_batch=1`, `shortest=2` (tokens of a prompt), `edges=(64,)`
+(lengths at which something changes), `expects=1e-2` (a lossy cache: the part of a token's spread of
+logits that it may move).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import check_int
+from .subjects import NotOffered, Pieces, Session, Subject, check_memory, through
+
+COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest")
+
+
+class Given(Subject):
+    """Any object with `plain` and `start`, or with `plain` and `cached`, and its declarations."""
+
+    def __init__(self, given: Any):
+        self.given = given
+        self.name = str(getattr(given, "name", type(given).__name__))
+        hidden = {"plain", "cached", "session", "padded", "to", "name"}
+        for name in dir(Subject):
+            if name[0] != "_" and name not in hidden and hasattr(given, name):
+                setattr(self, name, getattr(given, name))
+        for name in COUNTS:
+            check_int(name, getattr(self, name) or 1, 1)
+        self.starts = callable(getattr(given, "start", None))
+        if not hasattr(given, "vocab_size"):
+            self.vocab_size = self.plain(torch.tensor([[0, 1, 0, 1, 0, 1, 0, 1]])).shape[-1]
+        if self.starts and not hasattr(given, "rewinds"):
+            self.rewinds = callable(getattr(given.start(1), "rewind", None))
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module inside, if the object holds one."""
+        modules = [value for value in vars(self.given).values() if isinstance(value, nn.Module)]
+        return modules[0] if modules else None
+
+    @torch.no_grad()
+    def plain(self, ids: Tensor) -> Tensor:
+        return logits_of(self.given.plain(ids), ids, "plain(ids)")
+
+    @torch.no_grad()
+    def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
+        if self.starts:
+            first = next(piece for piece in pieces if isinstance(piece, Tensor))
+            session = self.session(cache, len(first))
+            return through(session.read, session.rewind, pieces)
+        named = (cache,) if hasattr(self.given, "caches") else ()
+        ids = torch.cat([piece for piece in pieces if isinstance(piece, Tensor)], 1)
+        kept = ids.shape[1] - sum(piece for piece in pieces if isinstance(piece, int))
+        return logits_of(self.given.cached(pieces, *named), ids[:, :kept], "cached(pieces)")
+
+    def session(self, cache: str | None = None, rows: int = 1) -> Session:
+        if self.starts:
+            return GivenSession(self.given.start(rows))
+        if callable(getattr(self.given, "session", None)):
+            return GivenSession(self.given.session(cache))
+        raise NotOffered("it reads one text at a time")
+
+    @torch.no_grad()
+    def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
+        if not callable(getattr(self.given, "padded", None)):
+            raise NotOffered("it reads no padded batches")
+        return logits_of(self.given.padded(ids, mask, lengths), ids, "padded(ids, mask, lengths)")
+
+    def to(self, dtype: torch.dtype) -> Subject:
+        """A copy of the object, with weights of this dtype. Raises NotOffered."""
+        convert = callable(getattr(self.given, "to", None))
+        if not convert and self.model is None:
+            raise NotOffered("it has no to(dtype)")
+        if self.model is not None:
+            check_memory(self.model, dtype)
+        try:  # a copy first: nn.Module.to changes the module that it is called on
+            given = copy.deepcopy(self.given)
+        except Exception as error:  # as many reasons as there are objects
+            raise NotOffered(f"it cannot be copied: {error}") from None
+        if convert:
+            made = given.to(dtype)
+            return Given(given if made is None else made)
+        for value in vars(given).values():
+            if isinstance(value, nn.Module):
+                value.to(dtype)
+        return Given(given)
+
+
+class GivenSession(Session):
+    """A session of another library: its logits in one form, and what it has not, by name."""
+
+    def __init__(self, session: Any):
+        self.given = session
+
+    @torch.no_grad()
+    def read(self, ids: Tensor) -> Tensor:
+        return logits_of(self.given.read(ids), ids, "read(ids)")
+
+    def rewind(self, n: int) -> None:
+        self._method("rewind")(n)
+
+    def reorder(self, rows: list[int]) -> None:
+        self._method("reorder")(rows)
+
+    def keep(self, rows: list[int]) -> None:
+        self._method("keep")(rows)
+
+    def fork(self) -> Session:
+        return GivenSession(self._method("fork")())
+
+    def _method(self, name: str) -> Any:
+        method = getattr(self.given, name, None)
+        if not callable(method):
+            raise NotOffered(f"it has no {name}")
+        return method
+
+
+def logits_of(out: Any, ids: Tensor, call: str) -> Tensor:
+    """The logits of a pass in one form, from what `call` returned.  -> (B, T, V)
+
+    Those of the last token alone come as (B, T, V) with +inf before it. Raises ValueError for
+    anything else than logits.
+    """
+    logits = _tensor_in(out)
+    if logits is None:
+        raise ValueError(
+            f"{call} returned {type(out).__name__}: logits must be a tensor or an array, "
+            f"(B, T, V), alone, first in a tuple, or as `logits` of a dict or an object"
+        )
+    rows, n = ids.shape
+    if logits.ndim == 1 and rows == 1:
+        logits = logits[None, None]
+    elif logits.ndim == 2:
+        # (T, V) of one text, or (B, V) of the last tokens.
+        logits = logits[None] if rows == 1 and len(logits) == n else logits[:, None]
+    if logits.ndim != 3 or not logits.is_floating_point():
+        raise ValueError(
+            f"{call} returned {tuple(logits.shape)} of {logits.dtype} for {rows} texts of {n} "
+            f"tokens: logits are floats, (B, T, V), (T, V) or (B, V)"
+        )
+    if n > 1 and logits.shape[1] == 1:
+        before = logits.new_full((rows, n - 1, logits.shape[-1]), torch.inf)
+        return torch.cat([before, logits], 1)
+    return logits
+
+
+def _tensor_in(out: Any) -> Tensor | None:
+    """The logits in what a model returned, or None."""
+    if isinstance(out, dict) and "logits" in out:
+        out = out["logits"]
+    elif getattr(out, "logits", None) is not None:
+        out = out.logits
+    elif isinstance(out, (tuple, list)) and out:
+        out = out[0]
+    if isinstance(out, Tensor):
+        return out.detach().to("cpu")
+    if hasattr(out, "__array__") and not isinstance(out, nn.Module):
+        return torch.as_tensor(out.__array__())
+    return None

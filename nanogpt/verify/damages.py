@@ -1,0 +1,198 @@
+"""Proof that the test can fail: caches that are damaged on purpose must be told from sound ones.
+
+A cache that forgets everything looks right in a model whose output does not depend on it, as where
+output projections start at zero. So the same comparison that judges a cache is shown damaged ones,
+before there is a verdict. A damage that it does not see makes the verdict undecided.
+
+Most damages need no access to the cache: reading another beginning leaves in the cache what a
+mistake would leave there. Keys and values are damaged where their tensors can be found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .subjects import NotOffered, Subject
+from .texts import text
+from .yardstick import Yardstick
+
+TOKENS = 14  # of the beginning that is damaged; fewer where a window is narrower
+TAIL = 3  # tokens behind it, whose logits are compared
+DEPTH = 8  # objects inside of objects in which tensors are looked for
+PARTS = {  # the name that a tensor has in a cache
+    "keys": re.compile(r"(^|_)k(ey)?s?($|_|\d)|key"),
+    "values": re.compile(r"(^|_)v(al|alue)?s?($|_|\d)|value"),
+}
+
+
+class Kind(Enum):
+    """What is damaged; the value says it in words."""
+
+    FORGOTTEN = "everything is forgotten"
+    REPLACED = "an old token is replaced by another"
+    ORDER = "two old tokens change places"
+    SHIFTED = "positions are off by one"
+    ANOTHER = "it holds another text"
+    ROWS = "two texts of a batch change places"
+    PARTS = "keys or values are replaced"
+
+
+ORDERLY = (Kind.ORDER, Kind.SHIFTED)  # a model without positions may not depend on these
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A damage: its kind, its name in words, and the logits of the tail that was read after it."""
+
+    kind: Kind
+    name: str
+    read: Callable[[], Tensor]
+
+
+def beginning(subject: Subject, shortest: int) -> int:
+    """Tokens of the beginning that is damaged: inside of the window, and a prompt that is read."""
+    n = TOKENS
+    if subject.window:
+        n = min(n, max(2, subject.window - TAIL))
+    if subject.longest:
+        n = min(n, subject.longest - TAIL - 1)
+    return max(n, shortest, 2)
+
+
+def damages(subject: Subject, cache: str, ids: Tensor, n: int) -> Iterator[Damaged]:
+    """The damages of a cache that has read n tokens of each text.  (2, n + TAIL)"""
+    start, tail = ids[:1, :n], ids[:1, n:]
+    other = ids[1:, :n]
+
+    def read(start: Tensor) -> Callable[[], Tensor]:
+        pieces = [piece for piece in (start, *tail.split(1, 1)) if piece.shape[1]]
+        return lambda: subject.cached(pieces, cache)[:, -TAIL:]
+
+    def damaged(kind: Kind, name: str, start: Tensor) -> Damaged:
+        return Damaged(kind, name, read(start))
+
+    yield damaged(Kind.FORGOTTEN, "everything forgotten", start[:, :0])
+    for at in sorted({0, n // 2, n - 1}):
+        changed = start.clone()
+        changed[0, at] = (changed[0, at] + 1) % subject.vocab_size
+        name = f"an old token replaced, {n - at} before the next"
+        yield damaged(Kind.REPLACED, name, changed)
+    for a, b in {(n - 2, n - 1), (n // 2 - 1, n - 1)}:
+        swapped = start.clone()
+        swapped[0, [a, b]] = swapped[0, [b, a]]
+        if a >= 0 and not torch.equal(swapped, start):
+            name = f"the tokens {n - a} and {n - b} before the next exchanged"
+            yield damaged(Kind.ORDER, name, swapped)
+    yield damaged(Kind.SHIFTED, "the first token lost, and positions one too few", start[:, 1:])
+    twice = torch.cat([start[:, :1], start], 1)
+    yield damaged(Kind.SHIFTED, "the first token twice, and positions one too many", twice)
+    yield damaged(Kind.ANOTHER, "the keys and values of another text", other)
+
+    def rows() -> Tensor:
+        pieces = [ids.flip(0)[:, :n], *ids[:, n:].split(1, 1)]
+        return subject.cached(pieces, cache)[:1, -TAIL:]
+
+    yield Damaged(Kind.ROWS, "two texts of a batch exchanged", rows)
+    for part in PARTS:
+        yield Damaged(
+            Kind.PARTS, f"all {part} replaced", _part_damaged(subject, cache, ids, n, part)
+        )
+
+
+def _part_damaged(
+    subject: Subject, cache: str, ids: Tensor, n: int, part: str
+) -> Callable[[], Tensor]:
+    """Reads the tail after all tensors of the cache with this name have other numbers."""
+
+    def read() -> Tensor:
+        session = subject.session(cache)
+        before = {id(x): _sum(x) for _, x in tensors_in(session)}
+        session.read(ids[:1, :n])
+        written = [  # by the pass: weights are not
+            x
+            for name, x in tensors_in(session)
+            if PARTS[part].search(name) and before.get(id(x)) != _sum(x)
+        ]
+        if not written:
+            raise NotOffered(f"its cache shows no {part}")
+        saved = [x.clone() for x in written]
+        generator = torch.Generator().manual_seed(0)
+        with torch.inference_mode():
+            for x in written:
+                noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+                x.add_((noise * (1 + x.double().std())).to(x.device, x.dtype))
+        tail = torch.cat([session.read(piece) for piece in ids[:1, n:].split(1, 1)], 1)
+        with torch.inference_mode():  # a buffer may serve the next request
+            for x, old in zip(written, saved, strict=True):
+                x.copy_(old)
+        return tail
+
+    return read
+
+
+def _sum(x: Tensor) -> float:
+    return float(x.double().nan_to_num().sum())
+
+
+def tensors_in(
+    holder: object, name: str = "", depth: int = DEPTH, seen: set[int] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """The floats in a cache, each with the name under which it is held; of a module its buffers."""
+    seen = set() if seen is None else seen
+    if id(holder) in seen or depth < 0 or isinstance(holder, (type, str, bytes)):
+        return
+    seen.add(id(holder))
+    if isinstance(holder, Tensor):
+        if holder.is_floating_point() and holder.ndim > 1 and holder.numel():
+            yield name, holder
+        return
+    parts: list[tuple[str, Any]] = []
+    if isinstance(holder, nn.Module):
+        parts = list(holder.named_buffers())
+    elif isinstance(holder, dict):
+        parts = [(key if isinstance(key, str) else name, value) for key, value in holder.items()]
+    elif isinstance(holder, (list, tuple)):
+        parts = [(name, value) for value in holder]
+    elif hasattr(holder, "__dict__"):
+        parts = list(vars(holder).items())
+    for key, value in parts:
+        yield from tensors_in(value, str(key).lower().rpartition(".")[2], depth - 1, seen)
+
+
+def why_unseen(subject: Subject, expected: Tensor, yard: Yardstick, size: float) -> str:
+    """Why a damaged cache gives the logits of a sound one, in a line with what to do."""
+    zeros = zero_weights(subject)
+    if zeros:
+        names = ", ".join(zeros[:3]) + (f" and {len(zeros) - 3} more" if len(zeros) > 3 else "")
+        return (
+            f"the logits do not depend on the cache; these weights are zero: {names}: initialise "
+            f"them"
+        )
+    if yard.spread <= yard.limit:
+        return "all tokens have the same logit, so no cache can show in them; use other weights"
+    if size > yard.limit:
+        return f"it moves logits by {size:.1e}, where {yard.words}"
+    return "the logits do not depend on what it holds; use weights with which they do"
+
+
+def zero_weights(subject: Subject) -> list[str]:
+    """The names of matrices of the model that are all zero."""
+    module = getattr(subject, "model", None)
+    if not isinstance(module, nn.Module):
+        return []
+    named = module.named_parameters()
+    return [name for name, p in named if p.ndim > 1 and p.numel() and not p.any()]
+
+
+def texts_of(subject: Subject, seed: int, n: int) -> Tensor:
+    """Two texts for the damages, unlike in every token where the vocabulary allows it.  (2, n)"""
+    ids = text(subject, 2, seed + 211, n)
+    ids[1] = torch.where(ids[1] == ids[0], (ids[1] + 1) % subject.vocab_size, ids[1])
+    return ids

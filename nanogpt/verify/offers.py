@@ -1,0 +1,258 @@
+"""What a model offers: found out by asking it once, and then not asked for more.
+
+A refusal is a fact about a model, not a bug: a shortest text, one text at a time, one token at a
+time after the prompt, the last logits alone. Something that was offered and then stops is a bug.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..console import first_line
+from .report import Comparison, Reach, Refusal
+from .subjects import NotOffered, Pieces, Session, Subject
+from .texts import text
+
+# What may end a pass of a model: its bugs, and its refusals.
+STOPS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError),
+    *(SystemExit, TypeError, ValueError),
+)
+PROMPTS = (1, 2, 4, 8, 16)  # tokens of a first pass, from the fewest
+
+
+class OutOfTime(Exception):
+    """No time is left for the comparison at work."""
+
+
+@dataclass
+class Offers:
+    """What a model reads in one pass, and why no more."""
+
+    max_batch: int | None = None  # texts; None: no limit is known
+    shortest: int = 1  # tokens of a first pass
+    chunks: bool = True  # several tokens after others
+    last_only: bool = False  # logits of the last token alone
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+class Timed(list[Tensor | int]):
+    """Pieces that are no longer handed out once the time is over."""
+
+    end = float("inf")
+
+    def __iter__(self) -> Iterator[Tensor | int]:
+        for piece in super().__iter__():
+            if time.monotonic() > self.end:
+                raise OutOfTime
+            yield piece
+
+
+class Offered(Subject):
+    """A subject that is asked for what it offers alone, until a time; `reach` says how far it got.
+
+    Raises NotOffered for more texts than it reads, OutOfTime when the time is over.
+    """
+
+    def __init__(self, subject: Subject, offers: Offers, end: float, reach: Reach):
+        self.subject = subject
+        self.offers = offers
+        self.end = end
+        self.reach = reach
+        vars(self).update(
+            {name: getattr(subject, name) for name in DECLARED if hasattr(subject, name)}
+        )
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.subject, name)
+
+    def plain(self, ids: Tensor) -> Tensor:
+        self._check(len(ids))
+        return self.subject.plain(ids)
+
+    def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
+        read = [piece for piece in pieces if isinstance(piece, Tensor)]
+        self._check(len(read[0]))
+        asked = Timed(self._readable(list(pieces)))
+        asked.end = self.end
+        logits = self.subject.cached(asked, cache)
+        self.reach.requests += 1
+        total = 0
+        for piece in list.__iter__(asked):
+            if isinstance(piece, int):
+                total -= piece
+            else:
+                total += piece.shape[1]
+                self.reach.read(len(piece), piece.shape[1], total)
+        return logits
+
+    def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
+        if self.offers.last_only:
+            raise NotOffered("it returns the logits of the last token alone")
+        self._check(len(ids))
+        return self.subject.padded(ids, mask, lengths)
+
+    def session(self, cache: str | None = None, rows: int = 1) -> Session:
+        self._check(rows)
+        self.reach.requests += 1
+        return OfferedSession(self.subject.session(cache, rows), self)
+
+    def to(self, dtype: torch.dtype) -> Subject:
+        return Offered(self.subject.to(dtype), self.offers, self.end, self.reach)
+
+    def _check(self, rows: int) -> None:
+        """Raise OutOfTime, or NotOffered for so many texts at once."""
+        if time.monotonic() > self.end:
+            raise OutOfTime
+        most = self.offers.max_batch
+        if most is not None and rows > most:
+            raise NotOffered(f"it reads {most} text{'s' if most > 1 else ''} at a time")
+
+    def _readable(self, pieces: list[Tensor | int]) -> list[Tensor | int]:
+        """The pieces as the model reads them: a prompt that is long enough, and then tokens."""
+        prompt: list[Tensor] = []
+        while pieces and sum(p.shape[1] for p in prompt) < self.offers.shortest:
+            piece = pieces[0]
+            if isinstance(piece, int):
+                raise NotOffered(f"its prompts have {self.offers.shortest} tokens and more")
+            prompt.append(piece)
+            pieces = pieces[1:]
+        first = torch.cat(prompt, 1)
+        asked: list[Tensor | int] = [first]
+        for piece in pieces:
+            if isinstance(piece, int) or self.offers.chunks:
+                asked.append(piece)
+            else:
+                asked += piece.split(1, 1)
+        return asked
+
+
+class OfferedSession(Session):
+    """A session of an Offered subject."""
+
+    def __init__(self, session: Session, subject: Offered):
+        self.session = session
+        self.subject = subject
+        self.length = 0  # tokens read
+
+    def read(self, ids: Tensor) -> Tensor:
+        if time.monotonic() > self.subject.end:
+            raise OutOfTime
+        whole = self.subject.offers.chunks or not self.length
+        logits = []
+        for part in [ids] if whole else ids.split(1, 1):
+            logits.append(self.session.read(part))
+            self.length += part.shape[1]
+            self.subject.reach.read(len(part), part.shape[1], self.length)
+        return torch.cat(logits, 1)
+
+    def rewind(self, n: int) -> None:
+        self.session.rewind(n)
+        self.length -= n
+
+    def reorder(self, rows: list[int]) -> None:
+        self.session.reorder(rows)
+
+    def keep(self, rows: list[int]) -> None:
+        self.session.keep(rows)
+
+    def fork(self) -> Session:
+        other = OfferedSession(self.session.fork(), self.subject)
+        other.length = self.length
+        return other
+
+
+DECLARED = tuple(
+    name for name in vars(Subject) if name[0] != "_" and not callable(getattr(Subject, name))
+)
+
+
+# ------------------------------------------------------------------ asking
+
+
+def ask(subject: Subject) -> Offers:
+    """What this model offers. Raises ValueError for one that reads no text at all."""
+    offers = Offers()
+    n = max(16, subject.shortest or 0)
+    n = min(n, subject.longest or n)
+    ids = text(subject, 2, length=n)
+    try:
+        whole = subject.plain(ids[:1])
+        torch.finfo(whole.dtype)  # a TypeError unless these are floats
+    except STOPS as error:
+        raise ValueError(
+            f"{subject.name} reads no text without a cache "
+            f"({type(error).__name__}: {first_line(error)})"
+        ) from None
+    offers.last_only = bool(subject.last_only) or bool((whole[:, 0] == torch.inf).all())
+    offers.shortest = subject.shortest or _shortest(subject, ids, offers)
+    offers.max_batch = subject.max_batch or _most(subject, ids, offers)
+    if subject.chunks is not None:
+        offers.chunks = subject.chunks
+    else:
+        offers.chunks = _reads_chunks(subject, ids, offers)
+    return offers
+
+
+def _refuses(offers: Offers, name: str, run: Callable[[], object]) -> bool:
+    """Whether this is refused; why is kept."""
+    try:
+        run()
+    except (NotOffered, MemoryError, *STOPS) as error:
+        offers.refusals.append(Refusal(Comparison(name), first_line(error)))
+        return True
+    return False
+
+
+def _works(run: Callable[[], object]) -> bool:
+    try:
+        run()
+    except (NotOffered, MemoryError, *STOPS):
+        return False
+    return True
+
+
+def _shortest(subject: Subject, ids: Tensor, offers: Offers) -> int:
+    """The fewest tokens of a first pass, with a cache and without one."""
+    for n in PROMPTS:
+        if n >= ids.shape[1]:
+            break
+        prompt = ids[:1, :n]
+
+        def read(prompt: Tensor = prompt) -> None:
+            subject.plain(prompt)
+            subject.cached([prompt])
+
+        if not _refuses(offers, f"a text of {n} token{'s' if n > 1 else ''}", read):
+            return n
+    if not _works(lambda: subject.cached([ids[:1]])):
+        offers.refusals.clear()  # it has no cache at all: the first comparison says so
+        return 1
+    return ids.shape[1]
+
+
+def _most(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
+    """1 for a model that reads one text at a time; None: more are read."""
+
+    def read() -> None:
+        subject.plain(ids)
+        if _works(lambda: subject.cached([ids[:1]])):
+            subject.cached([ids])
+
+    return 1 if _refuses(offers, "two texts in a batch", read) else None
+
+
+def _reads_chunks(subject: Subject, ids: Tensor, offers: Offers) -> bool:
+    """Whether several tokens are read at once after a prompt, where a single one is."""
+    n = offers.shortest + 4
+    if n + 2 > ids.shape[1] or not _works(
+        lambda: subject.cached([ids[:1, :n], ids[:1, n : n + 1]])
+    ):
+        return True  # the first comparison says why
+    read = [ids[:1, :n], ids[:1, n : n + 2]]
+    return not _refuses(offers, "several tokens after a prompt", lambda: subject.cached(read))

@@ -1,0 +1,95 @@
+"""The models of this package as the referee sees them, with every cache that they can use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache import DynamicCache, StaticCache, build_caches, require_owners
+from ..caches.paged import PagedCache
+from ..caches.rolling import RollingCache
+from ..generation import CachedDecoder, ModuleDecoder
+from .subjects import NotOffered, Pieces, Session, Subject, copied, through
+from .texts import high_water
+
+
+class Ours(Subject):
+    """A GPT of this package, or a model that is called as it is, with every cache that it can use.
+
+    `caches` are classes. The same cache objects serve one request after the other, after reset().
+    Raises ValueError for a model whose blocks hold no cache, and as build_caches does.
+    """
+
+    rewinds = True
+
+    def __init__(self, model: Any, caches: Sequence[Any] = (DynamicCache, StaticCache, PagedCache)):
+        owners = require_owners(model)
+        config = model.config
+        self.model = model
+        self.name = type(model).__name__
+        self.vocab_size = config.vocab_size
+        self.window = getattr(config, "window", None)
+        self.longest = getattr(config, "max_positions", getattr(config, "block_size", None))
+        rolling = [RollingCache] if self.window and RollingCache not in caches else []
+        self.kinds = {getattr(kind, "__name__", str(kind)): kind for kind in (*caches, *rolling)}
+        self.caches = tuple(self.kinds)
+        self._held: dict[tuple[str, int], CachedDecoder] = {}
+        for kind in caches:
+            build_caches(owners, kind, 1)
+
+    @torch.no_grad()
+    def plain(self, ids: Tensor) -> Tensor:
+        ids = ids.to(next(self.model.parameters()).device)
+        return ModuleDecoder(self.model).forward(ids, 0)
+
+    @torch.no_grad()
+    def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
+        name = cache or self.caches[0]
+        capacity = self._capacity(high_water(pieces))
+        decoder = self._held.get((name, capacity))
+        if decoder is None:
+            decoder = CachedDecoder(self.model, self.kinds[name], capacity)
+        if all(hasattr(one, "reset") for one in decoder.caches):  # else each text gets new ones
+            self._held[name, capacity] = decoder
+            decoder.length = 0
+            for one in decoder.caches:
+                one.reset()
+
+        def rewind(n: int) -> None:
+            if not all(hasattr(one, "rewind") for one in decoder.caches):
+                raise NotOffered("it has no rewind(n)")
+            decoder.rewind(n)
+
+        return through(decoder.read, rewind, pieces)
+
+    def _capacity(self, needed: int) -> int:
+        """Slots for so many tokens: all that the model has, unless most would stay empty."""
+        if self.longest and self.longest <= 3 * needed:
+            return self.longest
+        return needed
+
+    def session(self, cache: str | None = None, rows: int = 1) -> Session:
+        capacity = self.longest or 1024
+        return Decoding(CachedDecoder(self.model, self.kinds[cache or self.caches[0]], capacity))
+
+    def to(self, dtype: torch.dtype) -> Subject:
+        return Ours(copied(self.model, dtype), tuple(self.kinds.values()))
+
+
+class Decoding(Session):
+    """A decoder as a session: it reads and rewinds, and its texts stay where they are."""
+
+    def __init__(self, decoder: CachedDecoder):
+        self.decoder = decoder
+
+    @torch.no_grad()
+    def read(self, ids: Tensor) -> Tensor:
+        return self.decoder.read(ids)
+
+    def rewind(self, n: int) -> None:
+        if not all(hasattr(one, "rewind") for one in self.decoder.caches):
+            raise NotOffered("it has no rewind(n)")
+        self.decoder.rewind(n)
