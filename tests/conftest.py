@@ -27,7 +27,32 @@ def pytest_configure(config):
         config.pluginmanager.import_plugin("shared_fixtures")
 
 
-def pytest_collection_modifyitems(items):
+FEW = 24  # rows of a table that are always run
+PART = 6  # of a longer table, every sixth row
+
+
+def pytest_collection_modifyitems(config, items):
+    """Of long tables a part of the rows, evenly spaced; NANOGPT_ROWS=all or -k runs all of them."""
+    chosen = config.option.keyword or any("::" in argument for argument in config.args)
+    if os.environ.get("NANOGPT_ROWS") != "all" and not chosen:
+        tables = {}
+        for item in items:
+            name = getattr(item, "originalname", item.name)
+            tables.setdefault((item.path, item.cls, name), []).append(item)
+        left = []
+        for rows in tables.values():
+            count = max(FEW, len(rows) // PART)
+            if len(rows) > count:
+                kept = {i * (len(rows) - 1) // (count - 1) for i in range(count)}
+                left += [row for i, row in enumerate(rows) if i not in kept]
+        if left:
+            config.hook.pytest_deselected(items=left)
+            gone = {id(item) for item in left}
+            items[:] = [item for item in items if id(item) not in gone]
+    in_order(items)
+
+
+def in_order(items):
     """The series, files with slow tests, those of many: two processes then end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     size = Counter(item.path for item in items if item.path not in slow)  # 0 for slow ones
