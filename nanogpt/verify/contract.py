@@ -39,13 +39,17 @@ from .subjects import NotOffered, Pieces, Session, Subject, check_memory, throug
 COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest")
 
 
+class NoLogits(Exception):
+    """An adapter returned something else than logits: a mistake in the adapter, not in a cache."""
+
+
 class Given(Subject):
     """Any object with `plain` and `start`, or with `plain` and `cached`, and its declarations."""
 
     def __init__(self, given: Any):
         self.given = given
         self.name = str(getattr(given, "name", type(given).__name__))
-        hidden = {"plain", "cached", "session", "padded", "to", "name"}
+        hidden = {"plain", "cached", "session", "padded", "placed", "to", "name"}
         for name in dir(Subject):
             if name[0] != "_" and name not in hidden and hasattr(given, name):
                 setattr(self, name, getattr(given, name))
@@ -66,6 +70,12 @@ class Given(Subject):
     @torch.no_grad()
     def plain(self, ids: Tensor) -> Tensor:
         return logits_of(self.given.plain(ids), ids, "plain(ids)")
+
+    @torch.no_grad()
+    def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
+        if not callable(getattr(self.given, "placed", None)):
+            raise NotOffered("it has no placed(ids, pos)")
+        return logits_of(self.given.placed(ids, pos), ids, "placed(ids, pos)")
 
     @torch.no_grad()
     def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
@@ -143,12 +153,12 @@ class GivenSession(Session):
 def logits_of(out: Any, ids: Tensor, call: str) -> Tensor:
     """The logits of a pass in one form, from what `call` returned.  -> (B, T, V)
 
-    Those of the last token alone come as (B, T, V) with +inf before it. Raises ValueError for
-    anything else than logits.
+    Those of the last token alone come as (B, T, V) with +inf before it. Raises NoLogits for
+    anything else.
     """
     logits = _tensor_in(out)
     if logits is None:
-        raise ValueError(
+        raise NoLogits(
             f"{call} returned {type(out).__name__}: logits must be a tensor or an array, "
             f"(B, T, V), alone, first in a tuple, or as `logits` of a dict or an object"
         )
@@ -159,7 +169,7 @@ def logits_of(out: Any, ids: Tensor, call: str) -> Tensor:
         # (T, V) of one text, or (B, V) of the last tokens.
         logits = logits[None] if rows == 1 and len(logits) == n else logits[:, None]
     if logits.ndim != 3 or not logits.is_floating_point():
-        raise ValueError(
+        raise NoLogits(
             f"{call} returned {tuple(logits.shape)} of {logits.dtype} for {rows} texts of {n} "
             f"tokens: logits are floats, (B, T, V), (T, V) or (B, V)"
         )

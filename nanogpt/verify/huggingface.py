@@ -41,6 +41,7 @@ class HuggingFace(Subject):
     """
 
     sizes: dict[str, Any] = {}
+    plainly = ""  # lines that make `model` once more by transformers alone
 
     def __init__(self, model: Any):
         replica(getattr(model, "_orig_mod", model))  # ValueError: a forward that copies would share
@@ -152,6 +153,15 @@ class HuggingFace(Subject):
             self._static[key] = held
         held.reset()
         return held
+
+    @torch.no_grad()
+    def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
+        if "position_ids" not in self.takes:
+            raise NotOffered("it takes no position_ids")
+        device = self.model.device
+        places = pos.to(device)[None].expand(len(ids), -1)
+        logits: Tensor = self.model(ids.to(device), position_ids=places, use_cache=False).logits
+        return logits
 
     def session(self, cache: str | None = None, rows: int = 1) -> Session:
         if cache == ALLOCATED:

@@ -65,6 +65,12 @@ class Ours(Subject):
 
         return through(decoder.read, rewind, pieces)
 
+    @torch.no_grad()
+    def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
+        device = next(self.model.parameters()).device
+        logits: Tensor = ModuleDecoder(self.model).model(ids.to(device), pos=pos.to(device))[0]
+        return logits
+
     def _capacity(self, needed: int) -> int:
         """Slots for so many tokens: all that the model has, unless most would stay empty."""
         if self.longest and self.longest <= 3 * needed:

@@ -19,15 +19,18 @@ from torch import Tensor, nn
 
 from ..console import first_line
 from ..sampling import check_seed
+from .contract import NoLogits
 from .damages import ORDERLY, TAIL, Kind, beginning, damages, texts_of, why_unseen, zero_weights
+from .diagnosis import cause, smallest, wrong_at
 from .door import subject_of
 from .foreign import cache_is_full
 from .offers import STOPS, OutOfTime
 from .reference import Reference, Stopped
-from .report import Comparison, Damage, Finding, Refusal, Report, Verdict, mark_known
+from .report import CachedRun, Comparison, Damage, Finding, Refusal, Report, Verdict, mark_known
+from .scripts import script
 from .situations import Situation, situations
 from .subjects import NotOffered, Subject
-from .texts import edges_of, lengths_of
+from .texts import edges_of, lengths_of, text, total
 from .yardstick import thinned
 
 SECONDS = 60.0  # after which no further way is begun
@@ -84,6 +87,8 @@ def referee(
             result.findings.append(stop.finding)
         except OutOfTime:
             result.unreached.append("the first comparison")
+        except NoLogits as error:
+            raise ValueError(str(error)) from None
     finally:
         for module, training in modes:
             module.training = training
@@ -214,7 +219,41 @@ class Case(Reference):
         if self._stages(sorted(stages), core=True):
             self._stages(range(len(self.lengths)), core=False)
         self._plain_after()
+        self._explain()
         self._note_gaps()
+
+    def _explain(self) -> None:
+        """The kind of the first mistake, the shortest way that shows it, and a script of that."""
+        shown = (f for f in self.result.findings if f.verdict is Verdict.BUG and not f.known)
+        finding = next((f for f in shown if isinstance(f.how, CachedRun)), None)
+        if finding is None or not isinstance(finding.how, CachedRun):
+            return
+        how = finding.how
+        ids = text(self.subject, seed=how.seed, length=how.length)[: how.rows]
+        lengths, rows, at = how.lengths, how.rows, finding.position
+        self.say("the kind of the mistake")
+        if at is not None:
+            try:
+                expected = self.alone(ids)
+                rows, lengths = smallest(self, how.cache, ids, expected, lengths, at)
+                ids = ids[:rows]
+                shorter = wrong_at(self, how.cache, ids, expected[:rows], lengths)
+                at = at if shorter is None else shorter
+                finding.cause = cause(self, how.cache, ids, expected[:rows], lengths, at)
+            except (NotOffered, MemoryError, OutOfTime, Stopped, *STOPS):
+                pass  # what is known is said without it
+            finding.how = CachedRun(how.seed, how.length, rows, lengths, how.cache)
+        tokens = total(lengths)
+        finding.code = script(
+            self.subject,
+            finding.way,
+            finding.words,
+            ids[:, :tokens],
+            lengths,
+            how.cache,
+            self.yard,
+            self.arguments,
+        )
 
     def _plain_after(self) -> None:
         """The plain pass once more: what was read through a cache must not change it."""

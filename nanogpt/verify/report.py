@@ -144,6 +144,7 @@ class Finding:
     words: str
     size: float = 0.0  # the largest difference of a logit
     position: int | None = None  # the first token whose logits are wrong
+    cause: str = ""  # the kind of mistake, where the numbers show it
     code: str = ""  # a script that shows a bug again
     turn: LogitTurn | TextTurn | None = field(default=None, repr=False)  # where a bug shows
     how: CachedRun | PlainRun | None = field(default=None, repr=False)
@@ -221,6 +222,9 @@ class Report:
         for i, alike in enumerate(_alike(bugs)):
             more = "".join(f"\n    and so: {f.way}" for f in alike[1:])
             lines.append(f"  {alike[0]}{more}")
+            shown = next((f for f in alike if f.cause), alike[0])
+            if shown.cause:
+                lines.append(f"    {shown.cause}")
             if i == 0:  # the first with its code; `findings` has all
                 lines += [f"      {line}" for line in alike[0].code.splitlines()]
         lines += [f"  {f}" for f in open_]

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .diagnosis import leftover
 from .offers import STOPS, Offers
 from .report import CachedRun, Comparison, Finding, LogitTurn, Report, Verdict
 from .subjects import NotOffered, Session, Subject
@@ -22,18 +23,6 @@ Findings = list[Finding | None]  # None: not offered by the model
 BATCHES = (2, 4, 8, 16)  # texts at once, beside the usual three
 DRAFTS = 5  # tokens that a cache of a window may be asked to forget
 PADDED = (3, 2, 4, 8)
-SCRIPT = """\
-import torch
-from nanogpt.verify.door import subject_of
-from nanogpt.verify.texts import cut, text
-
-{model}
-subject = subject_of({given}){copy}
-ids = text(subject, seed={seed}, length={n})[:{rows}]
-got = subject.cached(cut(ids, {lengths}, subject.vocab_size), {cache!r})
-wanted = torch.cat([subject.plain(row[None]) for row in ids])[:, :{tokens}]
-print((got.double() - wanted.double()).abs().amax((0, 2)))  # one difference for each token
-"""
 
 
 @dataclass(frozen=True)
@@ -165,17 +154,6 @@ def _through(
     if finding and finding.verdict is Verdict.BUG:
         seed = case.seed + stage
         finding.how = CachedRun(seed, ids.shape[1], path.rows, path.lengths, cache)
-        finding.code = SCRIPT.format(
-            model=case.subject.builds or "# MODEL: what was judged",
-            given=case.arguments,
-            copy=f".to({case.dtype})" if len(case.dtypes) > 1 else "",
-            seed=seed,
-            n=ids.shape[1],
-            rows=path.rows,
-            lengths=list(path.lengths),
-            cache=cache,
-            tokens=tokens,
-        )
     return [finding]
 
 
@@ -255,15 +233,26 @@ def _special(case: Case, cache: str) -> Findings:
 def _in_turn(case: Case, comparison: Comparison, requests: dict[str, Trial]) -> Findings:
     """Requests one after the other: the first that is not right, or the last one."""
     finding = None
+    earlier: list[tuple[str, Tensor]] = []
     for name, request in requests.items():
         pieces = cut(request.ids, request.lengths, case.subject.vocab_size)
-        read = partial(case.subject.cached, pieces, comparison.cache)
+        logits: list[Tensor] = []
+
+        def read(pieces: list[Tensor | int] = pieces, logits: list[Tensor] = logits) -> Tensor:
+            logits.append(case.subject.cached(pieces, comparison.cache))
+            return logits[-1]
+
         finding = case.read(comparison, read, request.expected)
         if finding is None:
             break
         if not finding.verdict.sound:
             finding.words += f"; it is {name}, of {', '.join(list(requests)[:9])}"
+            if finding.verdict is Verdict.BUG and finding.position is not None and earlier:
+                got = thinned(logits[0])
+                last = earlier[::-1][:3]
+                finding.cause = leftover(case, request.ids, got, last, finding.position)
             break
+        earlier.append((name, request.ids))
     return [finding]
 
 

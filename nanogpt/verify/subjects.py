@@ -89,6 +89,13 @@ class Subject:
         """
         raise NotOffered("it reads no padded batches")
 
+    def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
+        """The logits of one pass without a cache, of tokens at these positions.  (B, T), (T,)
+
+        Raises NotOffered. It is asked for where positions may be what is wrong.
+        """
+        raise NotOffered("its plain pass takes no positions")
+
     def session(self, cache: str | None = None, rows: int = 1) -> Session:
         """A cache of its own for a batch of texts, beside which others may be read.
 

@@ -149,12 +149,12 @@ def test_a_plain_pass_that_looks_ahead_is_the_culprit():
     class Ahead(Tiny):
         def plain(self, ids):
             logits = super().plain(ids)
-            return logits + ids[:, -1, None, None]
+            return logits + ids[:, -1, None, None] * torch.arange(29)
 
         def cached(self, pieces, cache=None):
             logits = super().cached(pieces)
             ids = torch.cat(pieces, 1)
-            return logits + ids[..., None]
+            return logits + ids[..., None] * torch.arange(29)
 
     report = referee(Ahead())
     (bug,) = [f for f in report.bugs if f.way.startswith("the plain pass, with later tokens")]
@@ -194,7 +194,7 @@ def test_a_plain_pass_that_stops_says_at_what():
 
     model = Short()
     model.longest = 1024
-    assert "it stops at 3 texts of 40 tokens, after others" in str(referee(model))
+    assert "it stops at 1 texts of 40 tokens, after others" in str(referee(model))
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "llama", torch.nn.Linear(2, 2), object], ids=str)
@@ -204,8 +204,9 @@ def test_what_is_no_model_is_refused(wrong):
 
 
 STRANGE = {
-    "must be a tensor": {"cached": lambda pieces: torch.cat(pieces, 1).numpy()},
-    "reads no text without a cache": {"plain": lambda ids: (torch.zeros(*ids.shape, 20), None)},
+    "logits are floats": {"cached": lambda pieces: torch.cat(pieces, 1).numpy()},
+    "returned NoneType: logits must be a tensor": {"cached": lambda pieces: None},
+    r"plain\(ids\) returned str: logits must be a tensor": {"plain": lambda ids: "logits"},
     "vocab_size='20': must be an integer": {"vocab_size": "20"},
     "longest='9': must be an integer": {"longest": "9"},
 }
