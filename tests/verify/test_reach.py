@@ -19,6 +19,7 @@ from nanogpt.cli import main
 from nanogpt.files import ROOT
 from nanogpt.verify import assert_sound
 from nanogpt.verify.huggingface import small
+from nanogpt.verify.ours import Ours
 from nanogpt.verify.report import (
     CODES,
     CacheBug,
@@ -29,8 +30,7 @@ from nanogpt.verify.report import (
     Report,
     Verdict,
 )
-from nanogpt.verify.ours import Ours
-from nanogpt.verify.subjects import NotOffered, Subject, through
+from nanogpt.verify.subjects import NotOffered, through
 from nanogpt.verify.survey import script
 from nanogpt.verify.texts import cut, edges_of, high_water, lengths_of, text, total
 from nanogpt.verify.ways import long_ways, short_ways
