@@ -227,7 +227,7 @@ def _dependence(
     if lost == [at]:
         return f"the mask is wrong: the logits of token {at} do not depend on the token itself"
     if lost == list(range(start)):
-        return f"what was read before token {start} is forgotten: {names} have no influence"
+        return f"what was read before token {start} is forgotten: {names} without influence"
     return f"the logits of token {at} do not depend on {names}, as they must"
 
 

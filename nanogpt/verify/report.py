@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 from .texts import Length
 
 
+SHOWN = 8  # bugs of a report in words
+
+
 class Verdict(str, Enum):
     """What a comparison shows; from good to bad."""
 
@@ -219,14 +222,19 @@ class Report:
         open_ = [f for f in self.findings if f.verdict is Verdict.UNDECIDED or f.known]
         sound = [f for f in self.findings if f.verdict.sound]
         lines = [f"{self.model}: {self.verdict}"]
-        for i, alike in enumerate(_alike(bugs)):
-            more = "".join(f"\n    and so: {f.way}" for f in alike[1:])
-            lines.append(f"  {alike[0]}{more}")
-            shown = next((f for f in alike if f.cause), alike[0])
-            if shown.cause:
-                lines.append(f"    {shown.cause}")
-            if i == 0:  # the first with its code; `findings` has all
-                lines += [f"      {line}" for line in alike[0].code.splitlines()]
+        # Those of the plain pass first, then the one that is explained.
+        bugs.sort(key=lambda f: (f.comparison.cache is not None, not f.code))
+        for i, bug in enumerate(bugs[:SHOWN]):
+            cause = f" ({bug.cause})" if bug.cause else ""
+            if i and bug.comparison.cache is not None and not bug.code:
+                lines.append(f"  also wrong: {bug.comparison}{cause}")
+                continue
+            lines.append(f"  {bug}")
+            if bug.cause:
+                lines.append(f"    kind of mistake: {bug.cause}")
+            lines += [f"      {line}" for line in bug.code.splitlines()]
+        if len(bugs) > SHOWN:
+            lines.append(f"  and {len(bugs) - SHOWN} more ways, which `findings` names")
         lines += [f"  {f}" for f in open_]
         if sound:
             worst = max(sound, key=lambda f: (VERDICTS.index(f.verdict), f.size))

@@ -22,6 +22,7 @@ from .report import LogitTurn
 
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
 TIMES = 4  # so far beyond the largest difference of a sample may another one lie
+LOSSY = 8  # times what a lossy cache is expected to move a token, one may be moved
 ALONE = 16  # the same where float32 is the only dtype: nothing else measures its rounding
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 STEP = 8192  # logits of a token that are compared; of a larger vocabulary every second, and so on
@@ -125,8 +126,8 @@ class Yardstick:
 
     @property
     def declared(self) -> float:
-        """What a lossy cache may move: its part of the spread, and as much again as a sample."""
-        return TIMES * (self.expects or 0) * self.spread
+        """What a lossy cache may move: some times the part of the spread that it moves usually."""
+        return LOSSY * (self.expects or 0) * self.spread
 
     @property
     def lossy(self) -> bool:

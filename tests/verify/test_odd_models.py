@@ -1,0 +1,316 @@
+"""Sound models of other libraries that return, take or refuse something unusual: no bug is found.
+
+A row changes the adapter, the session or the network of tests/other_library.py, and names what the
+report says about it.
+"""
+
+import copy
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from other_library import LONGEST, VOCAB, Adapter, Net, Session, Store
+
+from nanogpt import referee
+
+
+def refuse(if_, error=ValueError, words="refused"):
+    """Raise this error where `if_` is true."""
+    if if_:
+        raise error(words)
+
+
+def adapter(net=None, session=None, store=None, declared=None, **methods):
+    """An adapter of a library that differs in these methods."""
+    net_type = type("Net", (Net,), net or {})
+    store_type = type("Store", (Store,), store or {})
+    session_type = type("Session", (Session,), {"store": store_type} | (session or {}))
+    names = {"net_type": net_type, "session_type": session_type} | methods | (declared or {})
+    return type("Odd", (Adapter,), names)()
+
+
+def returning(form, last=False):
+    """Logits in another form, from the plain pass and from the session."""
+
+    def plain(self, ids):
+        logits = Adapter.plain(self, ids)
+        return form(logits[:, -1:] if last else logits)
+
+    def read(self, ids):
+        logits = Session.read(self, ids)
+        return form(logits[:, -1:] if last else logits)
+
+    return {"plain": plain, "session": {"read": read}}
+
+
+def finishing(change):
+    """Other logits."""
+    return {"net": {"finish": lambda self, x: change(Net.finish(self, x))}}
+
+
+def refusing(when, error=ValueError, words="refused"):
+    """A network that refuses a pass where when(ids, store) is true; store is None without a cache."""
+
+    def forward(self, ids, store=None):
+        refuse(when(ids, store), error, words)
+        return Net.forward(self, ids, store)
+
+    return {"net": {"forward": forward}}
+
+
+class Output(SimpleNamespace):
+    """What transformers returns, more or less."""
+
+
+class InPlace(Adapter):
+    """`to` works as nn.Module's does, and returns the object itself."""
+
+    def to(self, dtype):
+        self.net.to(dtype)
+        return self
+
+
+class ReturnsNothing(Adapter):
+    """`to` changes the object and returns None."""
+
+    def to(self, dtype):
+        self.net.to(dtype)
+
+
+class OneDtype(Adapter):
+    """Hides its module, and has no `to`."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = [self.net]
+        del self.net
+
+    def plain(self, ids):
+        return self.hidden[0](ids)
+
+    def start(self, rows):
+        return Session(self.hidden[0], rows)
+
+
+class Narrow(Store):
+    """Buffers of float32, whatever the weights are."""
+
+    def put(self, layer, k, v):
+        k, v = super().put(layer, k.float(), v.float())
+        return k, v
+
+
+class Ring(Store):
+    """Writes into buffers of all positions, allocated at the first call."""
+
+    def put(self, layer, k, v):
+        end = self.length + k.shape[2]
+        if layer not in self.keys:
+            shape = (*k.shape[:2], LONGEST, k.shape[3])
+            self.keys[layer] = k.new_zeros(shape)
+            self.values[layer] = v.new_zeros(shape)
+        self.keys[layer][:, :, self.length : end] = k
+        self.values[layer][:, :, self.length : end] = v
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+
+class RingSession(Session):
+    """Its buffers stay as they are when tokens are taken back."""
+
+    store = Ring
+    fork = None
+
+    def rewind(self, n):
+        self.held.length -= n
+
+
+class Int8(Store):
+    """Keys and values in 8 bits, a scale for each row."""
+
+    def put(self, layer, k, v):
+        def rounded(x):
+            scale = x.abs().amax(-1, keepdim=True) / 127
+            return (x / scale).round() * scale
+
+        return super().put(layer, rounded(k), rounded(v))
+
+
+class OnlyReads:
+    """A session that can read and nothing else."""
+
+    def __init__(self, net, rows):
+        self.session = Session(net, rows)
+
+    def read(self, ids):
+        return self.session.read(ids)
+
+
+def cached(self, pieces):
+    """The older form of an adapter: all pieces at once."""
+    session = Session(self.net, 1)
+    return torch.cat([session.read(piece) for piece in pieces], 1)
+
+
+PAD = torch.where(torch.arange(VOCAB) < 31, 0.0, -math.inf)
+LOGITS = "logits"
+ODD = {
+    # ------------------------------------------------------------ what is returned
+    "a tuple": (returning(lambda x: (x, None)), ""),
+    "a list": (returning(lambda x: [x]), ""),
+    "a dict": (returning(lambda x: {LOGITS: x, "loss": None}), ""),
+    "an object": (returning(lambda x: Output(logits=x)), ""),
+    "an array": (returning(lambda x: x.detach().numpy()), ""),
+    "an array in a tuple": (returning(lambda x: (np.asarray(x.detach()), {})), ""),
+    "logits with gradients": (returning(lambda x: x.clone().requires_grad_()), ""),
+    "(T, V)": (
+        returning(lambda x: x[0]) | {"max_batch": 1},
+        "it reads 1 text at a time",
+    ),
+    "(T, V), and one text at a time": (
+        {
+            "plain": lambda self, ids: (refuse(len(ids) > 1), Net.forward(self.net, ids)[0])[1],
+            "session": {
+                "read": lambda self, ids: (refuse(len(ids) > 1), Session.read(self, ids)[0])[1]
+            },
+        },
+        "two texts in a batch (refused)",
+    ),
+    "the last logits": (returning(lambda x: x, last=True), ""),
+    "the last logits, (B, V)": (returning(lambda x: x[:, 0], last=True), ""),
+    "the last logits of single tokens": (
+        returning(lambda x: x, last=True) | {"declared": {"chunks": False}},
+        "",
+    ),
+    # ------------------------------------------------------------ what the logits are
+    "-inf at padding": (finishing(lambda x: x + PAD), ""),
+    "-1e9 at padding": (finishing(lambda x: x + PAD.clamp(min=-1e9)), ""),
+    "-1e4 at padding": (finishing(lambda x: torch.where(PAD < 0, -1e4, x)), ""),
+    "-inf at tokens that may not follow": (
+        finishing(lambda x: torch.where(x < x.median(-1, keepdim=True)[0] - 2, -math.inf, x)),
+        "",
+    ),
+    "a constant": (finishing(lambda x: x + 1e5), ""),
+    "a constant that depends on the shape": (
+        finishing(lambda x: x + x.shape[1]),
+        "",
+    ),
+    "a softcap": (finishing(lambda x: 3 * (x / 3).tanh()), ""),
+    "log-probabilities": (finishing(lambda x: x.log_softmax(-1)), ""),
+    "a float32 at the end": (finishing(lambda x: x.float()), ""),
+    # ------------------------------------------------------------ what is refused
+    "a pass of one token": (
+        refusing(lambda ids, store: store is None and ids.shape[1] == 1),
+        "a text of 1 token (refused)",
+    ),
+    "a prompt of fewer than four": (
+        refusing(lambda ids, store: (store is None or store.length == 0) and ids.shape[1] < 4),
+        "a text of 2 tokens (refused)",
+    ),
+    "a pass of fewer than four, even with a cache": (
+        refusing(lambda ids, store: store is None and ids.shape[1] < 4, AssertionError, "T > 3"),
+        "a text of 2 tokens (T > 3)",
+    ),
+    "two texts": (
+        refusing(lambda ids, store: len(ids) > 1, NotImplementedError, "batch of one"),
+        "two texts in a batch (batch of one)",
+    ),
+    "two texts with a cache": (
+        refusing(lambda ids, store: store is not None and len(ids) > 1, AssertionError, "B == 1"),
+        "two texts in a batch (B == 1)",
+    ),
+    "several tokens after the prompt": (
+        refusing(lambda ids, store: store is not None and store.length and ids.shape[1] > 1),
+        "several tokens after a prompt (refused)",
+    ),
+    "everything but reading": ({"session_type": OnlyReads}, "it has no fork"),
+    "a rewind": (
+        {"session": {"rewind": lambda self, n: refuse(True, NotImplementedError, "no rewind")}},
+        "no rewind",
+    ),
+    "beams": (
+        {"session": {"reorder": lambda self, rows: refuse(True, RuntimeError, "no beams")}},
+        "beams that change places, of 24 tokens (no beams)",
+    ),
+    # ------------------------------------------------------------ how it is converted
+    "to() in place": ({"class": InPlace}, ""),
+    "to() that returns nothing": ({"class": ReturnsNothing}, ""),
+    "one dtype": ({"class": OneDtype}, "only in float32"),
+    "a cache that refuses float64": (
+        {
+            "store": {
+                "put": lambda self, layer, k, v: (
+                    refuse(k.dtype == torch.float64, RuntimeError, "expected float32"),
+                    Store.put(self, layer, k, v),
+                )[1]
+            }
+        },
+        "not in float64: expected float32",
+    ),
+    "a cache of float32 under float64": (
+        {"session": {"store": Narrow}, "net": {"finish": lambda self, x: Net.finish(self, x)}},
+        "",
+    ),
+    # ------------------------------------------------------------ how it is cached
+    "buffers of all positions": ({"session_type": RingSession}, ""),
+    "declared int8": (
+        {"session": {"store": Int8}, "declared": {"expects": 1e-2}},
+        "was declared",
+    ),
+    "pieces at once, without sessions": ({"start": None, "cached": cached}, ""),
+    "a declared window": ({"declared": {"window": 48, "edges": (7,)}}, ""),
+    "no longest text": ({"declared": {"longest": None, "vocab_size": VOCAB}}, ""),
+}
+
+
+def odd(how):
+    """The adapter of a row, and a part of its report."""
+    row, words = ODD[how]
+    row = dict(row)
+    kind = row.pop("class", None)
+    if kind is not None:
+        return kind(), words
+    declared = dict(row.pop("declared", {}))
+    if "max_batch" in row:
+        declared["max_batch"] = row.pop("max_batch")
+    parts = {name: row.pop(name) for name in ("net", "session", "store") if name in row}
+    return adapter(**parts, declared=declared, **row), words
+
+
+QUICK = {"seconds": math.inf, "length": 24, "requests": 2}
+
+
+@pytest.mark.parametrize("how", ODD)
+def test_a_sound_model_that_is_odd_is_no_bug(how):
+    model, words = odd(how)
+    report = referee(model, **QUICK)
+    assert report.verdict.sound, report
+    assert words in str(report)
+
+
+def test_there_are_thirty():
+    assert len(ODD) >= 30
+
+
+@pytest.mark.parametrize("how", [how for how in ODD if "class" not in ODD[how][0]])
+def test_a_model_that_is_odd_and_forgets_is_not_sound(how):
+    """The same oddness hides no cache that hands out its new keys alone."""
+    if how in ("pieces at once, without sessions", "everything but reading"):
+        pytest.skip("it has no store to be changed")
+    model, _ = odd(how)
+    broken = copy.copy(model)
+    usual = model.session_type
+
+    class Forgetful(usual):
+        def read(self, ids):
+            self.held.keys.clear()
+            self.held.values.clear()
+            return super().read(ids)
+
+    type(broken).session_type = Forgetful
+    try:
+        report = referee(broken, **QUICK)
+    finally:
+        type(broken).session_type = usual
+    assert not report.verdict.sound, report
