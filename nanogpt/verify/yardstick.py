@@ -22,7 +22,7 @@ from .report import LogitTurn
 
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
 TIMES = 4  # so far beyond the largest difference of a sample may another one lie
-LOSSY = 8  # times what a lossy cache is expected to move a token, one may be moved
+LOSSY = 16  # times what a lossy cache is expected to move a token, one may be moved
 ALONE = 16  # the same where float32 is the only dtype: nothing else measures its rounding
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 STEP = 8192  # logits of a token that are compared; of a larger vocabulary every second, and so on

@@ -2,11 +2,7 @@
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
-import textwrap
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +12,6 @@ from parts import Paged, Session, Tiny, empty
 
 from nanogpt import DynamicCache, referee
 from nanogpt.cli import main
-from nanogpt.files import ROOT
 from nanogpt.verify import assert_sound
 from nanogpt.verify.huggingface import small
 from nanogpt.verify.ours import Ours
@@ -565,46 +560,6 @@ def test_a_script_takes_drafts_back_as_generation_does(capsys):
     numbers = [float(x) for x in re.findall(r"\d\.\d*(?:e[-+]\d+)?", differences)]
     assert len(numbers) == 21
     assert max(numbers) < 1e-6
-
-
-@pytest.mark.slow
-def test_the_plugin_fails_and_skips_tests(tmp_path):
-    (tmp_path / "test_caches.py").write_text(
-        textwrap.dedent(
-            """
-        from parts import Tiny
-
-        class Wrong(Tiny):
-            def positions(self, cache, ids, mask):
-                return super().positions(cache, ids, mask) * (not cache.kept)
-
-        class Slight(Tiny):
-            def store(self, cache, layer, k, v):
-                return super().store(cache, layer, k * (1 + 1e-9) if cache.kept else k, v)
-
-        def test_sound(assert_sound):
-            assert_sound(Tiny(), length=20)
-
-        def test_wrong(assert_sound):
-            assert_sound(Wrong(), length=20)
-
-        def test_slight(assert_sound):
-            assert_sound(Slight(), length=20)
-        """
-        ),
-        encoding="utf-8",
-    )
-    command = [sys.executable, "-m", "pytest", "-p", "nanogpt.verify.plugin", "--junit-xml=x.xml"]
-    paths = [str(ROOT), str(ROOT / "notebooks" / "museum")]
-    # Where the package is installed, pytest would load its plugin a second time by the entry point.
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, encoding="utf-8")
-    assert "1 failed, 1 passed, 1 skipped" in ended.stdout
-    assert 'name="cache verdict" value="bug"' in (tmp_path / "x.xml").read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------ the texts
