@@ -50,6 +50,7 @@ class RemoteServer:
         if not url.lower().startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no server's address: write http://HOST:PORT")
         self.name = url.rstrip("/").removesuffix("/v1")
+        self.resets = 0  # connections that were closed before an answer, and asked once more
         try:
             (model, *_) = self._call("models")["data"]
             self.model = model["id"]
@@ -100,8 +101,13 @@ class RemoteServer:
         headers = {"Content-Type": "application/json"}
         try:
             request = urllib.request.Request(f"{self.name}/v1/{path}", data, headers)
-            with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-                answer = _whole(response)
+            try:
+                answer = _answered(request)
+            except (OSError, HTTPException) as error:
+                if not _was_reset(error):
+                    raise
+                self.resets += 1  # a busy server, or one that closes idle connections: once more
+                answer = _answered(request)
         except urllib.error.HTTPError as error:
             message = _clean(_body(error)) or _clean(str(error.reason))
             kind = Declined if 400 <= error.code < 500 else ConnectionError
@@ -152,6 +158,17 @@ def _shown(logprobs: Json) -> Json:
         return {"logprobs": None, "tokens": None}
     numbers = [value if isinstance(value, float) else None for value in values]
     return {"logprobs": numbers, "tokens": tokens}
+
+
+def _answered(request: urllib.request.Request) -> bytes:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        return _whole(response)
+
+
+def _was_reset(error: BaseException) -> bool:
+    """Whether a connection was closed before its answer, and not refused."""
+    reason = getattr(error, "reason", error)
+    return isinstance(reason, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError))
 
 
 def _whole(response: HTTPResponse) -> bytes:
@@ -219,6 +236,10 @@ def referee_server(
         except ConnectionError as error:
             words = f"it answered before, and now: {error}"
             report.findings.append(Finding(Comparison(name), Verdict.BUG, words))
+    resets = getattr(server, "resets", 0)
+    if resets:
+        times = "once" if resets == 1 else f"{resets} times"
+        report.notes.append(f"a connection was reset {times}, and its request was sent again")
     if not any(answer["logprobs"] for answer in cold):
         words = "no log-probabilities are shown: a bug in fewer than half of the texts"
         report.notes.append(f"{words} cannot be told from rounding")

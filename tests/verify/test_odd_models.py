@@ -51,7 +51,7 @@ def finishing(change):
 
 
 def refusing(when, error=ValueError, words="refused"):
-    """A network that refuses a pass where when(ids, store) is true; store is None without a cache."""
+    """A network that refuses a pass where when(ids, store) is true; a plain pass has no store."""
 
     def forward(self, ids, store=None):
         refuse(when(ids, store), error, words)

@@ -3,6 +3,8 @@
 import functools
 import json
 import random
+import socket
+import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -468,3 +470,53 @@ def test_an_odd_server_ends_in_a_verdict_or_one_line(kind, capsys):
     said = capsys.readouterr()
     assert code in (0, 1, 2, 3)
     assert (code == 2) == said.err.startswith("error: ")
+
+
+# The requests, counted from 0, whose connection is reset before an answer; a part of the report.
+RESETS = {
+    "none": ((), "equal"),
+    "the third": ({3}, "a connection was reset once, and its request was sent again"),
+    "two far apart": ({5, 40}, "a connection was reset 2 times"),
+    "two in a row": ({60, 61}, "it answered before, and now: no server answers"),
+}
+
+
+@pytest.mark.parametrize("which", RESETS)
+def test_a_connection_that_was_reset_once_is_no_bug(which):
+    resets, words = RESETS[which]
+    counted = iter(range(10**9))
+
+    class Resetting(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.answer({"data": [{"id": "m", "max_model_len": 60}]})
+
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if next(counted) in resets:
+                linger = struct.pack("ii", 1, 0)  # a reset, not an orderly end
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                self.connection.close()
+                return
+            prompt = "".join(map(str, asked["prompt"]))
+            drawn = {**asked, "prompt": prompt, "temperature": asked.get("temperature", 1)}
+            text = honest(None, drawn, 0, [])[: asked["max_tokens"]]
+            self.answer({"choices": [{"text": text}]})
+
+        def answer(self, body):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    class Quiet(Listening):
+        def handle_error(self, request, client_address):
+            pass
+
+    with Quiet(("127.0.0.1", 0), Resetting) as http:
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+        report = referee(f"http://127.0.0.1:{http.server_port}")
+        http.shutdown()
+    assert words in str(report), report
+    assert report.verdict.sound == (which != "two in a row")
