@@ -1,8 +1,8 @@
-"""Verdicts by hand on architectures that the survey called a bug.
+"""Verdicts by hand on architectures that the survey called a bug, or had no time for.
 
 Each was compared in float64 with eager attention and sdpa, with its own initialisation and with
 larger weights. A cause is named where a repair at that place made the difference disappear.
-A kind that is really wrong has a script in outputs/kinds/KIND_report.py.
+A kind that is really wrong has a script in outputs/kinds/KIND_report.py, or shares another's.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ class Hand(str, Enum):
 
 @dataclass(frozen=True)
 class ByHand:
-    """A verdict, its reason in one sentence, and the versions that were examined."""
+    """A verdict, its reason in one sentence, and the versions that were examined.
+
+    `report` is the kind whose script shows it, if that is another one.
+    """
 
     verdict: Hand
     reason: str
+    report: str = ""
     transformers: str = "5.24.0"
     torch: str = "2.14.1"
 
@@ -54,6 +58,11 @@ def _clamps(more: str) -> ByHand:
     return ByHand(Hand.REAL, reason)
 
 
+_RECORDS = (
+    "with sdpa, `create_causal_mask` drops the mask of a single token once a static cache records"
+    " its past, as in assisted generation, so it attends to empty slots; eager is right"
+)
+
 BY_HAND: dict[str, ByHand] = {
     "bamba": ByHand(
         Hand.REAL,
@@ -71,13 +80,14 @@ BY_HAND: dict[str, ByHand] = {
         "`GPTNeoSelfAttention._attn` places queries at the end of the keys, so a static cache"
         " longer than the window (256) masks the wrong tokens; a dynamic cache is right",
     ),
-    "jamba": _forgets("JambaMambaMixer"),
-    "lfm2_moe": ByHand(
+    "inkling_text": ByHand(
         Hand.REAL,
-        "with sdpa, `create_causal_mask` drops the mask of a single token once a static cache"
-        " records its past, as in assisted generation, so it attends to empty slots; eager is"
-        " right, and `lfm2` has the same bug",
+        "`InklingAttention.forward` keeps a static cache's counter, which `cache.update` then adds"
+        " to, so relative positions are wrong after the first pass; a dynamic cache is right",
     ),
+    "jamba": _forgets("JambaMambaMixer"),
+    "lfm2": ByHand(Hand.REAL, _RECORDS, report="lfm2_moe"),
+    "lfm2_moe": ByHand(Hand.REAL, _RECORDS),
     "mamba": _forgets("MambaMixer"),
     "minimax": ByHand(
         Hand.REAL,
@@ -112,4 +122,5 @@ BY_HAND: dict[str, ByHand] = {
 
 def report_name(kind: str) -> str:
     """The script that shows a real defect in transformers alone."""
-    return f"{kind}_report.py"
+    shared = BY_HAND[kind].report if kind in BY_HAND else ""
+    return f"{shared or kind}_report.py"

@@ -346,6 +346,7 @@ SMALL: dict[str, Any] = {
 HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layers of kinds that name none
 LINEAR = ("linear_attention", "full_attention")  # those of the other ones
 OWN: dict[str, dict[str, Any]] = {  # sizes of single kinds
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},  # its default has no convolution
     # Its cache rounds q, k and v up to a multiple of 64, its layers do not. Wide, so not deep.
     "xlstm": {"hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2},
 }

@@ -11,15 +11,8 @@ from transformers import BambaConfig, BambaForCausalLM
 
 torch.manual_seed(0)
 config = BambaConfig(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    mamba_n_heads=8,
-    mamba_d_state=8,
-    attn_layer_indices=[1],
+    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, mamba_n_heads=8, mamba_d_state=8, attn_layer_indices=[1],
     initializer_range=0.3,
 )
 model = BambaForCausalLM(config).eval().double()

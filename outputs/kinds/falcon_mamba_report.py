@@ -11,7 +11,7 @@ from transformers import FalconMambaConfig, FalconMambaForCausalLM
 
 torch.manual_seed(0)
 config = FalconMambaConfig(
-    vocab_size=97, hidden_size=32, num_hidden_layers=2, initializer_range=0.3
+    vocab_size=97, hidden_size=32, num_hidden_layers=2, initializer_range=0.3,
 )
 model = FalconMambaForCausalLM(config).eval().double()
 ids = torch.randint(97, (1, 16))

@@ -11,11 +11,7 @@ from transformers import GitConfig, GitForCausalLM
 
 torch.manual_seed(0)
 config = GitConfig(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
+    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
     vision_config={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4},
     initializer_range=0.3,
 )

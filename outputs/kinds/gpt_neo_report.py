@@ -11,13 +11,8 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, StaticCache
 
 torch.manual_seed(0)
 config = GPTNeoConfig(
-    vocab_size=97,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=4,
-    max_position_embeddings=512,
-    attention_types=[[["global", "local"], 1]],
-    initializer_range=0.3,
+    vocab_size=97, hidden_size=32, num_layers=2, num_heads=4, max_position_embeddings=512,
+    attention_types=[[["global", "local"], 1]], initializer_range=0.3,
 )
 model = GPTNeoForCausalLM(config).eval().double()
 ids = torch.randint(97, (1, 16))

@@ -11,15 +11,8 @@ from transformers import JambaConfig, JambaForCausalLM
 
 torch.manual_seed(0)
 config = JambaConfig(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    attn_layer_period=2,
-    attn_layer_offset=1,
-    num_experts=2,
+    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
+    num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1, num_experts=2,
     initializer_range=0.3,
 )
 model = JambaForCausalLM._from_config(config, experts_implementation="eager").eval().double()

@@ -11,17 +11,9 @@ from transformers import Lfm2MoeConfig, Lfm2MoeForCausalLM, StaticCache
 
 torch.manual_seed(0)
 config = Lfm2MoeConfig(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    moe_intermediate_size=16,
-    num_experts=4,
-    num_experts_per_tok=2,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    layer_types=["conv", "full_attention"],
-    initializer_range=0.3,
+    vocab_size=97, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_experts=4,
+    num_experts_per_tok=2, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    layer_types=["conv", "full_attention"], initializer_range=0.3,
 )
 model = Lfm2MoeForCausalLM._from_config(config, experts_implementation="eager").eval().double()
 ids = torch.randint(97, (1, 9))

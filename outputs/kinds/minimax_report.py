@@ -11,14 +11,8 @@ from transformers import MiniMaxConfig, MiniMaxForCausalLM
 
 torch.manual_seed(0)
 config = MiniMaxConfig(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    num_local_experts=2,
-    initializer_range=0.3,
+    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, num_local_experts=2, initializer_range=0.3,
 )
 model = MiniMaxForCausalLM._from_config(config, experts_implementation="eager").eval().double()
 ids = torch.randint(3, 97, (2, 8))

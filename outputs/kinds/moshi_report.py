@@ -11,13 +11,8 @@ from transformers import MoshiConfig, MoshiForCausalLM
 
 torch.manual_seed(0)
 config = MoshiConfig(
-    vocab_size=97,
-    hidden_size=32,
-    ffn_dim=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    sliding_window=12,
-    initializer_range=0.3,
+    vocab_size=97, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4,
+    sliding_window=12, initializer_range=0.3,
 )
 model = MoshiForCausalLM(config).eval().double()
 ids = torch.randint(97, (1, 16))

@@ -11,17 +11,9 @@ from transformers import NemotronHConfig, NemotronHForCausalLM
 
 torch.manual_seed(0)
 config = NemotronHConfig(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    mamba_num_heads=8,
-    mamba_head_dim=8,
-    n_groups=1,
-    layers_block_type=["mamba", "attention", "mlp", "mamba"],
-    initializer_range=0.3,
+    vocab_size=97, hidden_size=32, intermediate_size=48, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=8, mamba_num_heads=8, mamba_head_dim=8, n_groups=1,
+    layers_block_type=["mamba", "attention", "mlp", "mamba"], initializer_range=0.3,
 )
 model = NemotronHForCausalLM(config).eval().double()
 ids = torch.randint(97, (1, 24))

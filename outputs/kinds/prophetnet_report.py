@@ -11,13 +11,8 @@ from transformers import ProphetNetConfig, ProphetNetForCausalLM
 
 torch.manual_seed(0)
 config = ProphetNetConfig(
-    vocab_size=97,
-    hidden_size=32,
-    num_decoder_layers=2,
-    num_decoder_attention_heads=4,
-    decoder_ffn_dim=48,
-    num_encoder_layers=2,
-    init_std=0.3,
+    vocab_size=97, hidden_size=32, num_decoder_layers=2, num_decoder_attention_heads=4,
+    decoder_ffn_dim=48, num_encoder_layers=2, init_std=0.3,
 )
 model = ProphetNetForCausalLM(config).eval().double()
 ids = torch.randint(3, 97, (1, 12))

@@ -11,17 +11,9 @@ from transformers import Zamba2Config, Zamba2ForCausalLM
 
 torch.manual_seed(0)
 config = Zamba2Config(
-    vocab_size=97,
-    hidden_size=32,
-    attention_hidden_size=64,
-    intermediate_size=48,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    n_mamba_heads=8,
-    mamba_ngroups=1,
-    num_mem_blocks=1,
-    layers_block_type=["linear_attention", "hybrid"] * 2,
-    initializer_range=0.3,
+    vocab_size=97, hidden_size=32, attention_hidden_size=64, intermediate_size=48,
+    num_hidden_layers=4, num_attention_heads=4, n_mamba_heads=8, mamba_ngroups=1, num_mem_blocks=1,
+    layers_block_type=["linear_attention", "hybrid"] * 2, initializer_range=0.3,
 )
 model = Zamba2ForCausalLM(config).eval().double()
 ids = torch.randint(97, (1, 24))

@@ -11,16 +11,9 @@ from transformers import ZambaConfig, ZambaForCausalLM
 
 torch.manual_seed(0)
 config = ZambaConfig(
-    vocab_size=97,
-    hidden_size=32,
-    attention_hidden_size=64,
-    intermediate_size=48,
-    num_hidden_layers=6,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    n_mamba_heads=2,
-    layers_block_type=["linear_attention", "hybrid"] * 3,
-    initializer_range=0.3,
+    vocab_size=97, hidden_size=32, attention_hidden_size=64, intermediate_size=48,
+    num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=4, n_mamba_heads=2,
+    layers_block_type=["linear_attention", "hybrid"] * 3, initializer_range=0.3,
 )
 model = ZambaForCausalLM(config).eval().double()
 ids = torch.randint(3, 97, (1, 24))
