@@ -171,12 +171,16 @@ def _models(args: argparse.Namespace, target: str) -> list[Any]:
 
 
 def kinds_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Writes kinds.json, README.md and a script for each bug. Exit code 0."
+    parser.epilog = (
+        "Writes kinds.json, README.md and a script for each bug without a report. Exit code 0."
+    )
     add = parser.add_argument
     add("names", nargs="*", metavar="KIND", help="architectures (all)")
     add("--minutes", type=float, default=20.0, metavar="N", help="for all of them (20)")
     add("--seconds", type=float, default=6.0, metavar="N", help="for each (6)")
     add("--folder", type=Path, default=KINDS, metavar="PATH", help=f"({KINDS})")
+    about = "judge nothing: write README.md again from kinds.json"
+    add("--render", action="store_true", help=about)
 
 
 def kinds(args: argparse.Namespace) -> int:
@@ -187,6 +191,13 @@ def kinds(args: argparse.Namespace) -> int:
     ours = isinstance(earlier, dict) and earlier.get("what") == "kinds"
     for name in ("kinds.json", "README.md"):
         check_file(args.folder / name, ours)
+    if args.render:
+        if not ours:
+            raise ValueError(
+                f"{args.folder} has no kinds.json: run `verify kinds` without --render"
+            )
+        survey.render(args.folder)
+        return 0
     set_threads(1)  # small models: more threads only wait for each other
     names = args.names or survey.kinds()
     rows = list(survey.survey(names, args.minutes, args.seconds, print))

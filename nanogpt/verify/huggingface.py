@@ -366,6 +366,11 @@ SMALL: dict[str, Any] = {
 }
 HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layers of kinds that name none
 LINEAR = ("linear_attention", "full_attention")  # those of the other ones
+OWN: dict[str, dict[str, Any]] = {  # sizes of single kinds
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},  # its default has no convolution
+    # Its cache rounds q, k and v up to a multiple of 64, its layers do not. Wide, so not deep.
+    "xlstm": {"hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2},
+}
 LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
 HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")  # where these are, head_dim is not set
 
@@ -439,7 +444,7 @@ def _sizes(known: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
     for name in LAYERS:
         if name in sizes:
             sizes[name] = (sizes[name] * 4)[: sizes["num_hidden_layers"]]
-    return sizes
+    return sizes | OWN.get(known.model_type, {})
 
 
 def _built(kind: str, sizes: dict[str, Any]) -> nn.Module:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..console import first_line
-from ..files import write_json, write_whole
+from ..files import read_json, write_json, write_whole
+from .by_hand import BY_HAND, Hand, report_name
 from .huggingface import ALLOCATED, HuggingFace, NotBuilt, small
 from .offers import STOPS
 from .referee import referee
@@ -85,8 +86,20 @@ HEAD = """\
 Each is built small, with random weights. A bug here is a difference between a cached and a plain
 pass in float64 that rounding does not explain; the script shows it in transformers alone. *left*
 counts ways for which no time was left. Made by `python -m nanogpt verify kinds`.
+
+*By hand* is what a person found who read the code: {by_hand}. These sentences are kept in
+nanogpt/verify/by_hand.py, with the versions that were examined.
 """
-COLUMNS = ("kind", "verdict", "ways", "left", "what shows it, or why not", "size", "script")
+COLUMNS = (
+    "kind",
+    "verdict",
+    "by hand",
+    "ways",
+    "left",
+    "what shows it, or why not",
+    "size",
+    "script",
+)
 
 
 Row = dict[str, Any]  # of the table
@@ -242,10 +255,25 @@ def write(folder: Path, rows: list[Row], seconds: float) -> None:
     write_json(
         folder / "kinds.json", {"what": "kinds", **versions, "seconds": seconds, "rows": rows}
     )
+    render(folder)
+
+
+def render(folder: Path) -> None:
+    """README.md and the scripts from kinds.json, with the verdicts by hand.
+
+    A bug has a generated script unless the folder has a report on it.
+    """
+    data = read_json(folder / "kinds.json")
+    rows = data["rows"]
+    scripts = {}
     for row in rows:
-        if row.get("code"):
+        report = report_name(row["kind"])
+        if (folder / report).is_file():
+            scripts[row["kind"]] = report
+        elif row.get("code"):
+            scripts[row["kind"]] = _script_name(row)
             write_whole(folder / _script_name(row), row["code"].encode())
-    write_whole(folder / "README.md", table(rows, versions, seconds).encode())
+    write_whole(folder / "README.md", table(rows, data, data["seconds"], scripts).encode())
 
 
 def _script_name(row: Row) -> str:
@@ -253,26 +281,34 @@ def _script_name(row: Row) -> str:
     return f"{row['kind']}_shown.py"
 
 
-def table(rows: list[Row], versions: dict[str, str], seconds: float) -> str:
-    """The survey as a page of Markdown."""
+def table(
+    rows: list[Row], versions: dict[str, str], seconds: float, scripts: dict[str, str]
+) -> str:
+    """The survey as a page of Markdown. `scripts` has the file name of each kind's script."""
     counts = Counter(row["verdict"] for row in rows)
     counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
     made = f"transformers {versions['transformers']}, torch {versions['torch']}"
-    head = HEAD.format(made=made, kinds=len(rows), seconds=seconds, counted=counted)
+    hands = Counter(BY_HAND[row["kind"]].verdict for row in rows if row["kind"] in BY_HAND)
+    by_hand = ", ".join(f"{hands[verdict]} {verdict}" for verdict in Hand)
+    head = HEAD.format(
+        made=made, kinds=len(rows), seconds=seconds, counted=counted, by_hand=by_hand
+    )
     lines = [*head.splitlines(), "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     rank = {verdict: i for i, verdict in enumerate(reversed(Verdict))}  # worst first
     for row in sorted(rows, key=lambda row: (rank.get(row["verdict"], 9), row["kind"])):
         reason = (row.get("way") or row.get("why") or "").replace("|", "/")
         size = "" if row.get("size") is None else f"{row['size']:.1e}"
-        code = f"[{_script_name(row)}]({_script_name(row)})" if row.get("code") else ""
+        hand = BY_HAND.get(row["kind"])
+        script = scripts.get(row["kind"])
         cells = [
             row["kind"],
             row["verdict"],
+            hand.cell(versions["transformers"]) if hand else "",
             row.get("ways", ""),
             row.get("left", ""),
             reason,
             size,
-            code,
+            f"[{script}]({script})" if script else "",
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"

@@ -1,0 +1,126 @@
+"""Verdicts by hand on architectures that the survey called a bug, or had no time for.
+
+Each was compared in float64 with eager attention and sdpa, with its own initialisation and with
+larger weights. A cause is named where a repair at that place made the difference disappear.
+A kind that is really wrong has a script in outputs/kinds/KIND_report.py, or shares another's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Hand(str, Enum):
+    """What a person found."""
+
+    REAL = "real"  # a defect of transformers
+    ARTEFACT = "artefact"  # of how the small model was built
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """A verdict, its reason in one sentence, and the versions that were examined.
+
+    `report` is the kind whose script shows it, if that is another one.
+    """
+
+    verdict: Hand
+    reason: str
+    report: str = ""
+    transformers: str = "5.24.0"
+    torch: str = "2.14.1"
+
+    def cell(self, transformers: str) -> str:
+        """Text for a table made with this version of transformers."""
+        since = "" if transformers == self.transformers else f", examined in {self.transformers}"
+        return f"{self.verdict}{since}: {self.reason}"
+
+
+def _forgets(mixer: str) -> ByHand:
+    """The reason that four kinds share."""
+    reason = (
+        f"`{mixer}.forward` starts the scan of two or more tokens from zeros, not from the cached"
+        " state; decoding one token at a time is right"
+    )
+    return ByHand(Hand.REAL, reason)
+
+
+def _clamps(more: str) -> ByHand:
+    """The reason that two kinds share."""
+    reason = (
+        "`mamba2_chunk_scan` clamps the time step at `time_step_min` in the prompt,"
+        f" `mamba2_selective_state_update` does not in decoding; {more}"
+    )
+    return ByHand(Hand.REAL, reason)
+
+
+_RECORDS = (
+    "with sdpa, `create_causal_mask` drops the mask of a single token once a static cache records"
+    " its past, as in assisted generation, so it attends to empty slots; eager is right"
+)
+
+BY_HAND: dict[str, ByHand] = {
+    "bamba": ByHand(
+        Hand.REAL,
+        "`BambaModel.forward` starts `position_ids` at 0 although the cache is not empty;"
+        " `generate` passes them and is right",
+    ),
+    "falcon_mamba": _forgets("FalconMambaMixer"),
+    "git": ByHand(
+        Hand.REAL,
+        "`GitModel.forward` widens the attention mask by an image's tokens although the cache has"
+        " none, so left padding of texts without an image is lost",
+    ),
+    "gpt_neo": ByHand(
+        Hand.REAL,
+        "`GPTNeoSelfAttention._attn` places queries at the end of the keys, so a static cache"
+        " longer than the window (256) masks the wrong tokens; a dynamic cache is right",
+    ),
+    "inkling_text": ByHand(
+        Hand.REAL,
+        "`InklingAttention.forward` keeps a static cache's counter, which `cache.update` then adds"
+        " to, so relative positions are wrong after the first pass; a dynamic cache is right",
+    ),
+    "jamba": _forgets("JambaMambaMixer"),
+    "lfm2": ByHand(Hand.REAL, _RECORDS, report="lfm2_moe"),
+    "lfm2_moe": ByHand(Hand.REAL, _RECORDS),
+    "mamba": _forgets("MambaMixer"),
+    "minimax": ByHand(
+        Hand.REAL,
+        "`MiniMaxCache` inherits a `reorder_cache` that leaves out `linear_cache`, so beam search"
+        " continues from other beams' states; greedy decoding is right",
+    ),
+    "moshi": ByHand(
+        Hand.REAL,
+        "`MoshiModel.forward` has no sliding-window mask, only the cache drops tokens; equal up to"
+        " `sliding_window`, by default 3,000",
+    ),
+    "nemotron_h": _clamps("its own initialisation hardly shows it (3e-6 at a width of 2,048)"),
+    "prophetnet": ByHand(
+        Hand.REAL,
+        "`ProphetNetNgramSelfAttention.get_predict_relative_pos_embeddings` permutes positions and"
+        " heads wrongly, so a pass over two or more tokens looks ahead; decoding is right",
+    ),
+    "rwkv": ByHand(
+        Hand.REAL,
+        "`RwkvSelfAttention` and `RwkvFeedForward` broadcast the state of a batch over its texts"
+        " when they decode one token of each; one text alone is right",
+    ),
+    "xlstm": ByHand(
+        Hand.ARTEFACT,
+        "only of widths that are no multiple of 128, for which `xLSTMConfig.qk_dim` and `v_dim`"
+        " are rounded up and the layers' sizes are not; equal at 128, which is now built",
+    ),
+    "zamba": _forgets("ZambaMambaMixer"),
+    "zamba2": _clamps("its own initialisation hardly shows it (3e-6 at a width of 2,048)"),
+}
+
+
+def report_name(kind: str) -> str:
+    """The script that shows a real defect in transformers alone."""
+    shared = BY_HAND[kind].report if kind in BY_HAND else ""
+    return f"{shared or kind}_report.py"
