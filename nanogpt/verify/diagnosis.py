@@ -7,7 +7,7 @@ fits, tokens are changed one by one, to see which of them the logits depend on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -44,9 +44,10 @@ def smallest(
 
     `at` is the first wrong token of `lengths`.  (B, T), (B, T, V)
     """
-    for few in _shorter(min(SMALL, at + 2, ids.shape[1]), case.subject.rewinds):
-        if wrong_at(case, cache, ids[:1], expected[:1], few) is not None:
-            return 1, few
+    for rows in sorted({1, min(2, len(ids)), len(ids)}):
+        for few in _shorter(min(SMALL, at + 2, ids.shape[1]), case.subject.rewinds):
+            if wrong_at(case, cache, ids[:rows], expected[:rows], few) is not None:
+                return rows, few
     kept: list[Length] = []
     for length in lengths:  # no further than the mistake
         kept.append(length)
@@ -275,28 +276,44 @@ def _spans(numbers: list[int]) -> str:
 
 
 def leftover(
-    case: Case, ids: Tensor, got: Tensor, earlier: Iterable[tuple[str, Tensor]], at: int
+    case: Case,
+    cache: str | None,
+    before: tuple[Tensor, Sequence[Length]],
+    now: tuple[Tensor, Sequence[Length]],
+    got: Tensor,
+    at: int,
 ) -> str:
-    """Which part of an earlier request the logits of token `at` come from, in words; or nothing.
+    """What of the request before is still in the cache, in words; or nothing.
 
-    (1, T), (1, T, V)
+    Each request is its tokens, (B, T), and the pieces that they are read in. `got` are the wrong
+    logits of the second, first wrong at token `at`.
     """
-    wrong = got[:, at : at + 1]
-    for name, other in earlier:
-        if len(other) != 1:
-            continue
-        n = min(at + 1, other.shape[1])
-        for k in range(1, n + 1):
+    ids = now[0]
+    if len(ids) == 1:
+        other = before[0][:1]
+        for k in range(1, min(at, other.shape[1]) + 1):
             mixed = torch.cat([other[:, :k], ids[:, k : at + 1]], 1)
             if torch.equal(mixed, ids[:, : at + 1]):
                 continue
-            if float(case.yard.sizes(wrong, case.plain(mixed)[:, -1:]).max()) <= case.yard.inside:
-                return f"its first {k} tokens are still those of {name}"
-        for i in range(n):
-            stale = ids[:, : at + 1].clone()
-            stale[0, i] = other[0, i]
-            if torch.equal(stale, ids[:, : at + 1]):
-                continue
-            if float(case.yard.sizes(wrong, case.plain(stale)[:, -1:]).max()) <= case.yard.inside:
-                return f"row {i} of the cache is still that of {name}"
-    return ""
+            wanted = case.plain(mixed)[:, -1:]
+            if float(case.yard.sizes(got[:, at : at + 1], wanted).max()) <= case.yard.inside:
+                return f"its first {k} tokens are still those of the request before"
+
+    def after(first: Tensor) -> Tensor:
+        """The wrong logits, after the request before was `first`."""
+        vocab_size = case.subject.vocab_size
+        case.subject.cached(cut(first, before[1], vocab_size), cache)
+        return thinned(case.subject.cached(cut(ids, now[1], vocab_size), cache))[:, at : at + 1]
+
+    usual = after(before[0])
+    old = []
+    for i in range(min(before[0].shape[1], at + 1)):
+        changed = before[0].clone()
+        changed[:, i] = (changed[:, i] + 1) % case.subject.vocab_size
+        if float(case.yard.sizes(after(changed), usual).max()) > case.yard.inside:
+            old.append(i)
+    if not old:
+        return ""
+    return (
+        f"rows of the request before are left in the cache: {_spans(old)} of it have an influence"
+    )

@@ -36,11 +36,9 @@ class NotBuilt(ValueError):
 class HuggingFace(Subject):
     """A causal language model of transformers, with its own cache and, where it can, a static one.
 
-    The static cache is allocated once, and reset() between two requests. `sizes` are those of a
-    small model's configuration.
+    The static cache is allocated once, and reset() between two requests.
     """
 
-    sizes: dict[str, Any] = {}
     plainly = ""  # lines that make `model` once more by transformers alone
 
     def __init__(self, model: Any):
@@ -192,6 +190,7 @@ class HuggingFace(Subject):
     def to(self, dtype: torch.dtype) -> HuggingFace:
         other = HuggingFace(copied(self.model, dtype))
         other.builds = self.builds
+        other.plainly = self.plainly
         return other
 
 
@@ -395,7 +394,7 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
                 subject = HuggingFace(model)
                 lines = "from nanogpt.verify.huggingface import small"
                 subject.builds = f"{lines}\n\nMODEL = small({kind!r}, {seed})"
-                subject.sizes = _sizes(known, left_out)
+                subject.plainly = _lines(known, _sizes(known, left_out), seed)
                 return subject
             except Exception as failure:  # as many kinds as there are models
                 first = first or failure
@@ -447,16 +446,33 @@ def _sizes(known: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
     return sizes | OWN.get(known.model_type, {})
 
 
+def _options(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
+    """The sizes, or that of a model's part that reads text, by its name."""
+    if config.get_text_config() is config:
+        return sizes
+    name = next(x for x in vars(config) if getattr(config, x) is config.get_text_config())
+    return {name: sizes}
+
+
+def _lines(config: Any, sizes: dict[str, Any], seed: int) -> str:
+    """Python that makes the same small model by transformers alone."""
+    experts = any("expert" in name for name in sizes)
+    eager = ', experts_implementation="eager"' if experts else ""
+    return (
+        f"config = AutoConfig.for_model({config.model_type!r}, **{_options(config, sizes)})\n"
+        f"torch.manual_seed({seed})\n"
+        f"model = AutoModelForCausalLM.from_config(config{eager})\n"
+        f"for p in model.parameters():\n"
+        f"    if p.ndim > 1:\n"
+        f"        torch.nn.init.normal_(p, std=0.3)\n"
+    )
+
+
 def _built(kind: str, sizes: dict[str, Any]) -> nn.Module:
     """The model with these sizes and weights that show a mistake. Raises all that may happen."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(kind)
-    if config.get_text_config() is not config:
-        name = next(x for x in vars(config) if getattr(config, x) is config.get_text_config())
-        config = AutoConfig.for_model(kind, **{name: sizes})
-    else:
-        config = AutoConfig.for_model(kind, **sizes)
+    config = AutoConfig.for_model(kind, **_options(AutoConfig.for_model(kind), sizes))
     with torch.device("meta"):
         shape = AutoModelForCausalLM.from_config(config)
     n = sum(p.numel() for p in shape.parameters())
@@ -485,6 +501,8 @@ def from_folder(path: str | Path, trust: bool = False) -> HuggingFace:
         subject = HuggingFace(AutoModelForCausalLM.from_pretrained(path, **options))
         lines = "from nanogpt.verify.huggingface import from_folder"
         subject.builds = f"{lines}\n\nMODEL = from_folder({str(path)!r}, trust={trust})"
+        trusted = ", trust_remote_code=True" if trust else ""
+        subject.plainly = f"model = AutoModelForCausalLM.from_pretrained({str(path)!r}{trusted})\n"
         return subject
 
 

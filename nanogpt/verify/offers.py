@@ -97,6 +97,10 @@ class Offered(Subject):
         self._check(len(ids))
         return self.subject.padded(ids, mask, lengths)
 
+    def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
+        self._check(len(ids))
+        return self.subject.placed(ids, pos)
+
     def session(self, cache: str | None = None, rows: int = 1) -> Session:
         self._check(rows)
         self.reach.requests += 1

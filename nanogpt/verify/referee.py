@@ -26,8 +26,18 @@ from .door import subject_of
 from .foreign import cache_is_full
 from .offers import STOPS, OutOfTime
 from .reference import Reference, Stopped
-from .report import CachedRun, Comparison, Damage, Finding, Refusal, Report, Verdict, mark_known
-from .scripts import script
+from .report import (
+    CachedRun,
+    Comparison,
+    Damage,
+    Finding,
+    PlainRun,
+    Refusal,
+    Report,
+    Verdict,
+    mark_known,
+)
+from .scripts import plain_script, script
 from .situations import Situation, situations
 from .subjects import NotOffered, Subject
 from .texts import edges_of, lengths_of, text, total
@@ -35,6 +45,7 @@ from .yardstick import thinned
 
 SECONDS = 60.0  # after which no further way is begun
 REQUESTS = 24  # one after the other, many of which share a beginning
+BRIEF = 24  # tokens of a short text of a model whose passes are slow
 SHORTEST = 16  # tokens: the ways need so many
 
 
@@ -145,6 +156,9 @@ class Case(Reference):
         shortest = self.lengths[0]
         if shortest < SHORTEST:
             raise ValueError(f"{self.subject.name} reads {shortest} tokens: {SHORTEST} are needed")
+        if shortest > BRIEF and not length and self.slow(shortest):
+            self.lengths[0] = BRIEF
+            self.result.notes.append(f"a slow model: its short texts have {BRIEF} tokens")
 
     def read(
         self,
@@ -224,7 +238,12 @@ class Case(Reference):
 
     def _explain(self) -> None:
         """The kind of the first mistake, the shortest way that shows it, and a script of that."""
-        shown = (f for f in self.result.findings if f.verdict is Verdict.BUG and not f.known)
+        shown = [f for f in self.result.findings if f.verdict is Verdict.BUG and not f.known]
+        for plain in (f for f in shown if isinstance(f.how, PlainRun)):
+            assert isinstance(plain.how, PlainRun)
+            ids = text(self.subject, seed=plain.how.seed, length=plain.how.length)[:1]
+            ends = plain.how.ends
+            plain.code = plain_script(self.subject, plain.way, plain.words, ids, ends, self.dtype)
         finding = next((f for f in shown if isinstance(f.how, CachedRun)), None)
         if finding is None or not isinstance(finding.how, CachedRun):
             return

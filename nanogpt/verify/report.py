@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from .texts import Length
 
-
 SHOWN = 8  # bugs of a report in words
 
 

@@ -94,6 +94,34 @@ def script(
     )
 
 
+def plain_script(
+    subject: Subject, way: str, words: str, ids: Tensor, ends: int, dtype: torch.dtype
+) -> str:
+    """Python that compares two passes without a cache: of the first tokens, and of all.  (1, T)"""
+    subject = subject.subject if isinstance(subject, Offered) else subject
+    if isinstance(subject, HuggingFace):
+        imports, model, _ = _of_transformers(subject, [ids], "", dtype)
+        call = "model({}, use_cache=False).logits"
+    elif isinstance(subject, Given):
+        imports, model, _ = _of_an_adapter(subject, dtype)
+        call = _form_of(subject.given.plain(ids[:, :4])).format("MODEL.plain({})")
+    else:
+        imports, model, _ = _of_a_subject(subject, dtype, "", "MODEL")
+        call = "SUBJECT.plain({})"
+    reads = f"got = {call.format(f'ids[:, :{ends}]')}\nwanted = {call.format('ids')}[:, :{ends}]\n"
+    return SCRIPT.format(
+        name=subject.name,
+        way=way,
+        words=words,
+        imports="\n".join(["import torch", *imports]),
+        model=model,
+        ids=ids.tolist(),
+        pieces=[ids[:, :ends].tolist()],
+        reads=_indented(reads),
+        moved="got.double() - wanted.double()",
+    )
+
+
 def _indented(lines: str) -> str:
     return "".join(f"    {line}\n" if line else "\n" for line in lines.splitlines()).rstrip("\n")
 

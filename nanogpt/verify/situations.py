@@ -233,7 +233,7 @@ def _special(case: Case, cache: str) -> Findings:
 def _in_turn(case: Case, comparison: Comparison, requests: dict[str, Trial]) -> Findings:
     """Requests one after the other: the first that is not right, or the last one."""
     finding = None
-    earlier: list[tuple[str, Tensor]] = []
+    earlier: Trial | None = None
     for name, request in requests.items():
         pieces = cut(request.ids, request.lengths, case.subject.vocab_size)
         logits: list[Tensor] = []
@@ -248,11 +248,13 @@ def _in_turn(case: Case, comparison: Comparison, requests: dict[str, Trial]) -> 
         if not finding.verdict.sound:
             finding.words += f"; it is {name}, of {', '.join(list(requests)[:9])}"
             if finding.verdict is Verdict.BUG and finding.position is not None and earlier:
+                before = (earlier.ids, earlier.lengths)
+                now = (request.ids, request.lengths)
                 got = thinned(logits[0])
-                last = earlier[::-1][:3]
-                finding.cause = leftover(case, request.ids, got, last, finding.position)
+                at = finding.position
+                finding.cause = leftover(case, comparison.cache, before, now, got, at)
             break
-        earlier.append((name, request.ids))
+        earlier = request
     return [finding]
 
 

@@ -17,68 +17,14 @@ from typing import Any
 from ..console import first_line
 from ..files import read_json, write_json, write_whole
 from .by_hand import BY_HAND, Hand, report_name
-from .huggingface import ALLOCATED, HuggingFace, NotBuilt, small
+from .huggingface import NotBuilt, small
 from .offers import STOPS
 from .referee import referee
-from .report import CachedRun, Finding, Report, Verdict
+from .report import CachedRun, Report, Verdict
 from .subjects import NotOffered
-from .texts import cut, text, total
 
 SECONDS = 6.0  # for each kind
 LATE = 5  # times as long, and a kind is given up
-MODEL = '''\
-"""{name} ({kind}) of transformers {version}: {way}.
-
-{words}
-"""
-
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache
-
-config = AutoConfig.for_model({kind!r}, **{sizes})
-torch.manual_seed({seed})
-model = AutoModelForCausalLM.from_config(config{eager})
-for p in model.parameters():
-    if p.ndim > 1:
-        torch.nn.init.normal_(p, std=0.3)
-model = model.eval().double()
-ids = torch.tensor({ids})
-'''
-CACHED = """
-# What is read in turn: tokens, or how many of the last ones are taken back.
-pieces = {pieces}
-state, kept = {{{state}}}, []
-with torch.no_grad():
-    for piece in pieces:
-{crop}        out = model(torch.tensor(piece), use_cache=True, **state)
-        kept.append(out.logits)
-{record}        for name in {fields}:
-            if getattr(out, name, None) is not None:
-                state = {{name: out[name]}}
-                break
-    wanted = model(ids, use_cache=False).logits
-got = torch.cat(kept, 1)
-print("logits:", tuple(got.shape), "of a text:", tuple(wanted.shape))
-n = min(got.shape[1], wanted.shape[1])
-print((got[:, :n] - wanted[:, :n]).abs().amax((0, 2)))  # one difference for each token
-"""
-CROP = """\
-        if isinstance(piece, int):
-            state[{argument!r}].crop(-piece)
-            kept = [torch.cat(kept, 1)[:, :-piece]]
-            continue
-"""
-RECORD = """\
-        if len(kept) == 1:  # as generation does before drafts
-            state[{argument!r}].activate_past_recording()
-"""
-PLAIN = """
-# Two passes without a cache: over the first tokens, and over all.
-with torch.no_grad():
-    got = model(ids[:, :{ends}], use_cache=False).logits
-    wanted = model(ids, use_cache=False).logits
-print((got - wanted[:, :{ends}]).abs().amax((0, 2)))  # one difference for each token
-"""
 HEAD = """\
 # The referee on every causal architecture of transformers
 
@@ -160,70 +106,17 @@ def _row(kind: str, seconds: float) -> Row:
     row |= {"verdict": report.verdict, "ways": len(report.findings)}
     row |= {"left": len(report.unreached), "seconds": round(time.monotonic() - began, 1)}
     if report.verdict is Verdict.BUG:
-        row |= _evidence(subject, report)
+        row |= _evidence(report)
     return row
 
 
-def _evidence(subject: HuggingFace, report: Report) -> Row:
-    """The simplest way that convicts, its size, and a script; a wrong plain pass comes first."""
+def _evidence(report: Report) -> Row:
+    """The bug that is explained, its size, and a script; a wrong plain pass comes first."""
     bugs = [f for f in report.findings if f.verdict is Verdict.BUG]
-    first = min(bugs, key=_length)
+    first = min(bugs, key=lambda bug: (isinstance(bug.how, CachedRun), not bug.code))
     size = first.size if first.size < float("inf") else None
     row = {"way": first.way, "size": size, "words": first.words}
-    return row | {"bugs": len(bugs), "code": script(subject, first)}
-
-
-def _length(finding: Finding) -> int:
-    """Tokens that show a bug; the most for what has no script."""
-    if finding.how is None:
-        return 10**9
-    return total(finding.how.lengths) if isinstance(finding.how, CachedRun) else 0
-
-
-def script(subject: HuggingFace, finding: Finding) -> str:
-    """Lines that show a bug in transformers alone; "" for what is no way to read one batch."""
-    import transformers
-
-    how = finding.how
-    if how is None:
-        return ""
-    ids = text(subject, seed=how.seed, length=how.length)
-    if not isinstance(how, CachedRun):
-        template = MODEL + PLAIN
-        ids = ids[:1]
-        more: dict[str, Any] = {"ends": how.ends}
-    else:
-        template = MODEL + CACHED
-        ids = ids[: how.rows]
-        pieces = cut(ids, how.lengths, subject.vocab_size)
-        ids = ids[:, : total(how.lengths)]
-        shown = [x if isinstance(x, int) else x.tolist() for x in pieces]
-        more = {"pieces": shown, "state": "", "record": "", "crop": ""}
-        taken_back = any(isinstance(piece, int) for piece in pieces)
-        if taken_back:
-            more["crop"] = CROP.format(argument=subject.argument)
-        if taken_back and hasattr(transformers.DynamicCache, "activate_past_recording"):
-            more["record"] = RECORD.format(argument=subject.argument)
-        if how.cache == ALLOCATED:
-            room = how.length + 8
-            made = f"StaticCache(config=config, max_cache_len={room})"
-            more["state"] = f"{subject.argument!r}: {made}"
-        elif taken_back:
-            more["state"] = f"{subject.argument!r}: DynamicCache(config=config)"
-    eager = any("expert" in name for name in subject.sizes)
-    return template.format(
-        name=subject.name,
-        kind=subject.model.config.model_type,
-        version=transformers.__version__,
-        way=finding.way,
-        words=finding.words,
-        sizes=subject.sizes,
-        eager=', experts_implementation="eager"' if eager else "",
-        seed=0,
-        fields=subject.fields,
-        ids=ids.tolist(),
-        **more,
-    )
+    return row | {"bugs": len(bugs), "code": first.code}
 
 
 @contextmanager

@@ -1,0 +1,63 @@
+"""The time that a referee is given is kept, set-up included: by a clock that only passes tell."""
+
+import pytest
+from other_library import Adapter, Net
+
+from nanogpt import referee
+from nanogpt.verify.report import Verdict
+
+
+class Clock:
+    """Seconds that go by with each pass of the model alone."""
+
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    return clock
+
+
+def slow(clock, seconds):
+    """A model whose pass takes so long."""
+
+    class SlowNet(Net):
+        def forward(self, ids, store=None):
+            clock.now += seconds
+            return super().forward(ids, store)
+
+    return type("Slow", (Adapter,), {"net_type": SlowNet})()
+
+
+# Seconds of a pass, and of the referee; the verdict of a sound model.
+TIMES = {
+    "no time": (1.0, 0, Verdict.UNDECIDED),
+    "time for half of the set-up": (1.0, 20, Verdict.UNDECIDED),
+    "time for some paths": (0.2, 60, None),
+    "time for most": (0.01, 60, None),
+}
+
+
+@pytest.mark.parametrize("how", TIMES)
+def test_no_pass_begins_after_the_end(how, clock):
+    each, seconds, verdict = TIMES[how]
+    report = referee(slow(clock, each), seconds=seconds)
+    asked = 20 * each  # what the model offers, asked before the clock is looked at
+    assert report.seconds <= seconds + asked, report
+    assert report.unreached
+    assert report.verdict is verdict if verdict else report.verdict.sound, report
+
+
+def test_a_slow_model_gets_short_texts(clock):
+    report = referee(slow(clock, 0.6), seconds=60)
+    assert "a slow model: its short texts have 24 tokens" in str(report)
+    assert report.seconds <= 72
+
+
+def test_a_fast_one_does_not(clock):
+    assert "a slow model" not in str(referee(slow(clock, 0.001), seconds=60, requests=2))
