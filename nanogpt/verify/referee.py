@@ -40,7 +40,7 @@ from .report import (
 from .scripts import plain_script, script
 from .situations import Situation, situations
 from .subjects import NotOffered, Subject
-from .texts import edges_of, lengths_of, text, total
+from .texts import edges_of, lengths_of, limit_of, text, total
 from .yardstick import thinned
 
 SECONDS = 60.0  # after which no further way is begun
@@ -153,6 +153,7 @@ class Case(Reference):
         self.known = known
         self.say = say
         self.lengths = lengths_of(self.subject, length)
+        self.limit = None if length else limit_of(self.subject, self.lengths)
         shortest = self.lengths[0]
         if shortest < SHORTEST:
             raise ValueError(f"{self.subject.name} reads {shortest} tokens: {SHORTEST} are needed")
@@ -231,7 +232,10 @@ class Case(Reference):
         """
         stages = {0, len(self.lengths) - 1}
         if self._stages(sorted(stages), core=True):
-            self._stages(range(len(self.lengths)), core=False)
+            sound = self._stages(range(len(self.lengths)), core=False)
+            if sound and self.limit is not None and self.result.verdict is not Verdict.BUG:
+                self.lengths.append(self.limit)
+                self._stages([len(self.lengths) - 1], core=True)
         self._plain_after()
         self._explain()
         self._note_gaps()

@@ -21,7 +21,7 @@ from .door import subject_of
 from .huggingface import HuggingFace
 from .offers import STOPS, Offered, Offers, ask
 from .ours import Ours
-from .report import Comparison, Finding, PlainRun, Refusal, Report, Verdict
+from .report import Comparison, Finding, PlainRun, Reach, Refusal, Report, Verdict
 from .subjects import NotOffered, Subject
 from .texts import text
 from .yardstick import NARROW, TIMES, ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
@@ -50,11 +50,12 @@ class Reference:
         self.result = result
         self.end = end  # time.monotonic() after which nothing is begun
         self.refusals: list[Refusal] = []
-        offers = ask(subject)
-        self.refusals += offers.refusals
-        self.offers = offers
-        self.dtypes = self._dtypes(subject, offers)
-        self.as_given = self._as_given(subject, offers)  # its cache may have another dtype there
+        asked = Offered(subject, Offers(), end, Reach())  # of anything, until the time is over
+        self.offers = ask(asked)
+        self.refusals += self.offers.refusals
+        native = asked.plain(text(subject, 1, length=self.offers.shortest + 1)).dtype
+        self.dtypes = self._dtypes(subject, asked) or {native: self._offered(subject)}
+        self.as_given = self._as_given(subject, native)  # its cache may have another dtype there
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.other: torch.dtype | None = None
         self.coarse: Subject | None = None
@@ -66,51 +67,44 @@ class Reference:
             note = f"only in {name_of(self.dtype)}: rounding is told by its size alone"
             result.notes.append(note)
 
-    def _dtypes(self, subject: Subject, offers: Offers) -> dict[torch.dtype, Subject]:
+    def _offered(self, subject: Subject) -> Offered:
+        return Offered(subject, self.offers, self.end, self.result.reach)
+
+    def _dtypes(self, subject: Subject, asked: Offered) -> dict[torch.dtype, Subject]:
         """The model in every dtype in which it runs, the finest first.
 
         In one in which its cache stops it is not judged: that has another dtype than the weights.
         """
-        ids = text(subject, 1, length=offers.shortest + 2)
-        native = subject.plain(ids).dtype
-        cached = self._runs(subject, ids, offers)
+        n = self.offers.shortest
+        ids = text(subject, 1, length=n + 2)
+        pieces = [ids[:, :n], ids[:, n : n + 1]]
+        try:
+            asked.cached(pieces)
+            cached = True
+        except (NotOffered, MemoryError, *STOPS):
+            cached = False
         copies: dict[torch.dtype, Subject] = {}
         for dtype in DTYPES:
             if len(copies) == 2:
                 break  # the two finest measure the rounding
             try:
-                other = subject_of(_converted(subject, dtype))
+                other = self._offered(subject_of(_converted(subject, dtype)))
                 other.plain(ids)
                 if cached:
-                    self._read(other, ids, offers)
-                copies[dtype] = Offered(other, offers, self.end, self.result.reach)
+                    other.cached(pieces)
+                copies[dtype] = other
             except (NotOffered, MemoryError, *STOPS) as error:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
-        return copies or {native: Offered(subject, offers, self.end, self.result.reach)}
+        return copies
 
-    def _read(self, subject: Subject, ids: Tensor, offers: Offers) -> None:
-        n = offers.shortest
-        subject.cached([ids[:, :n], ids[:, n : n + 1]])
-
-    def _runs(self, subject: Subject, ids: Tensor, offers: Offers) -> bool:
-        """Whether a prompt and a token are read through the cache at all."""
-        try:
-            self._read(subject, ids, offers)
-        except (NotOffered, MemoryError, *STOPS):
-            return False
-        return True
-
-    def _as_given(self, subject: Subject, offers: Offers) -> Subject:
+    def _as_given(self, subject: Subject, native: torch.dtype) -> Subject:
         """The model in its own dtype, and like the others on the CPU, where it can be copied."""
-        native = subject.plain(text(subject, 1, length=offers.shortest + 1)).dtype
         if native in self.dtypes:
             return self.dtypes[native]
-        other = subject
         try:
-            other = subject_of(_converted(subject, native))
+            return self._offered(subject_of(_converted(subject, native)))
         except (NotOffered, MemoryError, *STOPS):
-            pass
-        return Offered(other, offers, self.end, self.result.reach)
+            return self._offered(subject)
 
     # -------------------------------------------------------------- the plain pass
 

@@ -13,6 +13,7 @@ LENGTH = 40  # tokens of a short text; more where a window asks for it
 MIDDLE = 150  # tokens of a text between both
 LONG = 330  # tokens of a long one: past 256, and some more
 USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buffers end
+LIMIT = 4096  # tokens of the longest texts that are read to reach a model's own limit
 FARTHEST = 1024  # edges beyond are left only where `length` asks for it
 NAMES = (
     *("window", "slots", "capacity", "block", "block_size", "size_of_block", "page"),
@@ -59,6 +60,12 @@ def lengths_of(subject: Readable, length: int | None = None) -> list[int]:
     ends = [min(short, length or short)]
     ends += [min(n, most, long) for n in (MIDDLE, long)]
     return sorted({n for n in ends if n >= ends[0]})
+
+
+def limit_of(subject: Readable, lengths: list[int]) -> int | None:
+    """Tokens of texts as long as the model itself, where these are shorter and it is not far."""
+    most = subject.longest or 0
+    return most if lengths[-1] < most <= LIMIT else None
 
 
 def text(subject: Readable, batch: int = 3, seed: int = 0, length: int | None = None) -> Tensor:

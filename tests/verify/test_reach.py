@@ -600,3 +600,31 @@ def test_edges_are_those_that_a_model_names_and_the_usual_ones():
     short = SimpleNamespace(longest=20, window=None)
     assert lengths_of(short) == [20]
     assert isinstance(Ours(tiny_model()).longest, int)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("longest", "read"), [(330, 330), (700, 700), (5000, 330)])
+def test_texts_are_as_long_as_the_model_where_that_is_not_far(longest, read):
+    class Far(Tiny):
+        pass
+
+    Far.longest = longest
+    report = referee(Far(), seconds=math.inf, requests=1)
+    assert report.verdict.sound, report
+    assert report.reach.longest == read
+    assert f"texts of up to {read} tokens, up to 16 in a batch, 1 to " in str(report)
+
+
+@pytest.mark.slow
+def test_what_begins_behind_every_edge_is_convicted_at_the_model_s_own_limit():
+    class Late(Tiny):
+        longest = 600
+
+        def store(self, cache, layer, k, v):
+            wrong = cache.kept and cache.t > 500
+            k, v = super().store(cache, layer, k, v)
+            return (k * 0.5 if wrong else k), v
+
+    report = referee(Late(), seconds=math.inf, requests=1)
+    assert report.verdict == "bug"
+    assert report.bugs[0].position > 500

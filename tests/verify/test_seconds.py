@@ -47,16 +47,15 @@ TIMES = {
 def test_no_pass_begins_after_the_end(how, clock):
     each, seconds, verdict = TIMES[how]
     report = referee(slow(clock, each), seconds=seconds)
-    asked = 20 * each  # what the model offers, asked before the clock is looked at
-    assert report.seconds <= seconds + asked, report
-    assert report.unreached
+    assert report.seconds <= seconds + 2 * each, report
+    assert report.unreached or how == "time for most"
     assert report.verdict is verdict if verdict else report.verdict.sound, report
 
 
 def test_a_slow_model_gets_short_texts(clock):
     report = referee(slow(clock, 0.6), seconds=60)
     assert "a slow model: its short texts have 24 tokens" in str(report)
-    assert report.seconds <= 72
+    assert report.seconds <= 62
 
 
 def test_a_fast_one_does_not(clock):
