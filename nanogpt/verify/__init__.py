@@ -2,9 +2,11 @@
 
     from nanogpt.verify import assert_sound
 
-    assert_sound(model)  # raises CacheBug, with the report and a script that shows it
+    assert_sound(model)  # raises CacheBug, with the report and a script that shows the bug
 
-Read report, subjects, texts, ways and door, then yardstick, reference, situations, referee.
+contract.py says what a model of another library must offer. To read the referee itself, begin with
+report, subjects, contract, offers and texts; then yardstick, reference, ways, situations, damages
+and referee; then diagnosis and scripts.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def assert_sound(model: Any, **options: Any) -> Report:
-    """The referee's report on a model. Raises CacheBug, an AssertionError, for a bug.
+    """The referee's report on a model. `options` are those of `nanogpt.referee`.
 
-    `options` are those of `nanogpt.referee`.
+    Raises AssertionErrors: CacheBug for a bug, CacheUndecided where nothing was proved.
     """
     from .referee import referee
 
-    return referee(model, **options).raise_for_bug()
+    return referee(model, **options).raise_unless_sound()

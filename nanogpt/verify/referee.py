@@ -3,7 +3,10 @@
 Rounding shrinks when the dtype grows, and a bug does not. So a model is run in float64 where it can
 be. There a sound cache differs from a plain pass by about 10⁻⁹ of what float32 rounds away, and a
 wrong mask or position by as much as before. reference.py has the plain passes and the verdict;
-ways.py and situations.py have the trials, short texts first, and long ones while there is time.
+ways.py and situations.py have the scenarios, short texts first, and long ones while there is time.
+
+Before a verdict, damages.py breaks the cache on purpose: a test that cannot fail proves nothing.
+After a bug, diagnosis.py names the kind of mistake, and scripts.py writes it down.
 """
 
 from __future__ import annotations
@@ -43,10 +46,10 @@ from .subjects import NotOffered, Subject
 from .texts import edges_of, lengths_of, limit_of, text, total
 from .yardstick import thinned
 
-SECONDS = 60.0  # after which no further way is begun
+SECONDS = 60.0  # after which no further scenario is begun
 REQUESTS = 24  # one after the other, many of which share a beginning
 BRIEF = 24  # tokens of a short text of a model whose passes are slow
-SHORTEST = 16  # tokens: the ways need so many
+SHORTEST = 16  # tokens that the scenarios need
 
 
 def referee(
@@ -64,14 +67,14 @@ def referee(
     """Compare every way to read a text through the model's cache with one plain pass.
 
     `model` is a GPT, a model of transformers, a server's URL, or any object with plain(ids) and
-    cached(pieces), as `Subject` describes. `caches` are the classes to try with a GPT, whose heads
-    may be the reader's: GPT(config, head=Head) and caches=[KVCache], built as `kv_cache` does.
-    None: the package's.
+    start(rows), as contract.py describes. `caches` are the classes to try with a GPT, whose heads
+    may be yours: GPT(config, head=Head) and caches=[KVCache], built as `kv_cache` does. None: the
+    package's.
 
     Texts grow from short to long, to `length` tokens (past every edge), while there are `seconds`;
     the report names those not reached. `requests` are read one after the other. `expects` is the
     part of a token's spread of logits that a lossy cache may move, 1e-2 for int8. `known` are parts
-    of the names of ways whose bugs are known. `say` gets a line when a way begins.
+    of the names of scenarios whose bugs are known. `say` gets a line when a scenario begins.
 
     Before the verdict the cache is damaged on purpose; where the comparison does not see that, the
     verdict is undecided.
@@ -344,7 +347,7 @@ class Case(Reference):
         return False
 
     def _note_gaps(self) -> None:
-        """Note the ways that the model does not offer, and the edges that no text passed."""
+        """Note what the model does not offer, and the edges that no text passed."""
         subject = self.subject
         notes = self.result.notes
         longest = self.lengths[-1]
@@ -352,7 +355,7 @@ class Case(Reference):
         for refusal in self.refusals:
             refused.setdefault(refusal.reason, []).append(str(refusal.comparison))
         for reason, ways in refused.items():
-            more = f", and {len(ways) - 3} more ways" if len(ways) > 3 else ""
+            more = f", and {len(ways) - 3} more scenarios" if len(ways) > 3 else ""
             notes.append(f"not offered by this model: {'; '.join(ways[:3])}{more} ({reason})")
         if not subject.rewinds:
             notes.append("not offered by this model: tokens taken back")

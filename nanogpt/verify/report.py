@@ -44,6 +44,10 @@ class CacheBug(AssertionError):
     """A referee found a bug; the message is its report."""
 
 
+class CacheUndecided(AssertionError):
+    """A referee could not decide: nothing was proved. The message is its report."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What is compared: a decoding path through `cache`, or something without a cache (None).
@@ -177,8 +181,8 @@ class Report:
     padding: list[Finding] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)  # that the referee did to the cache
     reach: Reach = field(default_factory=Reach)
-    notes: list[str] = field(default_factory=list)  # ways not tried, causes not excluded
-    unreached: list[str] = field(default_factory=list)  # ways for which no time was left
+    notes: list[str] = field(default_factory=list)  # scenarios not tried, causes not excluded
+    unreached: list[str] = field(default_factory=list)  # scenarios for which no time was left
     seconds: float = 0.0
 
     @property
@@ -205,6 +209,12 @@ class Report:
         if self.verdict is Verdict.BUG:
             raise CacheBug(str(self))
         return self
+
+    def raise_unless_sound(self) -> Report:
+        """The report itself; raises CacheBug, or CacheUndecided where nothing was proved."""
+        if self.verdict is Verdict.UNDECIDED:
+            raise CacheUndecided(str(self))
+        return self.raise_for_bug()
 
     def to_json(self) -> str:
         """Strict JSON: an infinite size, or one that is no number, is a text."""
@@ -233,16 +243,17 @@ class Report:
                 lines.append(f"    kind of mistake: {bug.cause}")
             lines += [f"      {line}" for line in bug.code.splitlines()]
         if len(bugs) > SHOWN:
-            lines.append(f"  and {len(bugs) - SHOWN} more ways, which `findings` names")
+            lines.append(f"  and {len(bugs) - SHOWN} more scenarios; `findings` has all of them")
         lines += [f"  {f}" for f in open_]
         if sound:
             worst = max(sound, key=lambda f: (VERDICTS.index(f.verdict), f.size))
-            lines.append(f"  {len(sound)} of {len(self.findings)} ways are sound; the farthest is")
+            n = len(self.findings)
+            lines.append(f"  {len(sound)} of {n} scenarios pass; the largest difference:")
             lines.append(f"  {worst}")
         for alike in _alike(self.padding, by_verdict=True):
             worst = max(alike, key=lambda f: f.size)
             more = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
-            lines.append(f"  padding, which is not the cache's: {worst}{more}")
+            lines.append(f"  padding without a cache: {worst}{more}")
         if self.damages:
             seen = sum(damage.seen for damage in self.damages)
             missed = [f"{d.cache}, {d.name}" for d in self.damages if not d.seen]
@@ -253,12 +264,12 @@ class Report:
         if self.unreached:
             n = len(self.unreached)
             names = "; ".join(self.unreached[:6]) + ("; …" if n > 6 else "")
-            lines.append(f"  no time was left for {n} way{'s' if n > 1 else ''}: {names}")
+            lines.append(f"  out of time for {n} scenario{'s' if n > 1 else ''}: {names}")
         return "\n".join(lines)
 
 
 def mark_known(result: Report, known: Iterable[str]) -> list[str]:
-    """Mark the bugs whose ways have one of these names; the names that had none."""
+    """Mark the bugs whose scenarios have one of these names; the names that had none."""
     absent = []
     for name in known:
         findings = result.findings + result.padding

@@ -303,7 +303,7 @@ def test_beams_are_moved_twice():
 def test_what_there_was_no_time_for_is_named():
     report = referee(Long(), seconds=0)
     assert (report.verdict, report.findings) == ("undecided", [])
-    assert "no time was left" in str(report)
+    assert "out of time for 1 scenario" in str(report)
     assert report.unreached == ["the first comparison"]
 
 

@@ -264,7 +264,7 @@ def test_padding_is_told_apart_from_the_cache(capsys):
     assert main(["verify", "class", "llama", *SHORT]) == 0
     said = capsys.readouterr().out
     assert "LlamaForCausalLM: equal" in said
-    assert "padding, which is not the cache's: equal: left padding of" in said
+    assert "padding without a cache: equal: left padding of" in said
 
 
 @pytest.mark.slow

@@ -1,0 +1,62 @@
+"""What the page on testing a cache of one's own shows works when it is pasted."""
+
+import html
+import re
+
+import pytest
+import torch
+from other_library import Net, Store
+from torch import nn
+
+from nanogpt.files import ROOT
+from nanogpt.verify.report import Report
+
+PAGE = ROOT / "nanogpt" / "series" / "your_cache.html.j2"
+
+
+def block(name):
+    """The code of a block of the page, by its id."""
+    (found,) = re.findall(f'id="{name}".*?<code>(.*?)</code>', PAGE.read_text("utf-8"), re.S)
+    return html.unescape(found)
+
+
+def run(code, scope, capsys):
+    exec(compile(code, "page", "exec"), scope)
+    return capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_five_lines_judge_a_model_of_transformers(capsys):
+    pytest.importorskip("transformers")
+    code = block("try")
+    assert len(code.splitlines()) == 5
+    said = run(code.replace("seconds=20", "length=20, requests=2"), {}, capsys)
+    assert re.match(r"GPT2LMHeadModel: (equal|rounding)\n", said), said
+    assert "damages detected" in said
+
+
+class Functional(nn.Module):
+    """A model that takes its cache and gives it back; without one it begins anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, ids, cache=None, **_):
+        cache = cache or Store()
+        logits = self.net(ids, cache)
+        return logits, cache
+
+
+def test_the_adapter_of_the_page_judges_a_model_that_hands_its_cache_back(capsys):
+    import nanogpt
+
+    scope = {"nanogpt": nanogpt, "model": Functional()}
+    code = block("contract").replace(
+        "nanogpt.referee(Adapter(model))", "nanogpt.referee(Adapter(model), length=20, requests=2)"
+    )
+    said = run(code, scope, capsys)
+    assert re.match(r"Adapter: (equal|rounding)\n", said), said
+    assert "12 of 12 damages detected" in said
+    assert isinstance(nanogpt.referee(scope["Adapter"](Functional()), seconds=1), Report)
+    assert torch.is_tensor(scope["Session"](Functional()).read(torch.tensor([[1, 2]])))
