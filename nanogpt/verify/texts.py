@@ -13,7 +13,7 @@ LENGTH = 40  # tokens of a short text; more where a window asks for it
 MIDDLE = 150  # tokens of a text between both
 LONG = 330  # tokens of a long one: past 256, and some more
 USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buffers end
-LIMIT = 4096  # tokens of the longest texts that are read to reach a model's own limit
+LIMIT = 1024  # tokens of the longest texts that are read to reach a model's own limit
 FARTHEST = 1024  # edges beyond are left only where `length` asks for it
 NAMES = (
     *("window", "slots", "capacity", "block", "block_size", "size_of_block", "page"),
