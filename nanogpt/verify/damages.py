@@ -30,6 +30,7 @@ PARTS = {  # the name that a tensor has in a cache
     "keys": re.compile(r"(^|_)k(ey)?s?($|_|\d)|key"),
     "values": re.compile(r"(^|_)v(al|alue)?s?($|_|\d)|value"),
 }
+PAIR = re.compile(r"kv|key_value|past|cache")  # a name under which keys come first, then values
 
 
 class Kind(Enum):
@@ -160,6 +161,8 @@ def tensors_in(
         parts = [(key if isinstance(key, str) else name, value) for key, value in holder.items()]
     elif isinstance(holder, (list, tuple)):
         parts = [(name, value) for value in holder]
+        if len(holder) == 2 and PAIR.search(name) and all(isinstance(x, Tensor) for x in holder):
+            parts = list(zip(PARTS, holder, strict=True))
     elif hasattr(holder, "__dict__"):
         parts = list(vars(holder).items())
     for key, value in parts:

@@ -78,7 +78,7 @@ class Offered(Subject):
     def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
         read = [piece for piece in pieces if isinstance(piece, Tensor)]
         self._check(len(read[0]))
-        asked = Timed(self._readable(list(pieces)))
+        asked = Timed(self.readable(list(pieces)))
         asked.end = self.end
         logits = self.subject.cached(asked, cache)
         self.reach.requests += 1
@@ -113,7 +113,7 @@ class Offered(Subject):
         if most is not None and rows > most:
             raise NotOffered(f"it reads {most} text{'s' if most > 1 else ''} at a time")
 
-    def _readable(self, pieces: list[Tensor | int]) -> list[Tensor | int]:
+    def readable(self, pieces: list[Tensor | int]) -> list[Tensor | int]:
         """The pieces as the model reads them: a prompt that is long enough, and then tokens."""
         prompt: list[Tensor] = []
         while pieces and sum(p.shape[1] for p in prompt) < self.offers.shortest:

@@ -1,0 +1,204 @@
+"""Adapters of notebooks/adapters: a sound cache is acquitted, a broken one is convicted."""
+
+import ast
+import importlib
+import math
+
+import other_styles
+import pytest
+import torch
+
+from nanogpt import referee
+from nanogpt.files import ROOT
+from nanogpt.verify.contract import Given
+from nanogpt.verify.damages import tensors_in
+from nanogpt.verify.offers import Offered, Offers
+from nanogpt.verify.report import Reach
+from nanogpt.verify.scripts import script
+from nanogpt.verify.subjects import NotOffered
+from nanogpt.verify.yardstick import Yardstick
+
+FOLDER = ROOT / "notebooks" / "adapters"
+QUICK = {"length": 16, "requests": 1, "seconds": math.inf}
+# Imports that take seconds; FlexAttention without a compiler.
+SLOW = ("transformers", "x_transformers", "flex")
+
+# ------------------------------------------------------------------ one small model of each library
+
+
+def of_transformers():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+
+
+def of_x_transformers():
+    library = pytest.importorskip("x_transformers")
+    layers = library.Decoder(dim=16, depth=2, heads=2, attn_dim_head=8)
+    return library.TransformerWrapper(num_tokens=40, max_seq_len=64, attn_layers=layers)
+
+
+def of_litgpt():
+    library = pytest.importorskip("litgpt.model")
+    sizes = {"n_layer": 2, "n_head": 2, "n_query_groups": 1, "n_embd": 16}
+    return library.GPT(library.Config(block_size=64, vocab_size=40, **sizes))
+
+
+# Each: how the model is made, and what its adapter takes besides.
+LIBRARIES = {
+    "transformers": (of_transformers, ()),
+    "x_transformers": (of_x_transformers, ()),
+    "litgpt": (of_litgpt, ()),
+    "nanochat": (other_styles.Chat, (other_styles.ChatCache,)),
+    "gpt_fast": (other_styles.Fast, ()),
+    "flex": (other_styles.Flex, ()),
+}
+CASES = [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in LIBRARIES]
+
+
+def adapter(library, **options):
+    make, more = LIBRARIES[library]
+    torch.manual_seed(1)
+    model = make(**options).eval()
+    name = "gpt_fast" if library == "flex" else library
+    module = importlib.import_module(f"for_{name}")
+    kind = module.FlexAdapter if library == "flex" else module.Adapter
+    return kind(model, *more)
+
+
+@pytest.mark.parametrize("library", CASES)
+def test_a_sound_cache_is_acquitted_and_all_damages_are_detected(library):
+    report = referee(adapter(library), **QUICK)
+    assert report.verdict in ("equal", "rounding"), report
+    assert [damage.name for damage in report.damages if not damage.seen] == []
+    names = {damage.name for damage in report.damages}
+    assert {"everything forgotten", "all keys replaced", "all values replaced"} <= names
+    assert not report.unreached
+
+
+# ------------------------------------------------------------------ one break of each cache
+
+
+def drafts_stay(monkeypatch):
+    from transformers import DynamicCache
+
+    monkeypatch.setattr(DynamicCache, "crop", lambda cache, n: None)
+
+
+def values_keep_their_rows(monkeypatch):
+    module = importlib.import_module("for_x_transformers")
+
+    def keys_alone(cache, change):
+        for layer in cache.attn_intermediates:
+            k, v = layer.cached_kv
+            layer.cached_kv = (change(k), v[: len(change(k))])
+
+    monkeypatch.setattr(module, "modify_cached_kv", keys_alone)
+
+
+def first_value_lost(monkeypatch):
+    from litgpt.model import KVCache
+
+    write = KVCache.forward
+
+    def forward(cache, input_pos, k, v):
+        k, v = write(cache, input_pos, k, v)
+        cache.v[:, :, 0] = 0
+        return k, v
+
+    monkeypatch.setattr(KVCache, "forward", forward)
+
+
+def smear_forgotten(monkeypatch):
+    count = other_styles.ChatCache.advance
+
+    def advance(cache, n):
+        count(cache, n)
+        cache.prev_embedding = None
+
+    monkeypatch.setattr(other_styles.ChatCache, "advance", advance)
+
+
+def one_value_of_a_chunk(monkeypatch):
+    def update(cache, input_pos, k, v):
+        cache.k_cache[:, :, input_pos] = k
+        cache.v_cache[:, :, input_pos[-1]] = v[:, :, -1]
+        return cache.k_cache, cache.v_cache
+
+    monkeypatch.setattr(other_styles.FastCache, "update", update)
+
+
+BREAKS = {
+    "transformers": (drafts_stay, "drafts"),
+    "x_transformers": (values_keep_their_rows, "beams"),
+    "litgpt": (first_value_lost, "a prompt of 2, then 8 tokens"),
+    "nanochat": (smear_forgotten, "a prompt of 2, then 8 tokens"),
+    "gpt_fast": (one_value_of_a_chunk, "chunks"),
+    "flex": (one_value_of_a_chunk, "chunks"),
+}
+
+
+@pytest.mark.parametrize("library", CASES)
+def test_a_broken_cache_is_convicted(library, monkeypatch):
+    given = adapter(library)
+    damage, way = BREAKS[library]
+    damage(monkeypatch)
+    report = referee(given, **QUICK)
+    assert report.verdict == "bug", report
+    assert any(way in finding.way for finding in report.bugs), report
+
+
+# ------------------------------------------------------------------ what is particular
+
+
+def test_zero_initialisation_leaves_the_verdict_open_and_names_the_weights():
+    report = referee(adapter("nanochat", zero=True), **QUICK)
+    assert report.verdict == "undecided"
+    (finding,) = [finding for finding in report.findings if not finding.verdict.sound]
+    assert "h.0.c_proj.weight" in finding.words
+    assert "this test cannot fail" in finding.words
+
+
+def test_an_adapter_has_fifteen_lines_at_most():
+    paths = sorted(FOLDER.glob("for_*.py"))
+    assert len(paths) == 5
+    for path in paths:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.parse("\n".join(lines)).body:
+            if isinstance(node, ast.ClassDef):
+                code = [x for x in lines[node.lineno - 1 : node.end_lineno] if x.strip()]
+                assert len(code) <= 15, (path.name, len(code))
+
+
+def test_a_session_that_was_replaced_is_read_no_further():
+    given = Given(adapter("gpt_fast"))
+    ids = torch.tensor([[3, 4]])
+    first = given.session()
+    first.read(ids)
+    second = given.session()
+    second.read(ids)
+    with pytest.raises(NotOffered, match="a later session"):
+        first.read(ids)
+
+
+PAIRS = {
+    "cached_kv": ["keys", "values"],
+    "past_key_values": ["keys", "values"],
+    "keys": ["keys", "keys"],  # of two layers
+    "hiddens": ["hiddens", "hiddens"],
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_in_a_cache_is_keys_and_values(name):
+    pair = (torch.ones(1, 2), torch.ones(1, 2))
+    assert [found for found, _ in tensors_in({name: pair})] == PAIRS[name]
+
+
+def test_a_script_reads_pieces_as_the_model_was_read():
+    offers = Offers(shortest=2, chunks=False)
+    subject = Offered(Given(adapter("nanochat")), offers, math.inf, Reach())
+    yard = Yardstick(torch.float64, torch.float32, None)
+    code = script(subject, "a way", "words", torch.tensor([[3, 4, 5, 6]]), [2, 2], "", yard)
+    assert "pieces = [[[3, 4]], [[5]], [[6]]]" in code
