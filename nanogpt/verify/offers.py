@@ -36,6 +36,7 @@ class Offers:
 
     max_batch: int | None = None  # texts; None: no limit is known
     shortest: int = 1  # tokens of a first pass
+    prompts: bool = True  # several tokens at first, where a single one is read
     chunks: bool = True  # several tokens after others
     last_only: bool = False  # logits of the last token alone
     refusals: list[Refusal] = field(default_factory=list)
@@ -124,6 +125,8 @@ class Offered(Subject):
             pieces = pieces[1:]
         first = torch.cat(prompt, 1)
         asked: list[Tensor | int] = [first]
+        if not self.offers.prompts:
+            asked = list(first.split(1, 1))
         for piece in pieces:
             if isinstance(piece, int) or self.offers.chunks:
                 asked.append(piece)
@@ -143,7 +146,8 @@ class OfferedSession(Session):
     def read(self, ids: Tensor) -> Tensor:
         if time.monotonic() > self.subject.end:
             raise OutOfTime
-        whole = self.subject.offers.chunks or not self.length
+        offers = self.subject.offers
+        whole = offers.chunks if self.length else offers.prompts
         logits = []
         for part in [ids] if whole else ids.split(1, 1):
             logits.append(self.session.read(part))
@@ -192,6 +196,7 @@ def ask(subject: Subject) -> Offers:
     offers.last_only = bool(subject.last_only) or bool((whole[:, 0] == torch.inf).all())
     offers.shortest = subject.shortest or _shortest(subject, ids, offers)
     offers.max_batch = subject.max_batch or _most(subject, ids, offers)
+    offers.prompts = _reads_prompts(subject, ids, offers)
     if subject.chunks is not None:
         offers.chunks = subject.chunks
     else:
@@ -247,12 +252,19 @@ def _most(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
     return 1 if _refuses(offers, "two texts in a batch", read) else None
 
 
+def _reads_prompts(subject: Subject, ids: Tensor, offers: Offers) -> bool:
+    """Whether several tokens are read at first, where they are read one by one."""
+    n = offers.shortest + 4
+    if offers.shortest > 1 or not _works(lambda: subject.cached(ids[:1, :n].split(1, 1))):
+        return True  # the first comparison says why
+    return not _refuses(offers, "a prompt in one pass", lambda: subject.cached([ids[:1, :n]]))
+
+
 def _reads_chunks(subject: Subject, ids: Tensor, offers: Offers) -> bool:
     """Whether several tokens are read at once after a prompt, where a single one is."""
     n = offers.shortest + 4
-    if n + 2 > ids.shape[1] or not _works(
-        lambda: subject.cached([ids[:1, :n], ids[:1, n : n + 1]])
-    ):
+    start = [ids[:1, :n]] if offers.prompts else list(ids[:1, :n].split(1, 1))
+    if n + 2 > ids.shape[1] or not _works(lambda: subject.cached([*start, ids[:1, n : n + 1]])):
         return True  # the first comparison says why
-    read = [ids[:1, :n], ids[:1, n : n + 2]]
+    read = [*start, ids[:1, n : n + 2]]
     return not _refuses(offers, "several tokens after a prompt", lambda: subject.cached(read))

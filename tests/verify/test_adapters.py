@@ -3,16 +3,18 @@
 import ast
 import importlib
 import math
+from collections import namedtuple
 
 import other_styles
 import pytest
 import torch
+from for_gpt_fast import Adapter as FastAdapter
 
 from nanogpt import referee
 from nanogpt.files import ROOT
 from nanogpt.verify.contract import Given
 from nanogpt.verify.damages import tensors_in
-from nanogpt.verify.offers import Offered, Offers
+from nanogpt.verify.offers import Offered, Offers, OutOfTime, ask
 from nanogpt.verify.report import Reach
 from nanogpt.verify.scripts import script
 from nanogpt.verify.subjects import NotOffered
@@ -160,6 +162,53 @@ def test_zero_initialisation_leaves_the_verdict_open_and_names_the_weights():
     assert "this test cannot fail" in finding.words
 
 
+def test_without_time_for_damages_the_verdict_is_left_open(monkeypatch):
+    def damages(*arguments):
+        raise OutOfTime
+        yield
+
+    monkeypatch.setattr(importlib.import_module("nanogpt.verify.referee"), "damages", damages)
+    report = referee(adapter("gpt_fast"), **QUICK)
+    assert report.verdict == "undecided"
+    assert "no time was left to show that this test can fail" in str(report)
+    assert report.unreached == ["caches damaged on purpose"]
+
+
+class OneByOne(FastAdapter):
+    """Its model steps: one token at a time, also of a prompt."""
+
+    def read(self, ids):
+        if self.cached and ids.shape[1] > 1:
+            raise RuntimeError("one token")
+        return super().read(ids)
+
+    cached = False
+
+    def plain(self, ids):
+        return FastAdapter(self.model).plain(ids)
+
+    def start(self, rows):
+        made = super().start(rows)
+        made.cached = True
+        return made
+
+
+def test_a_model_that_steps_is_read_token_by_token():
+    given = Given(OneByOne(other_styles.Fast().eval()))
+    offers = ask(given)
+    assert (offers.prompts, offers.chunks, offers.shortest) == (False, False, 1)
+    assert "a prompt in one pass" in [str(refusal.comparison) for refusal in offers.refusals]
+    reach = Reach()
+    ids = torch.tensor([[3, 4, 5, 6, 7]])
+    subject = Offered(given, offers, math.inf, reach)
+    pieces = [ids[:, :3], ids[:, 3:]]
+    session = subject.session()
+    read = torch.cat([session.read(piece) for piece in pieces], 1)
+    assert torch.equal(read, subject.cached(pieces))
+    assert torch.allclose(read, subject.plain(ids), atol=1e-5)
+    assert reach.chunks == {1}
+
+
 def test_an_adapter_has_fifteen_lines_at_most():
     paths = sorted(FOLDER.glob("for_*.py"))
     assert len(paths) == 5
@@ -188,12 +237,14 @@ PAIRS = {
     "keys": ["keys", "keys"],  # of two layers
     "hiddens": ["hiddens", "hiddens"],
 }
+Fields = namedtuple("Fields", ["cached_kvs", "embeds"])
 
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_pair_in_a_cache_is_keys_and_values(name):
     pair = (torch.ones(1, 2), torch.ones(1, 2))
     assert [found for found, _ in tensors_in({name: pair})] == PAIRS[name]
+    assert [found for found, _ in tensors_in({name: Fields(*pair)})] == list(Fields._fields)
 
 
 def test_a_script_reads_pieces_as_the_model_was_read():
