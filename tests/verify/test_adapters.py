@@ -196,8 +196,8 @@ class OneByOne(FastAdapter):
 def test_a_model_that_steps_is_read_token_by_token():
     given = Given(OneByOne(other_styles.Fast().eval()))
     offers = ask(given)
-    assert (offers.prompts, offers.chunks, offers.shortest) == (False, False, 1)
-    assert "a prompt in one pass" in [str(refusal.comparison) for refusal in offers.refusals]
+    assert (offers.widest, offers.chunks, offers.shortest) == (1, False, 1)
+    assert "more than 1 token at once" in [str(refusal.comparison) for refusal in offers.refusals]
     reach = Reach()
     ids = torch.tensor([[3, 4, 5, 6, 7]])
     subject = Offered(given, offers, math.inf, reach)
@@ -207,6 +207,24 @@ def test_a_model_that_steps_is_read_token_by_token():
     assert torch.equal(read, subject.cached(pieces))
     assert torch.allclose(read, subject.plain(ids), atol=1e-5)
     assert reach.chunks == {1}
+
+
+PARTS = {  # widest, chunks: how a prompt of five tokens is read, and then three more
+    (None, True): [5, 3],
+    (None, False): [5, 1, 1, 1],
+    (2, True): [2, 2, 1, 2, 1],
+    (2, False): [2, 1, 1, 1, 1, 1, 1],
+    (1, False): [1] * 8,
+}
+
+
+@pytest.mark.parametrize("limits", PARTS)
+def test_pieces_are_no_larger_than_a_model_reads(limits):
+    widest, chunks = limits
+    offers = Offers(widest=widest, chunks=chunks)
+    prompt, more = torch.zeros(1, 5), torch.zeros(1, 3)
+    parts = [*offers.parts(prompt, True), *offers.parts(more, False)]
+    assert [part.shape[1] for part in parts] == PARTS[limits]
 
 
 def test_an_adapter_has_fifteen_lines_at_most():
