@@ -75,17 +75,25 @@ class Reference:
         native = subject.plain(ids).dtype
         cached = self._runs(subject, ids, offers)
         copies: dict[torch.dtype, Subject] = {}
+        passes: list[Tensor] = []
         for dtype in DTYPES:
             if len(copies) == 2:
                 break  # the two finest measure the rounding
             try:
                 other = subject_of(_converted(subject, dtype))
-                other.plain(ids)
+                plain = other.plain(ids)
                 if cached:
                     self._read(other, ids, offers)
+                passes.append(plain.double())
                 copies[dtype] = Offered(other, offers, self.end, self.result.reach)
             except (NotOffered, MemoryError, *STOPS) as error:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
+        if len(copies) == 2:
+            fine, coarse = copies
+            if torch.equal(*passes):
+                words = f"a copy of its weights computes as in {name_of(coarse)}, to the bit"
+                self.result.notes.append(f"not in {name_of(fine)}: {words}")
+                del copies[fine]
         return copies or {native: Offered(subject, offers, self.end, self.result.reach)}
 
     def _read(self, subject: Subject, ids: Tensor, offers: Offers) -> None:

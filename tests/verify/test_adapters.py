@@ -209,6 +209,19 @@ def test_a_model_that_steps_is_read_token_by_token():
     assert reach.chunks == {1}
 
 
+class InFloat32(other_styles.Fast):
+    """It computes in float32 whatever the dtype of its weights."""
+
+    def to(self, *arguments):
+        return self
+
+
+def test_a_copy_that_still_computes_in_float32_is_not_taken_for_float64():
+    report = referee(FastAdapter(InFloat32().eval()), **QUICK)
+    assert report.verdict in ("equal", "rounding"), report
+    assert "computes as in float32, to the bit" in str(report)
+
+
 PARTS = {  # widest, chunks: how a prompt of five tokens is read, and then three more
     (None, True): [5, 3],
     (None, False): [5, 1, 1, 1],
