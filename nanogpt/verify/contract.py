@@ -24,8 +24,9 @@ What a model refuses is found out by asking. A declaration, as an attribute of t
 the question or tells more: `vocab_size`, `longest`, `window`, `chunks=False` (single tokens after
 the prompt), `last_only=True`, `max_batch=1`, `shortest=2` (tokens of a prompt), `edges=(64,)`
 (lengths at which something changes), `expects=1e-2` (a lossy cache: the part of a token's spread of
-logits that it may move). One cannot be found out: `sessions=1`, for a model whose cache is inside
-of it, so that `start` ends the session before.
+logits that it may move). What cannot be found out: `sessions=1`, if the cache is inside of the
+model, so that `start` ends the session before; and `chunks=False`, `rewinds=False`, if the model
+gives wrong logits where it should refuse.
 """
 
 from __future__ import annotations
