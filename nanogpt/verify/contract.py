@@ -16,13 +16,17 @@
 
 Logits may be a tensor or a NumPy array, (B, T, V), (T, V) for one text, or (B, V), those of the
 last token alone; they may be first in a tuple, or the `logits` of a dict or an object. With
-`to(dtype)`, or if the adapter holds its nn.Module in an attribute, the comparison is in float64.
+`to(dtype)`, or if the adapter holds its nn.Module in an attribute, the comparison is in float64,
+and ids are on the device of that module. An adapter may be its own session: notebooks/adapters
+has some of other libraries.
 
 What a model refuses is found out by asking. A declaration, as an attribute of the adapter, saves
 the question or tells more: `vocab_size`, `longest`, `window`, `chunks=False` (single tokens after
 the prompt), `last_only=True`, `max_batch=1`, `shortest=2` (tokens of a prompt), `edges=(64,)`
 (lengths at which something changes), `expects=1e-2` (a lossy cache: the part of a token's spread of
-logits that it may move).
+logits that it may move). What cannot be found out: `sessions=1`, if the cache is inside of the
+model, so that `start` ends the session before; and `chunks=False`, `rewinds=False`, if the model
+gives wrong logits where it should refuse.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from torch import Tensor, nn
 from ..config import check_int
 from .subjects import NotOffered, Pieces, Session, Subject, check_memory, through
 
-COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest")
+COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest", "sessions")
 
 
 class NoLogits(Exception):
@@ -48,7 +52,7 @@ class Given(Subject):
 
     def __init__(self, given: Any):
         self.given = given
-        self.name = str(getattr(given, "name", type(given).__name__))
+        self.name = str(getattr(given, "name", type(self.model or given).__name__))
         hidden = {"plain", "cached", "session", "padded", "placed", "to", "name"}
         for name in dir(Subject):
             if name[0] != "_" and name not in hidden and hasattr(given, name):
@@ -56,6 +60,7 @@ class Given(Subject):
         for name in COUNTS:
             check_int(name, getattr(self, name) or 1, 1)
         self.starts = callable(getattr(given, "start", None))
+        self.live: list[GivenSession] = []  # the last ones, where only so many can be read
         if not hasattr(given, "vocab_size"):
             self.vocab_size = self.plain(torch.tensor([[0, 1, 0, 1, 0, 1, 0, 1]])).shape[-1]
         if self.starts and not hasattr(given, "rewinds"):
@@ -64,18 +69,26 @@ class Given(Subject):
     @property
     def model(self) -> nn.Module | None:
         """The module inside, if the object holds one."""
-        modules = [value for value in vars(self.given).values() if isinstance(value, nn.Module)]
-        return modules[0] if modules else None
+        if isinstance(self.given, nn.Module):
+            return self.given
+        held = getattr(self.given, "__dict__", {}).values()
+        return next((value for value in held if isinstance(value, nn.Module)), None)
+
+    def moved(self, ids: Tensor) -> Tensor:
+        """The ids on the device of the module inside."""
+        first = None if self.model is None else next(self.model.parameters(), None)
+        return ids if first is None else ids.to(first.device)
 
     @torch.no_grad()
     def plain(self, ids: Tensor) -> Tensor:
-        return logits_of(self.given.plain(ids), ids, "plain(ids)")
+        return logits_of(self.given.plain(self.moved(ids)), ids, "plain(ids)")
 
     @torch.no_grad()
     def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
         if not callable(getattr(self.given, "placed", None)):
             raise NotOffered("it has no placed(ids, pos)")
-        return logits_of(self.given.placed(ids, pos), ids, "placed(ids, pos)")
+        out = self.given.placed(self.moved(ids), self.moved(pos))
+        return logits_of(out, ids, "placed(ids, pos)")
 
     @torch.no_grad()
     def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
@@ -86,20 +99,27 @@ class Given(Subject):
         named = (cache,) if hasattr(self.given, "caches") else ()
         ids = torch.cat([piece for piece in pieces if isinstance(piece, Tensor)], 1)
         kept = ids.shape[1] - sum(piece for piece in pieces if isinstance(piece, int))
-        return logits_of(self.given.cached(pieces, *named), ids[:, :kept], "cached(pieces)")
+        moved = [piece if isinstance(piece, int) else self.moved(piece) for piece in pieces]
+        return logits_of(self.given.cached(moved, *named), ids[:, :kept], "cached(pieces)")
 
     def session(self, cache: str | None = None, rows: int = 1) -> Session:
         if self.starts:
-            return GivenSession(self.given.start(rows))
+            return GivenSession(self.given.start(rows), self)
         if callable(getattr(self.given, "session", None)):
-            return GivenSession(self.given.session(cache))
+            return GivenSession(self.given.session(cache), self)
         raise NotOffered("it reads one text at a time")
+
+    def check_live(self, session: GivenSession) -> None:
+        """Raise NotOffered where later sessions have taken the cache of this one."""
+        if self.sessions is not None and session not in self.live:
+            raise NotOffered("a later session has taken its cache")
 
     @torch.no_grad()
     def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
         if not callable(getattr(self.given, "padded", None)):
             raise NotOffered("it reads no padded batches")
-        return logits_of(self.given.padded(ids, mask, lengths), ids, "padded(ids, mask, lengths)")
+        out = self.given.padded(self.moved(ids), self.moved(mask), lengths)
+        return logits_of(out, ids, "padded(ids, mask, lengths)")
 
     def to(self, dtype: torch.dtype) -> Subject:
         """A copy of the object, with weights of this dtype. Raises NotOffered."""
@@ -124,12 +144,16 @@ class Given(Subject):
 class GivenSession(Session):
     """A session of another library: its logits in one form, and what it has not, by name."""
 
-    def __init__(self, session: Any):
+    def __init__(self, session: Any, model: Given):
         self.given = session
+        self.of = model
+        if model.sessions is not None:
+            model.live = [*model.live, self][-model.sessions :]
 
     @torch.no_grad()
     def read(self, ids: Tensor) -> Tensor:
-        return logits_of(self.given.read(ids), ids, "read(ids)")
+        self.of.check_live(self)
+        return logits_of(self.given.read(self.of.moved(ids)), ids, "read(ids)")
 
     def rewind(self, n: int) -> None:
         self._method("rewind")(n)
@@ -141,7 +165,7 @@ class GivenSession(Session):
         self._method("keep")(rows)
 
     def fork(self) -> Session:
-        return GivenSession(self._method("fork")())
+        return GivenSession(self._method("fork")(), self.of)
 
     def _method(self, name: str) -> Any:
         method = getattr(self.given, name, None)

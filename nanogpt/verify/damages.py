@@ -29,7 +29,9 @@ DEPTH = 8  # objects inside of objects in which tensors are looked for
 PARTS = {  # the name that a tensor has in a cache
     "keys": re.compile(r"(^|_)k(ey)?s?($|_|\d)|key"),
     "values": re.compile(r"(^|_)v(al|alue)?s?($|_|\d)|value"),
+    "keys and values": re.compile(r"(^|_)kvs?($|_|\d)"),  # in one tensor
 }
+PAIR = re.compile(r"kv|key_value|past|cache")  # a name under which keys come first, then values
 
 
 class Kind(Enum):
@@ -159,11 +161,19 @@ def tensors_in(
     elif isinstance(holder, dict):
         parts = [(key if isinstance(key, str) else name, value) for key, value in holder.items()]
     elif isinstance(holder, (list, tuple)):
-        parts = [(name, value) for value in holder]
+        names = getattr(holder, "_fields", [name] * len(holder))  # of a named tuple
+        if len(holder) == 2 and PAIR.search(name) and names[0] == name and _alike(*holder):
+            names = ["keys", "values"]
+        parts = list(zip(names, holder, strict=True))
     elif hasattr(holder, "__dict__"):
         parts = list(vars(holder).items())
     for key, value in parts:
         yield from tensors_in(value, str(key).lower().rpartition(".")[2], depth - 1, seen)
+
+
+def _alike(a: object, b: object) -> bool:
+    """Whether these may be the keys and values of one layer."""
+    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape[:-1] == b.shape[:-1]
 
 
 def why_unseen(subject: Subject, expected: Tensor, yard: Yardstick, size: float) -> str:

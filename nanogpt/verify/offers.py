@@ -7,8 +7,9 @@ time after the prompt, the last logits alone. Something that was offered and the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -36,9 +37,18 @@ class Offers:
 
     max_batch: int | None = None  # texts; None: no limit is known
     shortest: int = 1  # tokens of a first pass
+    widest: int | None = None  # tokens of one piece; None: no limit is known
     chunks: bool = True  # several tokens after others
     last_only: bool = False  # logits of the last token alone
     refusals: list[Refusal] = field(default_factory=list)
+
+    def parts(self, piece: Tensor, first: bool) -> Sequence[Tensor]:
+        """A piece in as many parts as it is read in; `first` for a prompt.  (B, t)"""
+        n = piece.shape[1] if self.widest is None else self.widest
+        head = n if first else 0
+        rest = piece[:, head:]
+        parts = rest.split(n if self.chunks else 1, 1) if rest.shape[1] else ()
+        return [piece[:, :head], *parts] if first else parts
 
 
 class Timed(list[Tensor | int]):
@@ -78,7 +88,7 @@ class Offered(Subject):
     def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
         read = [piece for piece in pieces if isinstance(piece, Tensor)]
         self._check(len(read[0]))
-        asked = Timed(self._readable(list(pieces)))
+        asked = Timed(self.readable(list(pieces)))
         asked.end = self.end
         logits = self.subject.cached(asked, cache)
         self.reach.requests += 1
@@ -117,7 +127,7 @@ class Offered(Subject):
         if most is not None and rows > most:
             raise NotOffered(f"it reads {most} text{'s' if most > 1 else ''} at a time")
 
-    def _readable(self, pieces: list[Tensor | int]) -> list[Tensor | int]:
+    def readable(self, pieces: list[Tensor | int]) -> list[Tensor | int]:
         """The pieces as the model reads them: a prompt that is long enough, and then tokens."""
         prompt: list[Tensor] = []
         while pieces and sum(p.shape[1] for p in prompt) < self.offers.shortest:
@@ -127,12 +137,9 @@ class Offered(Subject):
             prompt.append(piece)
             pieces = pieces[1:]
         first = torch.cat(prompt, 1)
-        asked: list[Tensor | int] = [first]
+        asked: list[Tensor | int] = list(self.offers.parts(first, True))
         for piece in pieces:
-            if isinstance(piece, int) or self.offers.chunks:
-                asked.append(piece)
-            else:
-                asked += piece.split(1, 1)
+            asked += [piece] if isinstance(piece, int) else self.offers.parts(piece, False)
         return asked
 
 
@@ -147,9 +154,11 @@ class OfferedSession(Session):
     def read(self, ids: Tensor) -> Tensor:
         if time.monotonic() > self.subject.end:
             raise OutOfTime
-        whole = self.subject.offers.chunks or not self.length
+        offers = self.subject.offers
+        if not self.length and ids.shape[1] < offers.shortest:
+            raise NotOffered(f"its prompts have {offers.shortest} tokens and more")
         logits = []
-        for part in [ids] if whole else ids.split(1, 1):
+        for part in offers.parts(ids, not self.length):
             logits.append(self.session.read(part))
             self.length += part.shape[1]
             self.subject.reach.read(len(part), part.shape[1], self.length)
@@ -196,6 +205,7 @@ def ask(subject: Subject) -> Offers:
     offers.last_only = bool(subject.last_only) or bool((whole[:, 0] == torch.inf).all())
     offers.shortest = subject.shortest or _shortest(subject, ids, offers)
     offers.max_batch = subject.max_batch or _most(subject, ids, offers)
+    offers.widest = _widest(subject, ids, offers)
     if subject.chunks is not None:
         offers.chunks = subject.chunks
     else:
@@ -251,12 +261,33 @@ def _most(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
     return 1 if _refuses(offers, "two texts in a batch", read) else None
 
 
+def _widest(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
+    """The most tokens of a piece, where longer prompts stop that are read in such pieces.
+
+    1 for a model that steps, whatever stops it; more, as the window of a cache, where it says so.
+    """
+    if offers.shortest > 1:
+        return None
+    try:
+        subject.cached([ids[:1]])
+        return None
+    except (NotOffered, MemoryError, *STOPS) as error:
+        refusal = error
+    says_so = isinstance(refusal, (NotOffered, ValueError, AssertionError, NotImplementedError))
+    for n in PROMPTS[-2::-1] if says_so else (1,):
+        pieces = ids[:1].split(n, 1)
+        if _works(partial(subject.cached, pieces)):
+            name = f"more than {n} token{'s' if n > 1 else ''} at once"
+            offers.refusals.append(Refusal(Comparison(name), first_line(refusal)))
+            return n
+    return None  # the first comparison says why
+
+
 def _reads_chunks(subject: Subject, ids: Tensor, offers: Offers) -> bool:
     """Whether several tokens are read at once after a prompt, where a single one is."""
     n = offers.shortest + 4
-    if n + 2 > ids.shape[1] or not _works(
-        lambda: subject.cached([ids[:1, :n], ids[:1, n : n + 1]])
-    ):
+    start = offers.parts(ids[:1, :n], True)
+    if n + 2 > ids.shape[1] or not _works(lambda: subject.cached([*start, ids[:1, n : n + 1]])):
         return True  # the first comparison says why
-    read = [ids[:1, :n], ids[:1, n : n + 2]]
+    read = [*start, ids[:1, n : n + 2]]
     return not _refuses(offers, "several tokens after a prompt", lambda: subject.cached(read))

@@ -294,6 +294,17 @@ class Case(Reference):
 
     # -------------------------------------------------------------- damages
 
+    def _damage_in_time(self) -> None:
+        """Damage the caches; without time for that, nothing shows that the test can fail."""
+        try:
+            self._damage()
+        except OutOfTime:
+            self._leave("caches damaged on purpose")
+            if not any(damage.seen for damage in self.result.damages):
+                words = "no time was left to show that this test can fail: pass more `seconds`"
+                comparison = Comparison("damaged on purpose")
+                self.result.findings.append(Finding(comparison, Verdict.UNDECIDED, words, 0.0))
+
     def _damage(self) -> None:
         """Damage each cache on purpose; what is not seen leaves the verdict undecided."""
         n = beginning(self.subject, self.offers.shortest)
@@ -377,7 +388,7 @@ class Case(Reference):
             self._all(stage, core)
             mark_known(self.result, self.known)  # they do not stop longer texts
             if core and not stage and self.result.verdict is not Verdict.BUG:
-                self._damage()
+                self._damage_in_time()
             if self.result.verdict is Verdict.BUG and n < self.lengths[-1]:
                 if core:
                     self._all(stage, False)

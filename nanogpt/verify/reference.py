@@ -84,17 +84,24 @@ class Reference:
         except (NotOffered, MemoryError, *STOPS):
             cached = False
         copies: dict[torch.dtype, Subject] = {}
+        passes: list[Tensor] = []
         for dtype in DTYPES:
             if len(copies) == 2:
                 break  # the two finest measure the rounding
             try:
                 other = self._offered(subject_of(_converted(subject, dtype)))
-                other.plain(ids)
+                plain = other.plain(ids)
                 if cached:
                     other.cached(pieces)
+                passes.append(plain.double())
                 copies[dtype] = other
             except (NotOffered, MemoryError, *STOPS) as error:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
+        if len(copies) == 2 and torch.equal(*passes):
+            fine, coarse = copies
+            words = f"a copy of its weights computes as in {name_of(coarse)}, to the bit"
+            self.result.notes.append(f"not in {name_of(fine)}: {words}")
+            del copies[fine]
         return copies
 
     def _as_given(self, subject: Subject, native: torch.dtype) -> Subject:

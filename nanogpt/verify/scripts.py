@@ -65,12 +65,14 @@ def script(
     arguments: str = "MODEL",
 ) -> str:
     """Python that reads these texts in these pieces and prints the differences.  (B, T)"""
-    subject = subject.subject if isinstance(subject, Offered) else subject
     pieces = cut(ids, lengths, subject.vocab_size)
+    if isinstance(subject, Offered):
+        pieces = subject.readable(pieces)
+        subject = subject.subject
     if isinstance(subject, HuggingFace):
         parts = _of_transformers(subject, pieces, cache, yard.dtype)
     elif isinstance(subject, Given):
-        parts = _of_an_adapter(subject, yard.dtype)
+        parts = _of_an_adapter(subject, yard.dtype, ids)
     else:
         parts = _of_a_subject(subject, yard.dtype, cache, arguments)
     imports, model, reads = parts
@@ -129,8 +131,8 @@ def _indented(lines: str) -> str:
 Parts = tuple[list[str], str, str]  # imports, lines that make the model, lines that read
 
 
-def _of_an_adapter(subject: Given, dtype: torch.dtype) -> Parts:
-    """The reader's object, by its own methods."""
+def _of_an_adapter(subject: Given, dtype: torch.dtype, ids: Tensor) -> Parts:
+    """The reader's object, by its own methods.  (B, T)"""
     given = subject.given
     imports, model = _made(given)
     if dtype == torch.float64:
@@ -139,7 +141,8 @@ def _of_an_adapter(subject: Given, dtype: torch.dtype) -> Parts:
         elif subject.model is not None:
             name = next(name for name, x in vars(given).items() if x is subject.model)
             model += f"MODEL.{name}.double()\n"
-    forms = _form_of(given.plain(torch.tensor([[0, 1, 0, 1]])))
+    with torch.no_grad():
+        forms = _form_of(given.plain(subject.moved(ids[:1])))
     plain = forms.format("MODEL.plain(row[None])")
     if not subject.starts:
         named = f", {subject.caches[0]!r}" if hasattr(given, "caches") else ""

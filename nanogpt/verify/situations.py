@@ -340,11 +340,9 @@ def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findi
     subject = case.subject
     n = ids.shape[1]
     half = n // 2
-    starts = [[3, 1, 1, half - 5], [1, 2, 2, half - 5], [2, 2, half - 4]]
-    if case.offers.shortest > 1:
-        first = case.offers.shortest
-        starts = [[first, 1, 1, half - first - 2], [first, 2, 1, half - first - 3]]
-        starts.append([first, 2, half - first - 2])
+    least = min(case.offers.shortest, half - 5)
+    a, b, c = (max(few, least) for few in (3, 1, 2))
+    starts = [[a, 1, 1, half - 2 - a], [b, 2, 2, half - 4 - b], [c, 2, half - 2 - c]]
     plans = [[*start, 1, 2, n - half - 3] for start in starts]
 
     def read() -> Tensor:

@@ -72,6 +72,7 @@ class Subject:
     last_only: bool | None = None  # whether a pass returns the logits of its last token alone
     max_batch: int | None = None  # texts in one pass
     shortest: int | None = None  # tokens of a first pass
+    sessions: int | None = None  # that can be read by turns; None: any number
 
     def plain(self, ids: Tensor) -> Tensor:
         """The logits of one pass without a cache.  (B, T) -> (B, T, V)"""

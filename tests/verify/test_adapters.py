@@ -1,0 +1,286 @@
+"""Adapters of notebooks/adapters: a sound cache is acquitted, a broken one is convicted."""
+
+import ast
+import importlib
+import math
+from collections import namedtuple
+
+import other_styles
+import pytest
+import torch
+from for_gpt_fast import Adapter as FastAdapter
+
+from nanogpt import referee
+from nanogpt.files import ROOT
+from nanogpt.verify.contract import Given
+from nanogpt.verify.damages import tensors_in
+from nanogpt.verify.offers import Offered, Offers, OutOfTime, ask
+from nanogpt.verify.report import Reach
+from nanogpt.verify.scripts import script
+from nanogpt.verify.subjects import NotOffered
+from nanogpt.verify.yardstick import Yardstick
+
+FOLDER = ROOT / "notebooks" / "adapters"
+QUICK = {"length": 16, "requests": 1, "seconds": math.inf}
+# Imports that take seconds; FlexAttention without a compiler.
+SLOW = ("transformers", "x_transformers", "flex")
+
+# ------------------------------------------------------------------ one small model of each library
+
+
+def of_transformers():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+
+
+def of_x_transformers():
+    library = pytest.importorskip("x_transformers")
+    layers = library.Decoder(dim=16, depth=2, heads=2, attn_dim_head=8)
+    return library.TransformerWrapper(num_tokens=40, max_seq_len=64, attn_layers=layers)
+
+
+def of_litgpt():
+    library = pytest.importorskip("litgpt.model")
+    sizes = {"n_layer": 2, "n_head": 2, "n_query_groups": 1, "n_embd": 16}
+    return library.GPT(library.Config(block_size=64, vocab_size=40, **sizes))
+
+
+# Each: how the model is made, and what its adapter takes besides.
+LIBRARIES = {
+    "transformers": (of_transformers, ()),
+    "x_transformers": (of_x_transformers, ()),
+    "litgpt": (of_litgpt, ()),
+    "nanochat": (other_styles.Chat, (other_styles.ChatCache,)),
+    "gpt_fast": (other_styles.Fast, ()),
+    "flex": (other_styles.Flex, ()),
+}
+CASES = [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in LIBRARIES]
+
+
+def adapter(library, **options):
+    make, more = LIBRARIES[library]
+    torch.manual_seed(1)
+    model = make(**options).eval()
+    name = "gpt_fast" if library == "flex" else library
+    module = importlib.import_module(f"for_{name}")
+    kind = module.FlexAdapter if library == "flex" else module.Adapter
+    return kind(model, *more)
+
+
+@pytest.mark.parametrize("library", CASES)
+def test_a_sound_cache_is_acquitted_and_all_damages_are_detected(library):
+    report = referee(adapter(library), **QUICK)
+    assert report.verdict in ("equal", "rounding"), report
+    assert [damage.name for damage in report.damages if not damage.seen] == []
+    names = {damage.name for damage in report.damages}
+    assert {"everything forgotten", "all keys replaced", "all values replaced"} <= names
+    assert not report.unreached
+
+
+# ------------------------------------------------------------------ one break of each cache
+
+
+def drafts_stay(monkeypatch):
+    from transformers import DynamicCache
+
+    monkeypatch.setattr(DynamicCache, "crop", lambda cache, n: None)
+
+
+def values_keep_their_rows(monkeypatch):
+    module = importlib.import_module("for_x_transformers")
+
+    def keys_alone(cache, change):
+        for layer in cache.attn_intermediates:
+            k, v = layer.cached_kv
+            layer.cached_kv = (change(k), v[: len(change(k))])
+
+    monkeypatch.setattr(module, "modify_cached_kv", keys_alone)
+
+
+def first_value_lost(monkeypatch):
+    from litgpt.model import KVCache
+
+    write = KVCache.forward
+
+    def forward(cache, input_pos, k, v):
+        k, v = write(cache, input_pos, k, v)
+        cache.v[:, :, 0] = 0
+        return k, v
+
+    monkeypatch.setattr(KVCache, "forward", forward)
+
+
+def smear_forgotten(monkeypatch):
+    count = other_styles.ChatCache.advance
+
+    def advance(cache, n):
+        count(cache, n)
+        cache.prev_embedding = None
+
+    monkeypatch.setattr(other_styles.ChatCache, "advance", advance)
+
+
+def one_value_of_a_chunk(monkeypatch):
+    def update(cache, input_pos, k, v):
+        cache.k_cache[:, :, input_pos] = k
+        cache.v_cache[:, :, input_pos[-1]] = v[:, :, -1]
+        return cache.k_cache, cache.v_cache
+
+    monkeypatch.setattr(other_styles.FastCache, "update", update)
+
+
+BREAKS = {
+    "transformers": (drafts_stay, "drafts"),
+    "x_transformers": (values_keep_their_rows, "beams"),
+    "litgpt": (first_value_lost, "a prompt of 2, then 8 tokens"),
+    "nanochat": (smear_forgotten, "a prompt of 2, then 8 tokens"),
+    "gpt_fast": (one_value_of_a_chunk, "chunks"),
+    "flex": (one_value_of_a_chunk, "chunks"),
+}
+
+
+@pytest.mark.parametrize("library", CASES)
+def test_a_broken_cache_is_convicted(library, monkeypatch):
+    given = adapter(library)
+    damage, way = BREAKS[library]
+    damage(monkeypatch)
+    report = referee(given, **QUICK)
+    assert report.verdict == "bug", report
+    assert any(way in finding.way for finding in report.bugs), report
+
+
+# ------------------------------------------------------------------ what is particular
+
+
+def test_zero_initialisation_leaves_the_verdict_open_and_names_the_weights():
+    report = referee(adapter("nanochat", zero=True), **QUICK)
+    assert report.verdict == "undecided"
+    (finding,) = [finding for finding in report.findings if not finding.verdict.sound]
+    assert "h.0.c_proj.weight" in finding.words
+    assert "this test cannot fail" in finding.words
+
+
+def test_without_time_for_damages_the_verdict_is_left_open(monkeypatch):
+    def damages(*arguments):
+        raise OutOfTime
+        yield
+
+    monkeypatch.setattr(importlib.import_module("nanogpt.verify.referee"), "damages", damages)
+    report = referee(adapter("gpt_fast"), **QUICK)
+    assert report.verdict == "undecided"
+    assert "no time was left to show that this test can fail" in str(report)
+    assert report.unreached == ["caches damaged on purpose"]
+
+
+class OneByOne(FastAdapter):
+    """Its model steps: one token at a time, also of a prompt."""
+
+    def read(self, ids):
+        if self.cached and ids.shape[1] > 1:
+            raise RuntimeError("one token")
+        return super().read(ids)
+
+    cached = False
+
+    def plain(self, ids):
+        return FastAdapter(self.model).plain(ids)
+
+    def start(self, rows):
+        made = super().start(rows)
+        made.cached = True
+        return made
+
+
+def test_a_model_that_steps_is_read_token_by_token():
+    given = Given(OneByOne(other_styles.Fast().eval()))
+    offers = ask(given)
+    assert (offers.widest, offers.chunks, offers.shortest) == (1, False, 1)
+    assert "more than 1 token at once" in [str(refusal.comparison) for refusal in offers.refusals]
+    reach = Reach()
+    ids = torch.tensor([[3, 4, 5, 6, 7]])
+    subject = Offered(given, offers, math.inf, reach)
+    pieces = [ids[:, :3], ids[:, 3:]]
+    session = subject.session()
+    read = torch.cat([session.read(piece) for piece in pieces], 1)
+    assert torch.equal(read, subject.cached(pieces))
+    assert torch.allclose(read, subject.plain(ids), atol=1e-5)
+    assert reach.chunks == {1}
+
+
+class InFloat32(other_styles.Fast):
+    """It computes in float32 whatever the dtype of its weights."""
+
+    def to(self, *arguments):
+        return self
+
+
+def test_a_copy_that_still_computes_in_float32_is_not_taken_for_float64():
+    report = referee(FastAdapter(InFloat32().eval()), **QUICK)
+    assert report.verdict in ("equal", "rounding"), report
+    assert "computes as in float32, to the bit" in str(report)
+
+
+PARTS = {  # widest, chunks: how a prompt of five tokens is read, and then three more
+    (None, True): [5, 3],
+    (None, False): [5, 1, 1, 1],
+    (2, True): [2, 2, 1, 2, 1],
+    (2, False): [2, 1, 1, 1, 1, 1, 1],
+    (1, False): [1] * 8,
+}
+
+
+@pytest.mark.parametrize("limits", PARTS)
+def test_pieces_are_no_larger_than_a_model_reads(limits):
+    widest, chunks = limits
+    offers = Offers(widest=widest, chunks=chunks)
+    prompt, more = torch.zeros(1, 5), torch.zeros(1, 3)
+    parts = [*offers.parts(prompt, True), *offers.parts(more, False)]
+    assert [part.shape[1] for part in parts] == PARTS[limits]
+
+
+def test_an_adapter_has_fifteen_lines_at_most():
+    paths = sorted(FOLDER.glob("for_*.py"))
+    assert len(paths) == 5
+    for path in paths:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.parse("\n".join(lines)).body:
+            if isinstance(node, ast.ClassDef):
+                code = [x for x in lines[node.lineno - 1 : node.end_lineno] if x.strip()]
+                assert len(code) <= 15, (path.name, len(code))
+
+
+def test_a_session_that_was_replaced_is_read_no_further():
+    given = Given(adapter("gpt_fast"))
+    ids = torch.tensor([[3, 4]])
+    first = given.session()
+    first.read(ids)
+    second = given.session()
+    second.read(ids)
+    with pytest.raises(NotOffered, match="a later session"):
+        first.read(ids)
+
+
+PAIRS = {
+    "cached_kv": ["keys", "values"],
+    "past_key_values": ["keys", "values"],
+    "keys": ["keys", "keys"],  # of two layers
+    "hiddens": ["hiddens", "hiddens"],
+}
+Fields = namedtuple("Fields", ["cached_kvs", "embeds"])
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_in_a_cache_is_keys_and_values(name):
+    pair = (torch.ones(1, 2), torch.ones(1, 2))
+    assert [found for found, _ in tensors_in({name: pair})] == PAIRS[name]
+    assert [found for found, _ in tensors_in({name: Fields(*pair)})] == list(Fields._fields)
+
+
+def test_a_script_reads_pieces_as_the_model_was_read():
+    offers = Offers(shortest=2, chunks=False)
+    subject = Offered(Given(adapter("nanochat")), offers, math.inf, Reach())
+    yard = Yardstick(torch.float64, torch.float32, None)
+    code = script(subject, "a way", "words", torch.tensor([[3, 4, 5, 6]]), [2, 2], "", yard)
+    assert "pieces = [[[3, 4]], [[5]], [[6]]]" in code
