@@ -1,11 +1,4 @@
 // Copies code, enlarges figures, searches. Pages can be read without it, and it loads nothing.
-"use strict";
-
-function make(tag, attributes, ...children) {
-  const element = Object.assign(document.createElement(tag), attributes);
-  element.append(...children);
-  return element;
-}
 
 // Copy: a button on each block of code.
 async function copy(code) {
