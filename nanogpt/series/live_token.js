@@ -1,6 +1,6 @@
 // The path of a token through the model of this page: figures/token.js draws what live_model.js computes.
 const ALONE = location.hash === "#token"; // in the frame of the index
-const ROWS = 16; // tokens that the model reads in all: more rows would not fit a screen
+const ROWS = 14; // tokens that the model reads in all: more rows would not fit a screen
 
 // A text as the model writes it, with the trace of every row.
 function storyOf(prompt, seed, temperature) {
@@ -52,7 +52,8 @@ function startPath(stage) {
   const seed = field("seed", { type: "number", min: 0, max: 2 ** 32 - 1, value: asked.seed, inputMode: "numeric" },
     ({ value }) => ({ seed: Math.min(Math.max(Math.floor(Number(value)), 0), 2 ** 32 - 1) }));
   const warmth = slider("temperature", { min: 0.1, max: 2, step: 0.05, value: asked.temperature }, (temperature) => again({ temperature }));
-  stage.querySelector(".steps").after(make("div", { className: "knobs" }, prompt, seed, warmth), error);
+  stage.querySelector(".knobs").append(warmth, prompt, seed);
+  stage.querySelector(".knobs").after(error);
 }
 
 document.documentElement.classList.toggle("alone", ALONE);

@@ -49,6 +49,13 @@ for (const figure of document.querySelectorAll("figure:not(.moving)")) {
   figure.append(button);
 }
 
+// Grow: the frame of a figure becomes as high as the figure says that it is.
+for (const frame of document.querySelectorAll(".grows")) {
+  addEventListener("message", ({ source, data }) => {
+    if (source === frame.contentWindow) frame.style.height = `${data.height}px`;
+  });
+}
+
 // Search: sections in which every word occurs, those with the words in their heading first.
 function found(rows, query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);

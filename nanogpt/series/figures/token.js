@@ -2,28 +2,28 @@
 // step computes the newest row of each column and reads the older rows of two; without one it computes every row again.
 FIGURES.token = (data, stage) => tokenPath(stage, recorded(data));
 
-const GROUPS = ["Queries, keys, values", "Attention", "Feed-forward", "Next token"];
+const GROUPS = ["1 · Queries, keys, values", "2 · Attention", "3 · Feed-forward", "4 · Next token"];
 // The stages in the order of the pass: the column's name and width, what it is computed from, and whether each layer
 // has it, the cache keeps it, or it has one row however many are computed.
 const STAGES = [
-  { id: "token", name: "token", group: 0, wide: 0.5, from: [] },
-  { id: "input", name: "embedding", group: 0, from: ["token"] },
+  { id: "token", name: "token", group: 0, wide: 0.7, from: [] },
+  { id: "input", name: "embedding", group: 0, wide: 1.25, from: ["token"] },
   { id: "ln1", name: "norm", group: 0, layered: true, from: ["input"] },
   { id: "query", name: "query", group: 0, layered: true, from: ["ln1"] },
   { id: "key", name: "key", group: 0, layered: true, kept: true, from: ["ln1"] },
   { id: "value", name: "value", group: 0, layered: true, kept: true, from: ["ln1"] },
   { id: "weights", name: "attention weights", group: 1, wide: 3, layered: true, from: ["query", "key"] },
-  { id: "mix", name: "weighted values", group: 1, layered: true, from: ["weights", "value"] },
-  { id: "proj", name: "output projection", group: 1, layered: true, from: ["mix"] },
-  { id: "attended", name: "residual stream", group: 1, layered: true, from: ["input", "proj"] },
+  { id: "mix", name: "weighted values", group: 1, wide: 1.15, layered: true, from: ["weights", "value"] },
+  { id: "proj", name: "output projection", group: 1, wide: 1.25, layered: true, from: ["mix"] },
+  { id: "attended", name: "residual stream", wide: 1.1, plus: ["input", "proj"], group: 1, layered: true, from: ["input", "proj"] },
   { id: "ln2", name: "norm", group: 2, layered: true, from: ["attended"] },
-  { id: "hidden", name: "hidden layer", group: 2, wide: 2, layered: true, from: ["ln2"] },
+  { id: "hidden", name: "hidden layer", group: 2, positive: true, wide: 2, layered: true, from: ["ln2"] },
   { id: "down", name: "output", group: 2, layered: true, from: ["hidden"] },
-  { id: "output", name: "residual stream", group: 2, layered: true, from: ["attended", "down"] },
+  { id: "output", name: "residual stream", wide: 1.1, plus: ["attended", "down"], group: 2, layered: true, from: ["attended", "down"] },
   { id: "lnf", name: "final norm", group: 3, from: ["output"] },
   { id: "logits", name: "logits", group: 3, from: ["lnf"] },
-  { id: "probs", name: "probabilities", group: 3, single: true, from: ["logits"] },
-  { id: "choice", name: "sampled", group: 3, wide: 0.6, single: true, from: ["probs"] },
+  { id: "probs", name: "probabilities", group: 3, wide: 1.2, single: true, positive: true, from: ["logits"] },
+  { id: "choice", name: "sampled", group: 3, wide: 0.8, single: true, from: ["probs"] },
 ];
 const LAYERED = STAGES.filter(({ layered }) => layered);
 
@@ -128,18 +128,21 @@ function tokenPath(stage, story) {
 
   // ---------------------------------------------------------------- columns
 
+  // From 0 for the smallest number of a stage to 1 for the largest.
+  const strength = ({ positive }, value, most) => (positive ? Math.sqrt(value / most) : ((value / most + 1) / 2) ** 2);
+
   // A row of a column as cells: strong for a large number, pale for a small one. A cell is the number
   // furthest from zero of those that it stands for.
-  function cells(context, values, most, x, y, width) {
+  function cells(context, one, at, width) {
+    const values = numbers(one, at), most = largest(one);
     const count = Math.min(values.length, Math.max(1, Math.floor(width / 2)));
     for (let i = 0; i < count; i++) {
       let value = 0;
       for (let j = Math.floor((i * values.length) / count); j < Math.floor(((i + 1) * values.length) / count); j++) {
         if (Math.abs(values[j]) > Math.abs(value)) value = values[j];
       }
-      context.globalAlpha = 0.08 + 0.92 * ((value / most + 1) / 2) ** 2;
-      const from = x + (i * width) / count;
-      context.fillRect(from, y, x + ((i + 1) * width) / count - from, HIGH - 2);
+      context.globalAlpha = 0.08 + 0.92 * strength(one, value, most);
+      context.fillRect((i * width) / count, at * HIGH + 1, width / count, HIGH - 2);
     }
   }
 
@@ -151,15 +154,14 @@ function tokenPath(stage, story) {
     const context = canvas.getContext("2d"), look = getComputedStyle(canvas);
     context.scale(devicePixelRatio, devicePixelRatio);
     const done = momentOf(one) <= state.until;
-    const all = story.rows.map((_, at) => at), most = largest(one);
-    for (const at of all.slice(0, length())) {
-      const kind = kindOf(one, at), y = at * HIGH + 1;
+    for (let at = 0; at < length(); at++) {
+      const kind = kindOf(one, at);
       const shown = kind === "kept" || (kind === "now" && done);
       context.fillStyle = look.getPropertyValue(shown ? `--${kind}` : "--line");
       context.globalAlpha = 1;
-      if (!shown) context.fillRect(0, y + HIGH / 2 - 1.5, width, 1);
+      if (!shown) context.fillRect(0, (at + 0.5) * HIGH - 0.5, width, 1);
       else if (one.id === "weights") squares(context, at, width);
-      else cells(context, numbers(one, at), most, 0, y, width);
+      else cells(context, one, at, width);
     }
     context.globalAlpha = 1;
   }
@@ -240,25 +242,29 @@ function tokenPath(stage, story) {
 
   // ---------------------------------------------------------------- the panel below
 
-  const signed = (number) => (Math.abs(number) < 0.005 ? "0.00" : number.toFixed(2)).replace("-", "−");
+  const signed = (number) => number.toFixed(2).replace(/^-(?=0.00$)/, "").replace("-", "−");
   const percent = (share) => (share < 0.001 ? "<0.1%" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`);
 
-  // The numbers of one row, coloured as in its column.
+  // The numbers of one row, coloured as in its column: by head, or as the sum that they are.
   function vector(one) {
-    const values = numbers(one, state.row), most = largest(one), kind = kindOf(one, state.row);
-    const heads = ["query", "key", "value", "mix"].includes(one.id);
-    const boxes = [];
-    const size = heads ? hs : values.length;
-    for (let from = 0; from < values.length; from += size) {
-      if (heads) boxes.push(make("p", { className: "title" }, `head ${from / hs}`));
-      const each = Array.from(values.slice(from, from + size), (value) => {
-        const cell = make("span", {}, signed(value));
-        cell.style.setProperty("--heat", (((value / most + 1) / 2) ** 2).toFixed(3));
-        return cell;
-      });
-      boxes.push(make("div", { className: `vector ${kind}` }, ...each));
+    const split = ["query", "key", "value", "mix"].includes(one.id);
+    if (split) {
+      const values = numbers(one, state.row);
+      return Array.from({ length: form.heads }, (_, h) => grid(one, `head ${h}`, values.slice(h * hs, (h + 1) * hs)));
     }
-    return boxes;
+    return [grid(one, "", numbers(one, state.row), (one.plus ?? []).map((id) => numbers(stageOf(id), state.row)))];
+  }
+
+  // A cell for each number, below the terms that it is the sum of.
+  function grid(one, label, values, terms = []) {
+    const most = largest(one), kind = kindOf(one, state.row);
+    const cells = Array.from(values, (value, i) => {
+      const above = terms.map((term, j) => make("small", {}, (j && term[i] > 0 ? "+" : "") + signed(term[i])));
+      const cell = make("span", {}, ...above, make("b", {}, signed(value)));
+      cell.style.setProperty("--heat", strength(one, value, most).toFixed(3));
+      return cell;
+    });
+    return make("div", { className: `vector ${kind}` }, make("p", { className: "title" }, label), make("div", {}, ...cells));
   }
 
   // How much the token attends to each token so far, in each head.
@@ -317,7 +323,7 @@ function tokenPath(stage, story) {
     const at = state.row, count = length(), me = quoted(char(at)), layer = state.layer;
     const { norm, rotary, normed, activation, heads, hidden } = form;
     const scaled = norm === "RMSNorm" ? "scaled so that the mean square of its numbers is 1" : "with mean 0 and variance 1, then a learned scale and shift for each number";
-    const turned = [normed && "normalized in each head", rotary && "rotated by an angle that depends on the position"].filter(Boolean).join(" and ");
+    const turned = [normed && "normalised in each head", rotary && "rotated by an angle that depends on the position"].filter(Boolean).join(" and ");
     const also = turned ? ` It is ${turned}.` : "";
     const again = count === 1 ? "" : ` Without a cache, the model computes all ${count} rows, although ${count - 1} of them are the same as in the step before.`;
     const held = first() ? `${words(first(), "row")} come from the cache, 1 is new and is appended to it.` : state.cached ? "This step reads the prompt: every row is new and goes to the cache." : `All ${count} rows are computed, and forgotten after the step.`;
@@ -326,7 +332,7 @@ function tokenPath(stage, story) {
     return {
       token: `${me} is token ${story.tokens[at]} of a vocabulary of ${V}. Its position is ${at}.`,
       input: layer ? `The residual stream as layer ${layer - 1} leaves it.`
-        : rotary ? `The row of the token embedding table for ${me}${norm === "RMSNorm" ? ", normalized" : ""}. It starts the residual stream, to which every layer adds. Positions come in later, as rotations of queries and keys.`
+        : rotary ? `The row of the token embedding table for ${me}${norm === "RMSNorm" ? ", normalised" : ""}. It starts the residual stream, to which every layer adds. Positions come in later, as rotations of queries and keys.`
           : `The row of the token embedding table for ${me} plus the row of the position embedding table for position ${at}. It starts the residual stream, to which every layer adds.`,
       ln1: `${norm}: the residual stream ${scaled}.`,
       query: `What ${me} looks for: the norm times the query matrix, ${hs} numbers for each of ${heads} heads.${also} A query is used in its own step only, so no cache keeps it.`,
@@ -335,14 +341,14 @@ function tokenPath(stage, story) {
       weights: `How much ${me} attends to each token so far: softmax(q · kᵀ / √${hs}), in each of ${heads} heads. The weights of a head sum to 1.`,
       mix: `The values of all ${at + 1} tokens, weighted and added up in each head. The heads are concatenated.`,
       proj: `The output projection: one matrix that mixes the ${heads} heads.`,
-      attended: "Attention adds its output to the residual stream; nothing is overwritten.",
+      attended: `Attention adds to the residual stream and overwrites nothing: ${layer ? "residual stream" : "embedding"} + output projection, number by number.`,
       ln2: `${norm} again: the residual stream ${scaled}.`,
       hidden: `The feed-forward network widens each token to ${hidden} numbers. ${activation} sets the negative ones to 0${activation === "ReLU²" ? " and squares the others" : ""}: ${active} of ${hidden} are active for ${me}. Each token is computed by itself here.`,
       down: `The second matrix of the feed-forward network: ${hidden} numbers become ${C} again.`,
-      output: `The feed-forward network adds its output to the residual stream. ${layer < form.layers - 1 ? `Layer ${layer + 1} reads it.` : "This was the last layer."}`,
+      output: `The feed-forward network adds its output to the residual stream, number by number. ${layer < form.layers - 1 ? `Layer ${layer + 1} reads it.` : "This was the last layer."}`,
       lnf: `${norm} once more, before the last matrix.`,
       logits: `The final norm times the output matrix: a score for each of ${V} candidates.${first() === count - 1 ? "" : ` Only the last of ${count} rows is used.`}`,
-      probs: `softmax(logits / ${story.temperature}). A temperature below 1 favors the likeliest candidates; above 1 it makes them more equal.`,
+      probs: `softmax(logits / ${story.temperature}). A temperature below 1 favours the likeliest candidates; above 1 it makes them more equal.`,
       choice: `Sampling as a race: each candidate gets an exponential random number, its noise, from seed ${story.seed}. The smallest noise ÷ probability wins: ${token}. It is appended to the text, and the next step reads it at position ${count}.`,
     }[id] + (id === "query" && !state.cached ? again : "");
   }
@@ -490,7 +496,7 @@ function tokenPath(stage, story) {
   const text = make("p", { className: "writes" });
   const where = make("p", { className: "title" });
   const amounts = Array.from({ length: 6 }, () => make("td"));
-  const names = ["rows computed", "multiplications", "… in all steps so far"];
+  const names = ["rows computed", "multiplications", "… of all steps so far"];
   const table = make("table", { className: "work" },
     make("tr", {}, heading("this step"), heading("with a cache"), heading("without")),
     ...names.map((name, i) => make("tr", {}, heading(name, "row"), amounts[2 * i], amounts[2 * i + 1])));
@@ -520,7 +526,7 @@ function tokenPath(stage, story) {
     }
     for (const one of STAGES.filter((each) => each.group === group)) {
       const parts = { name: make("span", { className: "name" }), shape: make("span", { className: "shape" }) };
-      const rows = make("span", { className: "rows" });
+      const rows = make("span", { className: "rows", ariaHidden: "true" });
       const made = make("button", { type: "button", className: "part" }, parts.name, parts.shape, rows);
       made.dataset.stage = one.id;
       made.style.setProperty("--wide", one.wide ?? 1);
@@ -554,9 +560,9 @@ function tokenPath(stage, story) {
   }
 
   stage.classList.add("token-path");
-  const knobs = make("div", { className: "steps" }, earlier, back, play, on, later,
-    make("label", {}, without, " without a cache"), layers);
-  stage.append(make("div", { className: "lead" }, make("div", {}, where, text, knobs), table), path,
+  const walks = make("div", { className: "steps" }, earlier, back, play, on, later, make("label", {}, without, " without a cache"));
+  const lead = make("div", { className: "lead" }, make("div", {}, where, text, walks), table);
+  stage.append(lead, make("div", { className: "knobs" }, layers), path,
     make("div", { className: "panel" }, title, told, cost, numbersBox));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => columns.forEach(paint));
   new ResizeObserver(() => columns.forEach(paint)).observe(path);
