@@ -220,7 +220,7 @@ function tokenPath(stage, story) {
     button.setAttribute("aria-pressed", on);
     button.tabIndex = on ? 0 : -1;
     const counts = [kept && `${words(kept, "row")} from the cache`, later ? "not yet computed" : `${words(now, "row")} computed`];
-    button.setAttribute("aria-label", `${GROUPS[one.group]}: ${nameOf(one)}, ${shape(one)}: ${counts.filter(Boolean).join(", ")}`);
+    column.said.textContent = counts.filter(Boolean).join(", ");
     button.classList.toggle("later", later);
     button.classList.toggle("read", stageOf(picked().id).from.includes(one.id));
     // What is computed at this moment is uncovered from the left.
@@ -525,9 +525,9 @@ function tokenPath(stage, story) {
       line.append(box);
     }
     for (const one of STAGES.filter((each) => each.group === group)) {
-      const parts = { name: make("span", { className: "name" }), shape: make("span", { className: "shape" }) };
+      const parts = Object.fromEntries(["name", "shape", "said"].map((part) => [part, make("span", { className: part })]));
       const rows = make("span", { className: "rows", ariaHidden: "true" });
-      const made = make("button", { type: "button", className: "part" }, parts.name, parts.shape, rows);
+      const made = make("button", { type: "button", className: "part" }, parts.name, parts.shape, parts.said, rows);
       made.dataset.stage = one.id;
       made.style.setProperty("--wide", one.wide ?? 1);
       const column = { one, button: made, box: rows, ...parts, cover: make("span", { className: "cover", hidden: true }) };
