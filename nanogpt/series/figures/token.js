@@ -267,19 +267,23 @@ function tokenPath(stage, story) {
     return make("div", { className: `vector ${kind}` }, make("p", { className: "title" }, label), make("div", {}, ...cells));
   }
 
-  // How much the token attends to each token so far, in each head.
+  // How much the token attends to each token so far, in each head: a row for each head, on a phone for each token.
   function attention() {
-    const each = traces()[state.row].layers[state.layer].weights;
-    const head = make("tr", {}, heading("token"), ...each.map((_, h) => heading(`head ${h}`)));
-    const rows = Array.from(each[0], (_, key) => {
-      const cell = (weights) => {
-        const box = make("td", {}, percent(weights[key]));
-        box.style.setProperty("--heat", Math.sqrt(weights[key]).toFixed(3));
-        return box;
-      };
-      return make("tr", {}, heading(`${quoted(char(key))} ${key}`, "row"), ...each.map(cell));
-    });
-    return [make("table", { className: `heated ${kindOf(stageOf("weights"), state.row)}` }, head, ...rows)];
+    const each = traces()[state.row].layers[state.layer].weights, keys = [...each[0].keys()];
+    const cell = (weight) => {
+      const box = make("td", {}, percent(weight));
+      box.style.setProperty("--heat", Math.sqrt(weight).toFixed(3));
+      return box;
+    };
+    const named = (key) => `${quoted(char(key))} ${key}`;
+    const across = numbersBox.clientWidth > 50 * keys.length;
+    const top = across ? keys.map(named) : each.map((_, h) => `head ${h}`);
+    const rows = across
+      ? each.map((weights, h) => [`head ${h}`, ...keys.map((key) => cell(weights[key]))])
+      : keys.map((key) => [named(key), ...each.map((weights) => cell(weights[key]))]);
+    const lines = rows.map(([name, ...cells]) => make("tr", {}, heading(name, "row"), ...cells));
+    const head = make("tr", {}, heading("attends to"), ...top.map((name) => heading(name)));
+    return [make("table", { className: `heated ${kindOf(stageOf("weights"), state.row)}` }, head, ...lines)];
   }
 
   const heading = (text, scope = "col") => Object.assign(make("th", {}, text), { scope });
@@ -392,15 +396,15 @@ function tokenPath(stage, story) {
   // ---------------------------------------------------------------- changes
 
   function draw() {
-    told.ariaLive = playing ? "off" : "polite";
+    said.ariaLive = playing ? "off" : "polite";
     stage.dataset.way = state.cached ? "cached" : "plain";
     columns.forEach(describe);
     columns.forEach(paint);
     for (const { letters, one } of sides) if (one?.id !== "choice") spell(letters);
-    bands.forEach((band, i) => {
+    groups.forEach((group, i) => {
       const on = stageOf(picked().id).group === i;
-      band.classList.toggle("on", on);
-      band.firstChild.setAttribute("aria-current", on ? "step" : "false");
+      group.classList.toggle("on", on);
+      group.firstChild.setAttribute("aria-current", on ? "step" : "false");
     });
     [...layers.querySelectorAll("input")].forEach((input, layer) => (input.checked = layer === state.layer));
     writing();
@@ -508,6 +512,7 @@ function tokenPath(stage, story) {
   });
   const title = make("p", { className: "name" });
   const told = make("p", { className: "told" });
+  const said = make("div", {}, title, told);
   const cost = make("p", { className: "title" });
   const numbersBox = make("div", { className: "numbers", tabIndex: 0 });
   numbersBox.setAttribute("role", "group");
@@ -515,8 +520,8 @@ function tokenPath(stage, story) {
 
   const sides = []; // the characters again, beside each group but the first
   const columns = [];
-  const bands = GROUPS.map((name, group) => {
-    const head = make("button", { type: "button", className: "band-name" }, name);
+  const groups = GROUPS.map((name, group) => {
+    const head = make("button", { type: "button", className: "group-name" }, name);
     head.addEventListener("click", () => pick(STAGES.find((one) => one.group === group && one.id !== "token")));
     const line = make("div", { className: "columns" });
     if (group) {
@@ -542,9 +547,9 @@ function tokenPath(stage, story) {
       columns.push(column);
       line.append(made);
     }
-    return make("section", { className: "band" }, head, line);
+    return make("section", { className: "group" }, head, line);
   });
-  const path = make("div", { className: "path" }, ...bands);
+  const path = make("div", { className: "path" }, ...groups);
   path.setAttribute("role", "group");
   path.setAttribute("aria-label", "The stages of the step. Arrow keys left and right: stage by stage; up and down: row by row");
   path.addEventListener("keydown", keys);
@@ -563,9 +568,15 @@ function tokenPath(stage, story) {
   const walks = make("div", { className: "steps" }, earlier, back, play, on, later, make("label", {}, without, " without a cache"));
   const lead = make("div", { className: "lead" }, make("div", {}, where, text, walks), table);
   stage.append(lead, make("div", { className: "knobs" }, layers), path,
-    make("div", { className: "panel" }, title, told, cost, numbersBox));
+    make("p", { className: "legend title" },
+      ...[["now", "computed in this step"], ["kept", "read from the cache"], ["unused", "not needed"]].map(([kind, what]) => make("span", { className: kind }, what)),
+      make("span", {}, "strong: large; pale: small or negative")),
+    make("div", { className: "panel" }, said, cost, numbersBox));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => columns.forEach(paint));
-  new ResizeObserver(() => columns.forEach(paint)).observe(path);
+  new ResizeObserver(() => {
+    columns.forEach(paint);
+    panel();
+  }).observe(path);
   reset(story);
   return reset;
 }
