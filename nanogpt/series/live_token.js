@@ -28,7 +28,8 @@ function storyOf(prompt, seed, temperature) {
 
 // Its prompt, its seed and its temperature can be changed; the text is then written anew.
 function startPath(stage) {
-  const asked = { prompt: "O Rome", seed: 4, temperature: 0.8 };
+  const known = [..."O Rome"].filter((char) => LIVE.vocabulary.includes(char)).join(""); // of another corpus, perhaps not all
+  const asked = { prompt: known || LIVE.vocabulary[0], seed: 4, temperature: 0.8 };
   const reset = tokenPath(stage, storyOf(asked.prompt, asked.seed, asked.temperature));
   const error = make("p", { className: "note", hidden: true });
   error.setAttribute("role", "alert");
