@@ -194,7 +194,7 @@ class Page(HTMLParser):
 def own_script(script: str, kinds: set[str]) -> str:
     """The script of a page with figures of these kinds."""
     files = [*(["dom.js"] if script == "site.js" else []), script]
-    files += ["figures.js"] if kinds else []
+    files += ["stage.js", "figures.js"] if kinds else []
     files += [f"figures/{kind}.js" for kind in sorted(kinds)]
     texts = [(ROOT / "nanogpt/series" / file).read_text(encoding="utf-8") for file in files]
     return "\n".join([*texts, *(["startFigures();"] if kinds else [])])

@@ -25,7 +25,7 @@ from nanogpt.training.recipes import MODERN
 
 LIVE_PAGE = True
 AXE = os.environ.get("AXE", "")
-CHARS = "\n ,abcdeghimnorstuR"
+CHARS = "\n ,Rabcdeghimnorstu"
 PROMPT, N_NEW, TEMPERATURE, SEED = "a mer", 6, 0.7, 3
 SHAPE = {"vocab_size": len(CHARS), "block_size": 64, "n_layer": 2, "n_head": 2, "n_embd": 32}
 FORMS = {"the lecture's": {}, "the bundled model's": MODERN}
