@@ -298,10 +298,14 @@ def test_a_click_on_a_stage_shows_pythons_numbers_of_it(opened, data):
             assert close(panel(opened), stages[stage][now]), stage
         opened.click(f"document.querySelector({column('weights')!r}).querySelector('.name')")
         said = opened.evaluate(
-            "[...document.querySelectorAll('.heated td')].map((one) => one.textContent)"
+            "[...document.querySelectorAll('.heated b')].map((one) => one.textContent)"
         )
         shares = [float(text.strip("<%")) / 100 for text in said]
         np.testing.assert_allclose(shares, stages["weights"][:, now].flatten(), atol=0.006)
+        q, k = (stages[name].view(now + 1, SHAPE["n_head"], -1) for name in ("query", "key"))
+        scores = torch.einsum("hd,shd->hs", q[now], k) / q.shape[2] ** 0.5
+        above = "[...document.querySelectorAll('.heated small')].map((one) => one.textContent)"
+        assert close(opened.evaluate(above), scores.flatten())
     for stage, numbers in whole.items():
         opened.click(f"document.querySelector({column(stage)!r}).querySelector('.name')")
         assert close(panel(opened), numbers[now]), stage

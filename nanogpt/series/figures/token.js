@@ -252,7 +252,14 @@ function tokenPath(stage, story) {
       const values = numbers(one, state.row);
       return Array.from({ length: form.heads }, (_, h) => grid(one, `head ${h}`, values.slice(h * hs, (h + 1) * hs)));
     }
-    return [grid(one, "", numbers(one, state.row), (one.plus ?? []).map((id) => numbers(stageOf(id), state.row)))];
+    return [grid(one, "", numbers(one, state.row), terms(one))];
+  }
+
+  // What the numbers of a row are the sums of, where they are sums.
+  function terms({ id, plus = [] }) {
+    const { table, position } = traces()[state.row];
+    if (id === "input" && !state.layer && position) return [table, position];
+    return plus.map((each) => numbers(stageOf(each), state.row));
   }
 
   // A cell for each number, below the terms that it is the sum of.
@@ -270,8 +277,9 @@ function tokenPath(stage, story) {
   // How much the token attends to each token so far, in each head: a row for each head, on a phone for each token.
   function attention() {
     const each = traces()[state.row].layers[state.layer].weights, keys = [...each[0].keys()];
-    const cell = (weight) => {
-      const box = make("td", {}, percent(weight));
+    const cell = (head, key) => {
+      const weight = each[head][key];
+      const box = make("td", {}, make("small", {}, signed(score(head, key))), make("b", {}, percent(weight)));
       box.style.setProperty("--heat", Math.sqrt(weight).toFixed(3));
       return box;
     };
@@ -279,11 +287,19 @@ function tokenPath(stage, story) {
     const across = numbersBox.clientWidth > 50 * keys.length;
     const top = across ? keys.map(named) : each.map((_, h) => `head ${h}`);
     const rows = across
-      ? each.map((weights, h) => [`head ${h}`, ...keys.map((key) => cell(weights[key]))])
-      : keys.map((key) => [named(key), ...each.map((weights) => cell(weights[key]))]);
+      ? each.map((_, h) => [`head ${h}`, ...keys.map((key) => cell(h, key))])
+      : keys.map((key) => [named(key), ...each.map((_, h) => cell(h, key))]);
     const lines = rows.map(([name, ...cells]) => make("tr", {}, heading(name, "row"), ...cells));
     const head = make("tr", {}, heading("attends to"), ...top.map((name) => heading(name)));
     return [make("table", { className: `heated ${kindOf(stageOf("weights"), state.row)}` }, head, ...lines)];
+  }
+
+  // What the softmax reads: q · k / √hs of a head.
+  function score(head, key) {
+    const [query, other] = [numbers(stageOf("query"), state.row), numbers(stageOf("key"), key)];
+    let dot = 0;
+    for (let i = head * hs; i < (head + 1) * hs; i++) dot += query[i] * other[i];
+    return dot / Math.sqrt(hs);
   }
 
   const heading = (text, scope = "col") => Object.assign(make("th", {}, text), { scope });
@@ -337,12 +353,12 @@ function tokenPath(stage, story) {
       token: `${me} is token ${story.tokens[at]} of a vocabulary of ${V}. Its position is ${at}.`,
       input: layer ? `The residual stream as layer ${layer - 1} leaves it.`
         : rotary ? `The row of the token embedding table for ${me}${norm === "RMSNorm" ? ", normalised" : ""}. It starts the residual stream, to which every layer adds. Positions come in later, as rotations of queries and keys.`
-          : `The row of the token embedding table for ${me} plus the row of the position embedding table for position ${at}. It starts the residual stream, to which every layer adds.`,
+          : `The row of the token embedding table for ${me} plus the row of the position embedding table for position ${at}, number by number. It starts the residual stream, to which every layer adds.`,
       ln1: `${norm}: the residual stream ${scaled}.`,
       query: `What ${me} looks for: the norm times the query matrix, ${hs} numbers for each of ${heads} heads.${also} A query is used in its own step only, so no cache keeps it.`,
       key: `What each token can be found by.${also} ${held}`,
       value: `What each token passes on to those that attend to it. ${held}`,
-      weights: `How much ${me} attends to each token so far: softmax(q · kᵀ / √${hs}), in each of ${heads} heads. The weights of a head sum to 1.`,
+      weights: `How much ${me} attends to each token so far: softmax(q\u00a0·\u00a0kᵀ\u00a0/\u00a0√${hs}), in each of ${heads} heads. Above is the score q\u00a0·\u00a0k\u00a0/\u00a0√${hs}, below the weight; the weights of a head sum to 1.`,
       mix: `The values of all ${at + 1} tokens, weighted and added up in each head. The heads are concatenated.`,
       proj: `The output projection: one matrix that mixes the ${heads} heads.`,
       attended: `Attention adds to the residual stream and overwrites nothing: ${layer ? "residual stream" : "embedding"} + output projection, number by number.`,
