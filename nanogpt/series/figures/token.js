@@ -440,7 +440,7 @@ function tokenPath(stage, story) {
     if (state.step !== before || state.row >= length()) state.row = length() - 1;
     state.layer = picked().layer ?? (stageOf(picked().id).group === 3 ? form.layers - 1 : state.layer);
     if (picked().id === "token" || picked().id === "input") state.layer = 0;
-    if (!state.cached) state.again = story.again(length());
+    if (!state.cached && state.again?.length !== length()) state.again = story.again(length());
     draw();
   }
 
@@ -574,6 +574,7 @@ function tokenPath(stage, story) {
     story = other;
     stop();
     scales.clear();
+    state.again = null;
     for (const side of sides) side.box.replaceChildren(...(side.letters = story.rows.map(() => make("i"))));
     for (const { box } of columns) box.style.height = `${story.rows.length * HIGH}px`;
     Object.assign(state, { step: Math.min(state.step ?? 6, steps() - 1), moment: state.moment ?? momentOf(stageOf("key"), 0), until: LAST, row: 0 });
