@@ -80,14 +80,13 @@ function tokenPath(stage, story) {
   const char = (at) => story.vocabulary[story.tokens[at]];
   const traces = () => (state.cached ? story.rows : state.again);
 
-  // The numbers of a stage for the token at a position.
-  function numbers({ id, layered }, at, layer = state.layer) {
-    const trace = traces()[at];
-    if (id === "input") return layer ? trace.layers[layer - 1].output : trace.embedding;
-    if (id === "weights") return trace.layers[layer].weights.flatMap((weights) => [...weights]);
+  // The numbers of a stage in the layer that is shown, from a trace; and for the token at a position.
+  function numbersOf(trace, { id, layered }) {
+    if (id === "input") return state.layer ? trace.layers[state.layer - 1].output : trace.embedding;
     if (id === "probs") return probabilities(trace.logits);
-    return layered ? trace.layers[layer][id] : trace[id];
+    return layered ? trace.layers[state.layer][id] : trace[id];
   }
+  const numbers = (one, at) => numbersOf(traces()[at], one);
 
   function probabilities(logits) {
     const most = Math.max(...logits);
@@ -181,20 +180,13 @@ function tokenPath(stage, story) {
   // The largest number of a column, over the whole text: colours mean the same at every step.
   const scales = new Map();
   function largest(one) {
-    if (one.id === "weights" || one.id === "token" || one.id === "choice") return 1;
+    if (one.id === "probs") return 1;
     const name = `${one.id} ${state.layer}`;
     if (!scales.has(name)) {
-      const each = story.rows.map((trace, at) => {
-        const values = one.id === "probs" ? [1] : numbersOf(trace, one);
-        return values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-      });
-      scales.set(name, Math.max(...each));
+      const each = story.rows.map((trace) => numbersOf(trace, one).reduce((most, value) => Math.max(most, Math.abs(value)), 0));
+      scales.set(name, Math.max(...each) || 1);
     }
     return scales.get(name);
-  }
-  function numbersOf(trace, { id, layered }) {
-    if (id === "input") return state.layer ? trace.layers[state.layer - 1].output : trace.embedding;
-    return layered ? trace.layers[state.layer][id] : trace[id];
   }
 
   // The shape of what a step computes in a stage, as PyTorch writes it.
@@ -224,8 +216,7 @@ function tokenPath(stage, story) {
     button.classList.toggle("later", later);
     button.classList.toggle("read", stageOf(picked().id).from.includes(one.id));
     // What is computed at this moment is uncovered from the left.
-    const fresh = on && state.moment === state.until && state.moving;
-    column.cover.hidden = !fresh;
+    column.cover.hidden = !(on && state.moving);
     const from = one.single ? length() - 1 : first();
     Object.assign(column.cover.style, { top: `${from * HIGH}px`, height: `${(length() - from) * HIGH}px` });
     if (column.cache) Object.assign(column.cache.style, { height: `${first() * HIGH}px`, display: first() ? "" : "none" });
