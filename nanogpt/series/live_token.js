@@ -58,7 +58,10 @@ function startPath(stage) {
 }
 
 document.documentElement.classList.toggle("alone", ALONE);
-if (location.hash !== "#strip") startPath(at("stage"));
+if (location.hash !== "#strip") {
+  at("path").hidden = false;
+  startPath(at("stage"));
+}
 
 // The frame is as high as the figure.
 if (ALONE && parent !== window) {

@@ -346,10 +346,10 @@ function tokenPath(stage, story) {
         : rotary ? `The row of the token embedding table for ${me}${norm === "RMSNorm" ? ", normalised" : ""}. It starts the residual stream, to which every layer adds. Positions come in later, as rotations of queries and keys.`
           : `The row of the token embedding table for ${me} plus the row of the position embedding table for position ${at}, number by number. It starts the residual stream, to which every layer adds.`,
       ln1: `${norm}: the residual stream ${scaled}.`,
-      query: `What ${me} looks for: the norm times the query matrix, ${hs} numbers for each of ${heads} heads.${also} A query is used in its own step only, so no cache keeps it.`,
+      query: `What ${me} looks for: the normalised residual stream times the query matrix, ${hs} numbers for each of ${heads} heads.${also} A query is used in its own step only, so no cache keeps it.`,
       key: `What each token can be found by.${also} ${held}`,
       value: `What each token passes on to those that attend to it. ${held}`,
-      weights: `How much ${me} attends to each token so far: softmax(q\u00a0·\u00a0kᵀ\u00a0/\u00a0√${hs}), in each of ${heads} heads. Above is the score q\u00a0·\u00a0k\u00a0/\u00a0√${hs}, below the weight; the weights of a head sum to 1.`,
+      weights: `How much ${me} attends to each token so far, in each of ${heads} heads: above, the score q\u00a0·\u00a0k\u00a0/\u00a0√${hs}; below, the weight, a softmax over the tokens.${first() < count - 1 ? " The mask hides later tokens, which leaves a triangle." : ""}`,
       mix: `The values of all ${at + 1} tokens, weighted and added up in each head. The heads are concatenated.`,
       proj: `The output projection: one matrix that mixes the ${heads} heads.`,
       attended: `Attention adds to the residual stream and overwrites nothing: ${layer ? "residual stream" : "embedding"} + output projection, number by number.`,
@@ -507,7 +507,7 @@ function tokenPath(stage, story) {
   const text = make("p", { className: "writes" });
   const where = make("p", { className: "title" });
   const amounts = Array.from({ length: 6 }, () => make("td"));
-  const names = ["rows computed", "multiplications", "… of all steps so far"];
+  const names = ["rows computed", "multiplications", "… in all steps so far"];
   const table = make("table", { className: "work" },
     make("tr", {}, heading("this step"), heading("with a cache"), heading("without")),
     ...names.map((name, i) => make("tr", {}, heading(name, "row"), amounts[2 * i], amounts[2 * i + 1])));
@@ -577,7 +577,7 @@ function tokenPath(stage, story) {
   const lead = make("div", { className: "lead" }, make("div", {}, where, text, walks), table);
   stage.append(lead, make("div", { className: "knobs" }, layers), path,
     make("p", { className: "legend title" },
-      ...[["now", "computed in this step"], ["kept", "read from the cache"], ["unused", "not needed"]].map(([kind, what]) => make("span", { className: kind }, what)),
+      ...[["now", "computed in this step"], ["kept", "read from the cache"], ["unused", "not computed"]].map(([kind, what]) => make("span", { className: kind }, what)),
       make("span", {}, "strong: large; pale: small or negative")),
     make("div", { className: "panel" }, said, cost, numbersBox));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => columns.forEach(paint));
