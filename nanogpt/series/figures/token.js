@@ -357,7 +357,7 @@ function tokenPath(stage, story) {
       hidden: `The feed-forward network widens each token to ${hidden} numbers. ${activation} sets the negative ones to 0${activation === "ReLU²" ? " and squares the others" : ""}: ${active} of ${hidden} are active for ${me}. Each token is computed by itself here.`,
       down: `The second matrix of the feed-forward network: ${hidden} numbers become ${C} again.`,
       output: `The feed-forward network adds its output to the residual stream, number by number. ${layer < form.layers - 1 ? `Layer ${layer + 1} reads it.` : "This was the last layer."}`,
-      lnf: `${norm} once more, before the last matrix.`,
+      lnf: `${norm} once more, before the output matrix.`,
       logits: `The final norm times the output matrix: a score for each of ${V} candidates.${first() === count - 1 ? "" : ` Only the last of ${count} rows is used.`}`,
       probs: `softmax(logits / ${story.temperature}). A temperature below 1 favours the likeliest candidates; above 1 it makes them more equal.`,
       choice: `Sampling as a race: each candidate gets an exponential random number, its noise, from seed ${story.seed}. The smallest noise ÷ probability wins: ${token}. It is appended to the text, and the next step reads it at position ${count}.`,
@@ -373,8 +373,8 @@ function tokenPath(stage, story) {
     told.textContent = explanation(one);
     const each = products(one, count);
     const other = one.single ? 1 : state.cached ? count : state.step ? 1 : count;
-    const compare = `${state.cached ? "without a cache" : "with a cache"} ${grouped(other * each)}`;
-    cost.textContent = each ? `Multiplications here: ${grouped(rows * each)}; ${compare}.` : "";
+    const compare = `${state.cached ? "without" : "with"} a cache: ${grouped(other * each)}`;
+    cost.textContent = each ? `Multiplications in this stage: ${grouped(rows * each)} (${compare}).` : "";
     numbersBox.replaceChildren(...details(one));
   }
 
