@@ -275,7 +275,7 @@ function tokenPath(stage, story) {
       return box;
     };
     const named = (key) => `${quoted(char(key))} ${key}`;
-    const across = numbersBox.clientWidth > 50 * keys.length;
+    const across = numbersBox.clientWidth > 90 + 54 * keys.length; // pixels of a column
     const top = across ? keys.map(named) : each.map((_, h) => `head ${h}`);
     const rows = across
       ? each.map((_, h) => [`head ${h}`, ...keys.map((key) => cell(h, key))])
