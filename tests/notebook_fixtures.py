@@ -193,7 +193,8 @@ class Page(HTMLParser):
 
 def own_script(script: str, kinds: set[str]) -> str:
     """The script of a page with figures of these kinds."""
-    files = [script, *(["figures.js"] if kinds else [])]
+    files = [*(["dom.js"] if script == "site.js" else []), script]
+    files += ["stage.js", "figures.js"] if kinds else []
     files += [f"figures/{kind}.js" for kind in sorted(kinds)]
     texts = [(ROOT / "nanogpt/series" / file).read_text(encoding="utf-8") for file in files]
     return "\n".join([*texts, *(["startFigures();"] if kinds else [])])
@@ -213,7 +214,7 @@ def page_faults(path: Path, script: str = "site.js") -> list[str]:
     faults = {
         "never closed": page.open,
         "loads or runs": {"object", "embed", "link", "base"} & set(names),
-        "frames": set(page.all("iframe", "src")) - {"live.html#strip"},
+        "frames": set(page.all("iframe", "src")) - {"live.html#strip", "live.html#token"},
         "script not ours": [s.split() for s in scripts] != [ours.split()],
         "script from elsewhere": page.all("script", "src"),
         "an event": [key for a in attributes for key in a if key.startswith("on")],

@@ -383,4 +383,4 @@ for (const watched of [matchMedia("(prefers-color-scheme: dark)"), matchMedia("(
 
 document.documentElement.classList.toggle("strip", strip);
 at("form").hidden = false;
-show();
+if (location.hash !== "#token") show(); // the index has a frame for that part alone

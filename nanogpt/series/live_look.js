@@ -133,7 +133,7 @@ function drawStep() {
   at("seen").hidden = !row;
   if (!row) return [at("query"), at("keys")].forEach(board);
   const [from, to] = head === "mean" ? [0, n_embd] : [head * hs, (Number(head) + 1) * hs];
-  const weights = weightsOf(row), own = row.queries[layer].subarray(from, to);
+  const weights = weightsOf(decoding.seen.at(-1)), own = row.trace.layers[layer].query.subarray(from, to);
   const isNew = (slot) => decoding.rows.some((each) => each.slot === slot);
   const used = decoding.cache[layer].keys.slice(0, row.last + 1).map((key) => key.subarray(from, to));
   const left = board(at("query")), right = board(at("keys")), high = (right.height * 0.66) / own.length, wide = right.width / used.length;

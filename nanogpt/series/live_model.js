@@ -116,6 +116,14 @@ function softmax(x, length) {
   return x;
 }
 
+// Adds the numbers of some stages to the newest layer of a row's trace. The residual stream goes on changing: it is copied.
+function keep({ trace }, { attended, output, ...stages }) {
+  if (!trace) return;
+  if (attended) stages.attended = attended.slice();
+  if (output) stages.output = output.slice();
+  Object.assign(trace.layers.at(-1), stages);
+}
+
 class Model {
   constructor(config, base64) {
     this.config = config;
@@ -130,48 +138,64 @@ class Model {
 
   // The logits after the last row. A row {token, position, slot, first, last} writes its keys and values
   // into its slot of the cache and looks at the slots first … last. With `drop`, dropout is on.
+  // The last row, and each one that brings a `trace`, gets the numbers of every stage into its trace.
   // It pauses after each row of each layer, as a browser must be free to draw and to scroll.
   *logits(rows, cache, drop) {
-    const { weights: w, config } = this, xs = rows.map((row) => this.embed(row));
-    // Of the newest token, for the page: its queries in each layer, its weights in each head of each.
-    Object.assign(rows.at(-1), { queries: [], looked: [] });
+    const { weights: w } = this;
+    rows.at(-1).trace ??= {};
+    const xs = rows.map((row) => this.embed(row));
     for (const [layer, block] of w.blocks.entries()) {
       const here = cache[layer], queries = [];
+      for (const { trace } of rows) trace?.layers.push({ weights: [] });
       for (const [i, row] of rows.entries()) {
         queries.push(this.store(block, xs[i], row, here));
         yield;
       }
-      rows.at(-1).queries.push(queries.at(-1));
       for (const [i, row] of rows.entries()) {
         this.compute(block, xs[i], queries[i], here, row, drop);
         yield;
       }
     }
-    return multiply(w.head, normalised(xs.at(-1)), new Float64Array(config.vocab_size));
+    for (const [i, { trace }] of rows.entries()) if (trace) this.finish(xs[i], trace);
+    return rows.at(-1).trace.logits;
   }
 
   // The keys and values of one row, into the cache. Returns its queries.
-  store({ qkv }, x, { position, slot }, { keys, values }) {
-    const C = x.length, all = multiply(qkv, normalised(x), new Float64Array(3 * C));
-    this.normAndRotate(all.subarray(0, 2 * C), position); // before the key is kept: its angle never changes
-    keys[slot] = all.subarray(C, 2 * C);
-    values[slot] = all.subarray(2 * C);
-    return all.subarray(0, C);
+  store({ qkv }, x, row, { keys, values }) {
+    const C = x.length, ln1 = normalised(x), all = multiply(qkv, ln1, new Float64Array(3 * C));
+    this.normAndRotate(all.subarray(0, 2 * C), row.position); // before the key is kept: its angle never changes
+    const [query, key, value] = [0, C, 2 * C].map((from) => all.subarray(from, from + C));
+    keys[row.slot] = key;
+    values[row.slot] = value;
+    keep(row, { ln1, query, key, value });
+    return query;
   }
 
   // The rest of a block for one row: attention, then the feed-forward part, each added to x.
-  compute({ proj, up, down }, x, queries, here, row, drop) {
+  compute(block, x, queries, here, row, drop) {
     const C = x.length;
-    add(x, multiply(proj, this.attend(queries, here, row, drop), new Float64Array(C)), drop);
-    const hidden = multiply(up, normalised(x), new Float64Array(4 * C));
+    const mix = this.attend(queries, here, row, drop), proj = multiply(block.proj, mix, new Float64Array(C));
+    add(x, proj, drop);
+    keep(row, { mix, proj, attended: x });
+    const ln2 = normalised(x), hidden = multiply(block.up, ln2, new Float64Array(4 * C));
     for (let i = 0; i < hidden.length; i++) hidden[i] = Math.max(hidden[i], 0) ** 2;
-    add(x, multiply(down, hidden, new Float64Array(C)), drop);
+    const down = multiply(block.down, hidden, new Float64Array(C));
+    add(x, down, drop);
+    keep(row, { ln2, hidden, down, output: x });
+  }
+
+  // After the last block: the final norm, and a logit for each token of the vocabulary.
+  finish(x, trace) {
+    trace.lnf = normalised(x);
+    trace.logits = multiply(this.weights.head, trace.lnf, new Float64Array(this.config.vocab_size));
   }
 
   // What goes into the first block for a token.
-  embed({ token }) {
-    const C = this.config.n_embd;
-    return normalised(this.weights.tokens.subarray(token * C, (token + 1) * C));
+  embed({ token, trace }) {
+    const C = this.config.n_embd, table = this.weights.tokens.subarray(token * C, (token + 1) * C);
+    const embedding = normalised(table);
+    if (trace) Object.assign(trace, { table, embedding: embedding.slice(), layers: [] });
+    return embedding;
   }
 
   // Norms and rotations of the heads of queries and keys, in place.
@@ -206,7 +230,7 @@ class Model {
     const { n_embd: C, n_head: H } = this.config, hs = C / H, out = new Float64Array(C), { first, last } = row;
     for (let head = 0; head < H; head++) {
       const weights = this.share(q, keys, head, row), from = head * hs;
-      row.looked?.push(Float32Array.from(weights.subarray(0, last - first + 1)));
+      row.trace?.layers.at(-1).weights.push(Float32Array.from(weights.subarray(0, last - first + 1)));
       for (let s = first; s <= last; s++) {
         const weight = drop ? weights[s - first] * drop() : weights[s - first], value = values[s];
         for (let i = from; i < from + hs; i++) out[i] += weight * value[i];
@@ -261,6 +285,9 @@ class Decoding {
     this.seen = []; // of each new token: what it was drawn from
     this.reads = []; // of each step: how many positions it read
     this.start = this.fresh = 0; // of the last step: the first position that it read, the first that it did not
+    this.traced = false; // whether it keeps every stage of every row, in `traces`, and of each step what it drew with, in `draws`
+    this.traces = [];
+    this.draws = [];
     const bits = mersenne(seed);
     if (fault === "dropout") this.drop = () => (bits() < DROPPED * 2 ** 32 ? 0 : 1 / (1 - DROPPED));
   }
@@ -268,7 +295,7 @@ class Decoding {
   // The token at a place of the text, and the slots of the cache that it writes and sees.
   row(token, at) {
     const window = this.model.config.block_size;
-    const row = { token, at, position: at };
+    const row = { token, at, position: at, trace: this.traced ? {} : undefined };
     if (this.cached) return { ...row, slot: at % window, first: 0, last: Math.min(at, window - 1) };
     return { ...row, slot: at, first: Math.max(0, at - window + 1), last: at };
   }
@@ -284,15 +311,20 @@ class Decoding {
     Object.assign(this, { rows, start, fresh: this.text.length });
     this.reads.push(rows.length);
     for (const { slot, at } of rows) this.places[slot] = at;
-    const probs = likely(logits, this.sampling);
-    const token = sample(probs, this.noise());
+    const probs = likely(logits, this.sampling), noise = this.noise();
+    const token = sample(probs, noise);
     this.remember(rows.at(-1), probs, token);
+    if (this.traced) {
+      this.traces.push(...rows.map(({ trace }) => trace));
+      this.draws.push({ probs, noise });
+    }
     this.text.push(token);
   }
 
   // What the newest token was drawn from: the weights of each head, and the places in the text they belong to;
   // its probability, and the two likeliest others with theirs.
-  remember({ first, last, looked }, probs, token) {
+  remember({ first, last, trace }, probs, token) {
+    const looked = trace.layers.flatMap(({ weights }) => weights);
     const sum = probs.reduce((sum, p) => sum + p, 0);
     const others = likeliest(probs).filter((other) => other !== token && probs[other]).slice(0, 2);
     const chances = [token, ...others].map((each) => ({ token: each, chance: probs[each] / sum }));

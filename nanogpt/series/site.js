@@ -1,11 +1,4 @@
 // Copies code, enlarges figures, searches. Pages can be read without it, and it loads nothing.
-"use strict";
-
-function make(tag, attributes, ...children) {
-  const element = Object.assign(document.createElement(tag), attributes);
-  element.append(...children);
-  return element;
-}
 
 // Copy: a button on each block of code.
 async function copy(code) {
@@ -54,6 +47,13 @@ for (const figure of document.querySelectorAll("figure:not(.moving)")) {
   button.append(...figure.childNodes);
   button.addEventListener("click", () => enlarge(button.querySelector("img")));
   figure.append(button);
+}
+
+// Grow: the frame of a figure becomes as high as the figure says that it is.
+for (const frame of document.querySelectorAll(".grows")) {
+  addEventListener("message", ({ source, data }) => {
+    if (source === frame.contentWindow) frame.style.height = `${data.height}px`;
+  });
 }
 
 // Search: sections in which every word occurs, those with the words in their heading first.

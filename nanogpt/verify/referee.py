@@ -269,7 +269,7 @@ class Case(Reference):
             except (NotOffered, MemoryError, OutOfTime, Stopped, *STOPS):
                 pass  # what is known is said without it
             finding.how = CachedRun(how.seed, how.length, rows, lengths, how.cache)
-        tokens = total(lengths)
+        tokens = max(total(lengths), self.offers.shortest)  # of the plain pass
         finding.code = script(
             self.subject,
             finding.way,

@@ -105,7 +105,7 @@ def plain_script(
         imports, model, _ = _of_transformers(subject, [ids], "", dtype)
         call = "model({}, use_cache=False).logits"
     elif isinstance(subject, Given):
-        imports, model, _ = _of_an_adapter(subject, ids, dtype)
+        imports, model, _ = _of_an_adapter(subject, dtype, ids)
         call = _form_of(subject.given.plain(ids[:, :4])).format("MODEL.plain({})")
     else:
         imports, model, _ = _of_a_subject(subject, dtype, "", "MODEL")

@@ -63,6 +63,7 @@ ROWS += [
         "xlabel": "bytes",
     }
 ]
+COLUMNS = [[name, [[0.0, 0.5, 1.0]] * 4, name == "key"] for name in ("key", "attention weights")]
 ANGLES = [[0.6 + 0.3 * p, 0.3 * p] for p in range(14)]
 NAMED = MASK | {"names": ["a", "b $\n"]}
 BOXES = [(0.0, 2.0, "waits"), (2.0, 3.0, "prompt"), (3.0, 4.0, "token"), (4.0, 6.0, "idle")]
@@ -88,6 +89,7 @@ FIGURES = {
     "attention_step, weights": ([TEXT[:3], "weights", SOFT, "shares"], "2, 3 mask|75%"),
     "attention_step, mix": ([TEXT[:3], "mix", [SOFT, VALUES], "x"], "−0.7|0.6"),
     "triangle": ([TEXT, 3, "x", [[0.25] * 4] * 4], "3 rows in one pass|one row a step, 1 step."),
+    "token_path": ([TEXT, COLUMNS, "x"], "one row is computed|all 4 rows|key|attention weights"),
     "arrows": ([ANGLES, "x", [[5, 2], [13, 10]]], "angle 86°"),
     "heads": ([[LOOKS] * 2, "x", 2], "step 0|head 1|90 |characters back"),
     "heads, of an odd number": ([[LOOKS] * 3, "x", 2], "step 0|head 1|90 |characters back"),

@@ -1,0 +1,70 @@
+"""The path of a token: rows are tokens, columns are the stages of a forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from . import style
+from .canvas import legend, letters, note, page, page_width
+from .style import BLUE, ORANGE, PALE, styled
+
+Column = tuple[str, Sequence[Sequence[float]], bool]  # its name, a row a token, whether it is kept
+
+ROW = 0.125  # inches: the height of a row
+LEFT = 0.28  # where the columns begin
+GAP = 0.09  # between two columns
+ON_A_PHONE = ("query", "key", "value", "attention weights", "logits")
+
+
+@styled
+def token_path(chars: Sequence[str], columns: Sequence[Column], title: str) -> Figure:
+    """What a decode step computes in each stage, with a cache above and without one below.
+
+    The last of `chars` is the token that is read. A column has a name, a row of numbers from 0 to 1
+    for each token, and whether the cache keeps it. A phone has room for the columns ON_A_PHONE.
+    """
+    if style.narrow():
+        columns = [column for column in columns if column[0] in ON_A_PHONE]
+    high = ROW * len(chars)
+    above = 0.85
+    below = above + high + 0.4
+    figure, axes = page(below + high + 0.8, title)
+    wide = (page_width() - LEFT) / len(columns)
+    for i, (name, _, _) in enumerate(columns):
+        size = 8 if style.narrow() else 9.5
+        words = style.wrapped(name, size, wide - GAP / 2)
+        note(axes, LEFT + i * wide, above - 0.12, words, size, "baseline", linespacing=1.1)
+    n = len(chars)
+    for y, words in (
+        (0.1, "With a cache: one row is computed"),
+        (below - 0.14, f"Without a cache: all {n} rows, again in every step"),
+    ):
+        note(axes, 0, y, words, 9 if style.narrow() else 10.5, "baseline", weight="bold")
+    _panel(axes, above, wide, chars, columns, cached=True)
+    _panel(axes, below, wide, chars, columns, cached=False)
+    rows = [("new", "computed in this step"), ("old", "read from the cache")]
+    legend(axes, below + high + 0.3, rows)
+    return figure
+
+
+def _panel(
+    axes: Axes, y: float, wide: float, chars: Sequence[str], columns: Sequence[Column], cached: bool
+) -> None:
+    """One step: the rows of each column that it computes or reads; lines for the others."""
+    last = len(chars) - 1
+    letters(axes, chars, (0.12, y + ROW / 2), (0, ROW), 7.2)
+    for i, (_, rows, kept) in enumerate(columns):
+        x = LEFT + i * wide
+        for t, row in enumerate(rows):
+            top = y + t * ROW
+            if cached and t < last and not kept:
+                axes.plot([x, x + wide - GAP], [top + ROW / 2] * 2, color=PALE, lw=0.8)
+                continue
+            colour = BLUE if cached and t < last else ORANGE
+            picture = np.array([[style.mixed(colour, 0.08 + 0.92 * share) for share in row]])
+            place = (x, x + wide - GAP, top + 0.9 * ROW, top + 0.1 * ROW)
+            axes.imshow(picture, extent=place, aspect="auto", interpolation="nearest")
