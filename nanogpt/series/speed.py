@@ -92,8 +92,8 @@ RATE = "tokens_per_second"
 STORY = (
     Part(
         "A small model, from no cache to the limit",
-        "Everything here is divided by the same thing: a Python loop that computes the whole text "
-        "again for every token. A cache saves nearly all the arithmetic, but this model is so "
+        "Every time here is compared with that of a Python loop that computes the whole text again "
+        "for every token. A cache saves nearly all the arithmetic, but this model is so "
         "small that Python's calls take most of the time, and a cache saves no calls. The same "
         "loop in C++ has none. What is left is reading every weight once a token, and the memory "
         "sets its limit. 8-bit weights are fewer bytes to read.",
@@ -319,8 +319,8 @@ STORY = (
         "Other numbers on these pages",
         "The same idea with another model, loop or machine. A large GPU computes a whole text of "
         "this length in the time that PyTorch's calls take, so there a cache alone gains nothing "
-        "for one text. The first page of this site measures JavaScript in your own browser, and "
-        "that number is in no table.",
+        "for one text. The model at the top of this page runs in your own browser: the number that "
+        "you see there is yours, and in no table.",
         (
             Row(
                 "race",
