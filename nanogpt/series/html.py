@@ -136,11 +136,12 @@ class Prose(mistune.HTMLRenderer):
         return f'<h{level} id="{name}">{inner}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        target = re.fullmatch(r"(?:[^:]*/)?(\w+)\.ipynb(#.*)?|html/(\w+\.html)", url)
+        target = re.fullmatch(r"(?:[^:]*/)?(\w+)\.ipynb(#.*)?|html/(\w+\.html)(#.*)?", url)
         if target:
             if (target[1] or target[3]) not in self.pages:
                 return text
-            url = target[3] or f"{target[1]}.html{target[2] or ''}"
+            page = target[3] or f"{target[1]}.html"
+            url = f"{page}{target[2] or target[4] or ''}"
         return super().link(text, url, title)
 
     image = link

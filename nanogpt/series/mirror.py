@@ -1,5 +1,7 @@
 """Keep the notebooks equal to the package: mirrored code, the set-up cell, links and badges.
 
+The README's table of speedups is written from the published measurements.
+
 The package is the truth. A code cell whose metadata says {"nanogpt": {"mirror": [names]}} holds the
 source of those objects; {"nanogpt": {"generated": "setup"}}, "links" and "solution" mark the cells
 that this module writes. The sources keep no outputs and no execution counts.
@@ -37,6 +39,7 @@ from .nbfile import (
     title,
     to_text,
 )
+from .speed import with_speedups
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
 PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
@@ -145,7 +148,8 @@ def sync(
 ) -> list[Path]:
     """Write the files below `root` that differ (with `check`: none), and return their paths.
 
-    These are the notebooks, the badges of the README, and the files whose texts `more` gives.
+    These are the notebooks, the README's badges and table of speedups, and the files whose texts
+    `more` gives.
     Everything is written aside before the first file is replaced, so an error changes nothing.
     Raises SyncError and OSError.
     """
@@ -157,7 +161,8 @@ def sync(
         wanted[path] = to_text(nb)
     readme = root / "README.md"
     if readme.is_file():
-        wanted[readme] = with_address(readme.read_text(encoding="utf-8"), repo, ref)
+        text = with_speedups(readme.read_text(encoding="utf-8"))
+        wanted[readme] = with_address(text, repo, ref)
     wanted.update(more or {})
     differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
     with ExitStack() as files:  # all are written beside the old ones before the first is renamed

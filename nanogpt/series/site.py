@@ -9,7 +9,6 @@ live.html the model itself runs, its weights inside.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Collection
 from functools import partial
@@ -22,8 +21,9 @@ from ..decoder.checkpoint import load_checkpoint
 from ..decoder.config import beyond_lecture
 from ..engines.portable import packed
 from ..files import KEEPER, PUBLISHED, ROOT, real_path, write_whole
+from ..timing import Summary
 from ..training.recipes import MODERN
-from . import address
+from . import address, speed
 from .html import (
     TEMPLATES,
     Prose,
@@ -82,8 +82,13 @@ def render(folder: Path, home: Path | None = None) -> Path:
         more["museum.html"] = museum
     more["your_cache.html"] = your_cache_page(museum is not None)
     pages = [_about(path, entries, names, more) for path in paths]
-    repo = address.REPO if PUBLISHED in (real_path(folder), home) else ""  # its files are online
+    is_published = PUBLISHED in (real_path(folder), home)
+    repo = address.REPO if is_published else ""  # its files are online
     above = f"https://github.com/{repo}/blob/{address.REF}/outputs/published/" if repo else "../"
+    outputs = "../../" if is_published else ""
+    if address.REPO:
+        outputs = f"https://github.com/{address.REPO}/blob/{address.REF}/outputs/"
+    table = speedups(folder if is_published else PUBLISHED, outputs)
     frame = partial(
         TEMPLATES.get_template("site.html.j2").render,
         pages=pages,
@@ -92,7 +97,9 @@ def render(folder: Path, home: Path | None = None) -> Path:
         practice=PRACTICE,
         more=more,
         above=above,
-        gain=gain_in_real_model(folder),
+        speedups=table,
+        factors={row["row"].id: row["factor"] for part in table for row in part["rows"]},
+        card_numbers=speed.CARDS,
     )
     rows = []
     for page in pages:
@@ -105,23 +112,31 @@ def render(folder: Path, home: Path | None = None) -> Path:
     return html / "index.html"
 
 
-def gain_in_real_model(folder: Path) -> str:
-    """What notebook 13 of that run measured with the real model, in a sentence; "" without it."""
-    try:
-        results = json.loads((folder / "json" / "13.json").read_text(encoding="utf-8"))["results"]
-        rows = list(results["gain"].values())[-1]  # the curves end with the model of the page
-        name = results["model"].partition(":")[0]
-        first, last = rows[0], rows[-1]
-        lengths = f"{first['n_new']} new tokens", f"{last['n_new']}"
-        gains = [f"{row['gain']['median']:.1f}" for row in (first, last)]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return ""
-    if not results.get("real"):
-        return ""
-    return (
-        f"In {name}, a language model that others trained, the cache makes a text of {lengths[0]} "
-        f"{gains[0]} times as fast, and one of {lengths[1]} tokens {gains[1]} times."
-    )
+def speedups(published: Path, outputs: str) -> list[dict[str, Any]]:
+    """The table of speedups as parts with rows, as far as their files are there.
+
+    `published` is the folder of the published run. A link to a file begins with `outputs`; without
+    it there are no links.
+    """
+    values = speed.measured(published)
+    parts = []
+    for part in speed.STORY:
+        rows = [_speedup(row, values[row.id], outputs) for row in part.rows if row.id in values]
+        if rows:
+            parts.append({"title": part.title, "says": part.says, "rows": rows})
+    return parts
+
+
+def _speedup(row: speed.Row, value: Summary, outputs: str) -> dict[str, Any]:
+    return {
+        "row": row,
+        "factor": speed.number(value["median"]),
+        "spread": speed.spread(value),
+        "n": value["n"],
+        "settings": speed.SETTINGS[row.machine],
+        "source": outputs and outputs + row.file,
+        "number": row.file.partition("/json/")[2].removesuffix(".json"),  # of its notebook, if any
+    }
 
 
 def _about(
@@ -130,7 +145,7 @@ def _about(
     """A page: its cells, and its entries in the index and in its neighbours."""
     name = path.stem
     nb = read(path)
-    prose = Prose({*names, *more})
+    prose = Prose({*names, *more, "index.html"})
     try:
         online = colab(name, address.REPO, address.REF)
         drawn = article(nb, prose, name, online)

@@ -187,39 +187,13 @@ def test_a_link_to_a_page_leads_there_from_every_copy_of_a_notebook():
     said = "[it](../outputs/published/html/live.html)"
     ran = filled(nbformat.v4.new_notebook(cells=[prose(said, "next")])).cells[0].source
     assert ran == "[it](html/live.html)"
+    row = "[it](html/index.html#speed-cpp)"
+    assert '<a href="index.html#speed-cpp">it</a>' in cells.Prose({"index.html"}).render(row)
     assert '<a href="live.html">it</a>' in cells.Prose({"live.html"}).render(ran)
     away = "[one](https://example.com/x.ipynb), [two](01_x.ipynb#a)"
     pages = cells.Prose(set())
     assert pages.render(ran) == "<p>it</p>\n", "only words where there is no such page"
     assert pages.render(away) == '<p><a href="https://example.com/x.ipynb">one</a>, two</p>\n'
-
-
-GAIN = [{"n_new": 16, "gain": {"median": 1.74}}, {"n_new": 512, "gain": {"median": 9.24}}]
-REAL = {"real": True, "model": "A-Model: 9 parameters", "gain": {"small": GAIN[:1], "own": GAIN}}
-SAID = (
-    "In A-Model, a language model that others trained, the cache makes a text of 16 new tokens 1.7 "
-    "times as fast, and one of 512 tokens 9.2 times."
-)
-
-
-@pytest.mark.parametrize(
-    ("results", "said"),
-    [
-        (REAL, SAID),
-        (REAL | {"real": False}, ""),
-        (REAL | {"gain": {}}, ""),
-        (REAL | {"gain": {"own": [{}]}}, ""),
-        ({}, ""),
-        (None, ""),
-    ],
-    ids=str,
-)
-def test_the_index_says_what_the_cache_gains_in_a_real_model(results, said, tmp_path):
-    if results is not None:
-        (tmp_path / "json").mkdir()
-        text = json.dumps({"results": results})
-        (tmp_path / "json" / "13.json").write_text(text, encoding="utf-8")
-    assert site.gain_in_real_model(tmp_path) == said
 
 
 def test_the_index_can_be_searched_by_section(html):

@@ -1,0 +1,484 @@
+"""Every speedup that the project quotes, in one table, with what it compares and where.
+
+A row names a file below `outputs/` and the path to a summary inside it. The numbers are read from
+there and typed nowhere. `sync` writes the short form of the table into the README, and the index of
+the site shows all of it, with an anchor for each row.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..files import PUBLISHED, ROOT
+from ..timing import Summary
+
+Key = str | tuple[str, object]  # a key of a dict, or (key, value) of the wanted item of a list
+BEGIN = "<!-- The speedups: written by `make sync` from nanogpt/series/speed.py -->"
+END = "<!-- End of the speedups -->"
+
+EPYC = "AMD EPYC (Zen 3)"
+ZEN_4 = "AMD EPYC (Zen 4)"
+XEON = "Intel Xeon with AMX"
+H200 = "NVIDIA H200"
+SETTINGS = dict.fromkeys((EPYC, ZEN_4, XEON), "one thread, float32") | {
+    H200: "float32 without TF32"
+}
+
+SMALL = "the lecture's GPT, 0.84M parameters"
+LARGE = "the lecture's GPT, 10.8M parameters"
+BUNDLED = "the bundled model, 0.80M parameters"
+SMOLLM2 = "SmolLM2-135M"
+
+NO_CACHE = "the loop without a cache"
+READ_ONCE = "computed: weights and cache are read once a token, at the measured bandwidth"
+AFTER_512 = "decoding after a prompt of 512 tokens"
+ADDED_UP = "times of single steps, added up"
+ALMOST = "8-bit weights are almost the same model, not the same one"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A speedup, and where its number is."""
+
+    id: str  # of its anchor, after "speed-"
+    what: str
+    against: str  # what its time is compared with
+    model: str
+    tokens: int  # new ones
+    machine: str
+    file: str  # below outputs/
+    path: tuple[Key, ...]  # to a summary of ratios, or of tokens per second
+    over: tuple[Key, ...] = ()  # to the summary of tokens per second to divide by, if there is one
+    note: str = ""
+    short: bool = False  # whether the README's table has it
+
+    @property
+    def anchor(self) -> str:
+        """The id of its row in a page and in the README."""
+        return f"speed-{self.id}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A step of the story: some rows under a heading."""
+
+    title: str
+    says: str  # without numbers
+    rows: tuple[Row, ...]
+
+
+def _rung(ladder: str, rung: str, value: str = "speedup") -> tuple[Key, ...]:
+    return ("results", "ladder", ladder, "rungs", ("rung", rung), value)
+
+
+def _real(value: str, rung: str) -> tuple[Key, ...]:
+    return ("results", "ladder", "rungs", ("rung", rung), value)
+
+
+def _peer(label: str) -> tuple[Key, ...]:
+    return ("rungs", ("label", label), "tokens_per_second")
+
+
+N05 = "published/json/05.json"
+N06 = "published/json/06.json"
+N13 = "published/json/13.json"
+GPU = "gpu/NVIDIA-H200"
+REAL_GAIN = ("results", "gain", "this model, 135M")
+RATE = "tokens_per_second"
+
+STORY = (
+    Part(
+        "A small model, from no cache to the limit",
+        "Every time here is compared with that of a Python loop that computes the whole text again "
+        "for every token. A cache saves nearly all the arithmetic, but this model is so "
+        "small that Python's calls take most of the time, and a cache saves no calls. The same "
+        "loop in C++ has none. What is left is reading every weight once a token, and the memory "
+        "sets its limit. 8-bit weights are fewer bytes to read.",
+        (
+            Row(
+                "your-cache",
+                "your cache, in your own loop",
+                "your loop without a cache",
+                SMALL,
+                255,
+                EPYC,
+                N05,
+                ("results", "timing", "speedup"),
+                short=True,
+            ),
+            Row(
+                "cpp",
+                "the cached loop without Python, in C++",
+                NO_CACHE,
+                SMALL,
+                255,
+                EPYC,
+                N06,
+                _rung("0.84M parameters", "7"),
+                short=True,
+            ),
+            Row(
+                "limit",
+                "the memory's limit in float32",
+                NO_CACHE,
+                SMALL,
+                255,
+                EPYC,
+                N06,
+                ("results", "ladder", "0.84M parameters", "limits", "roofline"),
+                over=_rung("0.84M parameters", "1", RATE),
+                note=READ_ONCE,
+                short=True,
+            ),
+            Row(
+                "8-bit",
+                "C++ with 8-bit weights",
+                NO_CACHE,
+                SMALL,
+                255,
+                EPYC,
+                N06,
+                _rung("0.84M parameters", "8"),
+                note=ALMOST,
+                short=True,
+            ),
+        ),
+    ),
+    Part(
+        "A larger model",
+        "Each call has more to compute here, so Python's overhead matters less and C++ gains less. "
+        "(The text is also shorter, which lowers every factor.) The weights no longer fit near the "
+        "core, and C++ runs at the memory's limit, within the spread. Only fewer bytes or fewer "
+        "passes go further: a small draft model proposes tokens, and the large one checks several "
+        "of them in one pass.",
+        (
+            Row(
+                "large-your-cache",
+                "your cache, in your own loop",
+                NO_CACHE,
+                LARGE,
+                64,
+                EPYC,
+                N06,
+                _rung("10.8M parameters", "–"),
+            ),
+            Row(
+                "large-cpp",
+                "the cached loop without Python, in C++",
+                NO_CACHE,
+                LARGE,
+                64,
+                EPYC,
+                N06,
+                _rung("10.8M parameters", "7"),
+                short=True,
+            ),
+            Row(
+                "large-limit",
+                "the memory's limit in float32",
+                NO_CACHE,
+                LARGE,
+                64,
+                EPYC,
+                N06,
+                ("results", "ladder", "10.8M parameters", "limits", "roofline"),
+                over=_rung("10.8M parameters", "1", RATE),
+                note=READ_ONCE,
+            ),
+            Row(
+                "large-8-bit",
+                "C++ with 8-bit weights",
+                NO_CACHE,
+                LARGE,
+                64,
+                EPYC,
+                N06,
+                _rung("10.8M parameters", "8"),
+                note=ALMOST,
+                short=True,
+            ),
+            Row(
+                "draft",
+                "C++ with a draft model of 0.34M parameters",
+                "the same C++ loop without a draft",
+                "the lecture's GPT, 10.7M parameters",
+                255,
+                XEON,
+                "race/speculate.json",
+                ("rows", ("draft", "a GPT of 0.34M"), ("k", 7), "speedup"),
+                note="seven proposals a pass",
+                short=True,
+            ),
+        ),
+    ),
+    Part(
+        "A real model",
+        "SmolLM2-135M writes English. Computing its whole text again is real work, not only calls, "
+        "so the cache alone gains much more, and the longer the text, the more. The rows of 16 "
+        "tokens are a short text, which has little to compute again; there C++ is already close to "
+        "the memory's limit.",
+        (
+            Row(
+                "smollm2-64",
+                "the cache alone, in PyTorch",
+                NO_CACHE,
+                SMOLLM2,
+                64,
+                EPYC,
+                N13,
+                (*REAL_GAIN, ("n_new", 64), "gain"),
+                note=ADDED_UP,
+            ),
+            Row(
+                "smollm2",
+                "the cache alone, in PyTorch",
+                NO_CACHE,
+                SMOLLM2,
+                512,
+                EPYC,
+                N13,
+                (*REAL_GAIN, ("n_new", 512), "gain"),
+                note=ADDED_UP,
+                short=True,
+            ),
+            Row(
+                "smollm2-cpp",
+                "the cached loop without Python, in C++",
+                NO_CACHE,
+                SMOLLM2,
+                16,
+                EPYC,
+                N13,
+                _real("speedup", "7"),
+            ),
+            Row(
+                "smollm2-limit",
+                "the memory's limit in float32",
+                NO_CACHE,
+                SMOLLM2,
+                16,
+                EPYC,
+                N13,
+                ("results", "ladder", "limits", "roofline"),
+                over=_real(RATE, "1"),
+                note=READ_ONCE,
+            ),
+            Row(
+                "smollm2-8-bit",
+                "C++ with 8-bit weights",
+                NO_CACHE,
+                SMOLLM2,
+                16,
+                EPYC,
+                N13,
+                _real("speedup", "8"),
+                note=ALMOST,
+            ),
+            Row(
+                "smollm2-lookup",
+                "prompt lookup, on a text that repeats its prompt",
+                "the same PyTorch loop without it",
+                SMOLLM2,
+                36,
+                EPYC,
+                N13,
+                ("results", "lookup"),
+            ),
+            Row(
+                "llama-f32",
+                "our C++ loop in float32",
+                "llama.cpp, F32",
+                SMOLLM2,
+                48,
+                XEON,
+                "race/ladder-smollm2.json",
+                _peer("native loop"),
+                over=_peer("llama.cpp, F32"),
+                note=AFTER_512,
+                short=True,
+            ),
+            Row(
+                "llama-q8",
+                "our C++ loop with 8-bit weights",
+                "llama.cpp, Q8_0",
+                SMOLLM2,
+                48,
+                XEON,
+                "race/ladder-smollm2.json",
+                _peer("native loop, 8-bit weights"),
+                over=_peer("llama.cpp, Q8_0"),
+                note=f"{AFTER_512}; llama.cpp without its repacked formats, which crashed",
+                short=True,
+            ),
+        ),
+    ),
+    Part(
+        "Other numbers on these pages",
+        "The same idea with another model, loop or machine. A large GPU computes a whole text of "
+        "this length in the time that PyTorch's calls take, so there a cache alone gains nothing "
+        "for one text. The model at the top of this page runs in your own browser: the number that "
+        "you see there is yours, and in no table.",
+        (
+            Row(
+                "race",
+                "the package's cache and loop, in notebook 00",
+                NO_CACHE,
+                BUNDLED,
+                255,
+                EPYC,
+                "published/json/00.json",
+                ("results", "timing", "speedup"),
+            ),
+            Row(
+                "bundled-cpp",
+                "the cached loop without Python, in C++",
+                NO_CACHE,
+                BUNDLED,
+                255,
+                ZEN_4,
+                "race/ladder-keeper.json",
+                ("rungs", ("rung", "7"), "speedup"),
+                note="an earlier version, whose loop without a cache computed head by head",
+            ),
+            Row(
+                "h200-lecture",
+                "the cache alone, in PyTorch",
+                NO_CACHE,
+                LARGE,
+                255,
+                H200,
+                f"{GPU}/gain-lecture.json",
+                (("n_new", 255), "gain"),
+            ),
+            Row(
+                "h200-smollm2",
+                "the cache alone, in PyTorch",
+                NO_CACHE,
+                "SmolLM2's shape, random weights",
+                2047,
+                H200,
+                f"{GPU}/gain-smollm2.json",
+                (("n_new", 2047), "gain"),
+                note=ADDED_UP,
+                short=True,
+            ),
+            Row(
+                "h200-graph",
+                "16 cached steps as one CUDA graph",
+                NO_CACHE,
+                LARGE,
+                255,
+                H200,
+                f"{GPU}/ladder-lecture.json",
+                ("rungs", ("rung", "7"), "speedup"),
+                short=True,
+            ),
+        ),
+    ),
+)
+ROWS = {row.id: row for part in STORY for row in part.rows}
+# The one number on the card of a notebook, and what it says there.
+CARDS = {
+    "00": ("race", "with a cache"),
+    "05": ("your-cache", "with your cache, in your own loop"),
+    "06": ("cpp", "with the loop in C++"),
+    "07": ("draft", "with a draft, over C++ without"),
+    "13": ("smollm2", "with a cache alone, at 512 tokens"),
+}
+
+
+def find(data: Any, path: tuple[Key, ...]) -> Any:
+    """What a path leads to; neighbouring pairs are conditions on one item. Raises LookupError."""
+    wanted: list[tuple[str, object]] = []
+    for key in (*path, ""):
+        if isinstance(key, tuple):
+            wanted.append(key)
+            continue
+        if wanted:
+            items = [item for item in data if all(item.get(k) == v for k, v in wanted)]
+            if len(items) != 1:
+                raise LookupError(f"{len(items)} items with {dict(wanted)}, 1 is needed")
+            data = items[0]
+            wanted = []
+        data = data[key] if key else data
+    return data
+
+
+def ratio(data: Any, row: Row) -> Summary:
+    """The speedup of a row, from the contents of its file.
+
+    A quotient of two summaries is that of their medians, with the widest range.
+    """
+    own: Summary = find(data, row.path)
+    if not row.over:
+        return own
+    base: Summary = find(data, row.over)
+    return {
+        "median": own["median"] / base["median"],
+        "low": own["low"] / base["high"],
+        "high": own["high"] / base["low"],
+        "n": own["n"],
+    }
+
+
+def number(value: float) -> str:
+    """A ratio with its sign, in about three digits: 0.93×, 2.2×, 13.4×, 124×."""
+    digits = 2 if value < 1 else 1 if value < 20 else 0
+    return f"{value:.{digits}f}×"
+
+
+def spread(value: Summary) -> str:
+    """The smallest and the largest of a summary, as exactly as its median."""
+    digits = 2 if value["median"] < 1 else 1 if value["median"] < 20 else 0
+    return f"{value['low']:.{digits}f}–{value['high']:.{digits}f}"
+
+
+def measured(published: Path = PUBLISHED) -> dict[str, Summary]:
+    """The speedup of every row whose file is there, by id.
+
+    `published` is the folder with the published run, if it has not reached its place yet.
+    """
+    found = {}
+    for row in ROWS.values():
+        folder, _, rest = row.file.partition("/")
+        path = published / rest if folder == "published" else ROOT / "outputs" / row.file
+        data = _contents(path) if path.is_file() else None
+        if data is not None:
+            found[row.id] = ratio(data, row)
+    return found
+
+
+def _contents(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# ------------------------------------------------------------------ in the README
+
+
+def with_speedups(readme: str) -> str:
+    """The text of the README, with the short table between its two marks, if it has them."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        return readme
+    return f"{before}{begin}\n\n{readme_table()}\n\n{end}{after}"
+
+
+def readme_table() -> str:
+    """The rows of the README as a Markdown table, each with an anchor."""
+    values = measured()
+    lines = [
+        "| what is faster | speedup | than | model, new tokens | machine |",
+        "|---|---|---|---|---|",
+    ]
+    for row in ROWS.values():
+        if row.short and row.id in values:
+            value = values[row.id]
+            factor = f"**{number(value['median'])}** [{spread(value)}]"
+            link = f'<a id="{row.anchor}"></a>[{row.what}](outputs/{row.file})'
+            model = f"{row.model}, {row.tokens:,}"
+            lines.append(f"| {link} | {factor} | {row.against} | {model} | {row.machine} |")
+    return "\n".join(lines)
