@@ -106,7 +106,8 @@ def plain_script(
         call = "model({}, use_cache=False).logits"
     elif isinstance(subject, Given):
         imports, model, _ = _of_an_adapter(subject, dtype, ids)
-        call = _form_of(subject.given.plain(ids[:, :4])).format("MODEL.plain({})")
+        with torch.no_grad():
+            call = _form_of(subject.given.plain(subject.moved(ids))).format("MODEL.plain({})")
     else:
         imports, model, _ = _of_a_subject(subject, dtype, "", "MODEL")
         call = "SUBJECT.plain({})"

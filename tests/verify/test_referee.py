@@ -26,7 +26,7 @@ from nanogpt.verify.huggingface import small as architecture
 from nanogpt.verify.server import RemoteServer
 
 # Small models of these architectures run in float64, with more than one kind of position and mask.
-SOUND = "gpt2 llama opt bloom gemma3_text phi olmo3 lfm2"
+SOUND = "gpt2 llama opt bloom gemma3_text phi olmo3"
 
 
 OURS = {"heads": tiny_model, "batched": lambda: tiny_model(False)}
