@@ -202,3 +202,20 @@ def test_a_part_of_the_weights_is_zero():
     assert report.verdict.sound, report
     assert "1 weights are zero (proj.0.weight): a mistake behind them would not show" in str(report)
     assert HEADS * 8 == WIDTH
+
+
+class AnotherModel(Adapter):
+    """In float64 it is a model of other weights."""
+
+    def to(self, dtype):
+        other = AnotherModel(seed=5 if dtype == torch.float64 else 0)
+        other.net.to(dtype)
+        return other
+
+
+def test_a_float64_copy_that_is_another_model_proves_nothing():
+    report = referee(AnotherModel(), **QUICK)
+    assert report.verdict is UNDECIDED, report
+    assert "the float64 copy is another model: float32 moves logits by" in str(report)
+    broken = type("Broken", (AnotherModel,), {"session_type": ForgetfulSession})
+    assert not referee(broken(), **QUICK).verdict.sound
