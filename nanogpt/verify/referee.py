@@ -261,11 +261,15 @@ class Case(Reference):
         if at is not None:
             try:
                 expected = self.alone(ids)
+                whole = (ids, lengths, at)
                 rows, lengths = smallest(self, how.cache, ids, expected, lengths, at)
                 ids = ids[:rows]
                 shorter = wrong_at(self, how.cache, ids, expected[:rows], lengths)
                 at = at if shorter is None else shorter
                 finding.cause = cause(self, how.cache, ids, expected[:rows], lengths, at)
+                if not finding.cause:  # a longer text may show what is lost
+                    ids_, lengths_, at_ = whole
+                    finding.cause = cause(self, how.cache, ids_, expected, lengths_, at_)
             except (NotOffered, MemoryError, OutOfTime, Stopped, *STOPS):
                 pass  # what is known is said without it
             finding.how = CachedRun(how.seed, how.length, rows, lengths, how.cache)

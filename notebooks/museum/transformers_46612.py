@@ -11,7 +11,7 @@ from parts import Tiny, empty
 
 
 class Beams(Tiny):
-    def session(self, cache=None):
+    def session(self, cache=None, rows=1):
         held = empty()
 
         def read(ids):
