@@ -141,16 +141,20 @@ WRONG = {
         "positions not compared": (f"same & {PAST}", "same", "positions are not compared"),
         "own key hidden": ("<=", "<", "own position"),
         "the past hidden": ("<=", ">=", "must see what comes before"),
-        "joined by or": ("same & ", "same | ", "a key must meet both"),
-        "other sequences": (SAME, SAME.replace("==", "!="), "every sequence but its own"),
+        "joined by or": ("same & ", "same | ", "a key must"),
+        "other sequences": (SAME, SAME.replace("==", "!="), "every sequence except"),
         "earlier sequences": (SAME, SAME.replace("==", ">="), "smaller numbers"),
         "one turned": (PAST, f"{PAST}.T", "(N, 1)"),
         "all turned": (f"    return same & {PAST}", f"    return (same & {PAST}).T", "transposed"),
-        "numbers": (f"    return same & {PAST}", f"    return (same & {PAST}).float()", "of float"),
+        "numbers": (
+            f"    return same & {PAST}",
+            f"    return (same & {PAST}).float()",
+            "it must hold booleans",
+        ),
         "int32 numbers": (
             f"    return same & {PAST}",
             f"    return (same & {PAST}).int()",
-            "True and False",
+            "must hold booleans",
         ),
         "a triangle": (PAST, "torch.ones(len(q_pos), len(k_pos)).tril().bool()", "triangle"),
         "a triangle at the end": (
@@ -172,11 +176,11 @@ WRONG = {
             "(q_seq[:1, None] == k_seq).expand(len(q_seq), -1)",
             "first one's sequence",
         ),
-        "python's and": ("same & ", "same and ", "joined by `&`"),
+        "python's and": ("same & ", "same and ", "Join masks with"),
         "exchanged": (
             "",
             "def ragged_mask(q_seq, q_pos, k_seq, k_pos):\n    return (q_pos[:, None] == k_pos) & (k_seq <= q_seq[:, None])\n",
-            "exchanged",
+            "and positions are",
         ),
         "kept": (
             "",
@@ -204,15 +208,15 @@ WRONG = {
         ),
         "the last token": ("tuple(tokens)", "tokens[-1]", "last token"),
         "the first token": ("tuple(tokens)", "tokens[0]", "first token"),
-        "a list": ("(parent, tuple(tokens))", "[parent, tokens]", "a list or holds one"),
-        "a tuple with a list": ("tuple(tokens)", "tokens", "a list or holds one"),
+        "a list": ("(parent, tuple(tokens))", "[parent, tokens]", "the name is"),
+        "a tuple with a list": ("tuple(tokens)", "tokens", "the name is"),
         "a dictionary": (
             "(parent, tuple(tokens))",
             "{'parent': parent, 'tokens': tuple(tokens)}",
-            "as a key",
+            "the name is",
         ),
-        "random": ("(parent, tuple(tokens))", "torch.rand(()).item()", "a random number"),
-        "the address": ("tuple(tokens)", "id(tokens)", "the address of a list"),
+        "random": ("(parent, tuple(tokens))", "torch.rand(()).item()", "leave out counters"),
+        "the address": ("tuple(tokens)", "id(tokens)", "leave out counters"),
         "bytes": ("tuple(tokens)", "bytes(tokens)", "up to 255"),
         "8 bits": ("tuple(tokens)", "tuple(t & 255 for t in tokens)", "8 bits"),
         "joined by ^": (
@@ -233,15 +237,15 @@ WRONG = {
     "admitted": {
         "not subtracted": ("        free -= need\n", "", "compared with all free"),
         "overtaken": ("            break\n", "            continue\n", "overtakes"),
-        "most not used": ("needs[:most]", "needs", "`most` is not used"),
+        "most not used": ("needs[:most]", "needs", "`most` is ignored"),
         "one more": ("needs[:most]", "needs[: most + 1]", "one request too many"),
         "one less": ("needs[:most]", "needs[: max(0, most - 1)]", "one request too few"),
         "must be less": ("need > free", "need >= free", "<=, not <"),
-        "free not used": (LOOP, "    for need in needs[:most]:\n", "free blocks are not used"),
+        "free not used": (LOOP, "    for need in needs[:most]:\n", "`free` is ignored"),
         "the refused one counted": (
             "        if need > free:\n            break\n        count += 1\n",
             "        count += 1\n        if need > free:\n            break\n",
-            "does not fit is counted",
+            "the one that",
         ),
         "all or none": (
             "    return count",
@@ -249,8 +253,8 @@ WRONG = {
             "all or none",
         ),
         "blocks": ("count += 1", "count += need", "number of blocks"),
-        "free blocks": ("    return count", "    return free", "stay free"),
-        "the requests": ("    return count", "    return needs[:count]", "needs of those admitted"),
+        "free blocks": ("    return count", "    return free", "number of blocks left free"),
+        "the requests": ("    return count", "    return needs[:count]", "these are the"),
         "whether": ("    return count", "    return count > 0", "how many"),
         "sorted": ("needs[:most]", "sorted(needs)[:most]", "smallest requests"),
         "sorted in place": (
@@ -271,7 +275,7 @@ WRONG = {
         "popped": (
             "",
             "def admitted(needs, free, most):\n    n = 0\n    while needs and n < most and needs[0] <= free:\n        free -= needs.pop(0)\n        n += 1\n    return n\n",
-            "taken out of `needs`",
+            "those admitted are",
         ),
         "empty queue": (
             "",

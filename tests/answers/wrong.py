@@ -40,12 +40,12 @@ WRONG = {
         "divided by hs": ("-0.5", "-1", "divided by hs, not"),
         "divided by √S": ("q.shape[-1] **", "k.shape[-2] **", "√S"),
         "divided by √T": ("q.shape[-1] **", "q.shape[-2] **", "√T"),
-        "half for hs = 4": ("q.shape[-1] ** -0.5", "0.5", "hs = 4 alone"),
+        "half for hs = 4": ("q.shape[-1] ** -0.5", "0.5", "is 2 only"),
         "multiplied by √hs": ("-0.5", "0.5", "multiplied"),
         "softmax down the columns": ("softmax(-1)", "softmax(-2)", "columns"),
         "softmax over dimension 1": ("softmax(-1)", "softmax(1)"),
         "softmax over the texts": ("softmax(-1)", "softmax(0)"),
-        "log_softmax": (".softmax", ".log_softmax", "logarithms"),
+        "log_softmax": (".softmax", ".log_softmax", "these are log-weights"),
         "no softmax": (".softmax(-1)", "", "softmax is missing"),
         "sigmoid": (".softmax(-1)", ".sigmoid()"),
         "k.T": ("k.transpose(-2, -1)", "k.T"),
@@ -61,12 +61,12 @@ WRONG = {
         "a triangle of its own": (
             "~mask",
             "torch.ones(q.shape[-2], k.shape[-2]).triu(1).bool()",
-            "comes in",
+            "you make your own",
         ),
         "a triangle aligned bottom right": (
             "~mask",
             "torch.ones(q.shape[-2], k.shape[-2]).triu(1 + k.shape[-2] - q.shape[-2]).bool()",
-            "comes in",
+            "you make your own",
         ),
         "float32 inside": (
             "scores = q @ k",
@@ -106,7 +106,7 @@ WRONG = {
         "queries and keys exchanged": ("q @ k.transpose", "k @ q.transpose"),
     },
     "one_step": {
-        "gradients not cleared": ("    optimizer.zero_grad()\n", "", "Clear"),
+        "gradients not cleared": ("    optimizer.zero_grad()\n", "", "clear them with"),
         "cleared after backward": (
             "    optimizer.zero_grad()\n    loss.backward()\n",
             "    loss.backward()\n    optimizer.zero_grad()\n",
@@ -129,7 +129,7 @@ WRONG = {
         "SGD by hand": (
             "    optimizer.step()\n",
             "    for p in model.parameters():\n        p.data -= 0.1 * p.grad\n",
-            "the one that comes in",
+            "use the one",
         ),
         "x and y exchanged": ("model(x, y)", "model(y, x)"),
         "x as the target": ("model(x, y)", "model(x, x)"),
@@ -210,12 +210,12 @@ WRONG = {
         "joined along the texts": (
             CAT,
             "k, v = torch.cat([self.k, k], dim=0), torch.cat([self.v, v], dim=0)",
-            "dimension of the tokens",
+            "along the token dimension",
         ),
         "no positions": (
             "            pos = torch.cat([self.pos, pos])\n",
             "",
-            "positions are kept",
+            "keep the positions",
         ),
         "counted positions": (
             "            pos = torch.cat([self.pos, pos])\n",
@@ -272,7 +272,7 @@ WRONG = {
         "text 0 for all": (
             CAT,
             "k, v = torch.cat([self.k, k[:1].expand_as(k)], 1), torch.cat([self.v, v], 1)",
-            "text",
+            "along the batch",
         ),
         "new token overwrites the last": (
             CAT,
@@ -300,7 +300,7 @@ WRONG = {
         "the mask by the queries' positions": (
             SEEN,
             "visible(pos, pos)",
-            "positions are forgotten",
+            "the keys' positions",
         ),
         "update's result ignored": (
             "k, v, k_pos = self.cache.update",
@@ -315,16 +315,16 @@ WRONG = {
         "keys and values swapped": (
             QKV,
             "q, v, k, k_pos = self.query(x), self.key(x), self.value(x), pos",
-            "keys and values are exchanged",
+            "are swapped: the",
         ),
         "is_causal with one query": (
             f"weights = attention_weights(q, k, {SEEN})  # (B, T, S)\n{LAST}",
             f"return F.scaled_dot_product_attention(q, k, v, is_causal=True)\n{LAST}",
-            "as is_causal does",
+            "by index, like",
         ),
         "another method": ("def forward", "def attend", "forward"),
         "a guard without training": (GUARD, "self.cache is not None", "training"),
-        "a guard without a cache": (GUARD, "not self.training", "guard must ask both"),
+        "a guard without a cache": (GUARD, "not self.training", "guard must check both"),
         "a cache asked for its truth": (
             "        self.cache = None  # set and removed by kv_cache(model)\n",
             "        self.cache = False\n",
@@ -339,12 +339,12 @@ WRONG = {
         "dropout on the output": (
             LAST,
             "        return F.dropout(weights @ v, self.dropout, self.training)",
-            "single numbers",
+            "are dropped: dropout belongs",
         ),
         "dropout on the values": (
             LAST,
             "        return weights @ F.dropout(v, self.dropout, self.training)",
-            "single numbers",
+            "are dropped: dropout belongs",
         ),
         "no dropout": (LAST, "        return weights @ v", "nothing is dropped"),
         "dropout of another share": ("F.dropout(weights, self.dropout", "F.dropout(weights, 0.5"),
@@ -373,11 +373,11 @@ WRONG = {
             "attention_weights(q * q.shape[-1] ** -0.5,",
             "hs",
         ),
-        "keys mixed": (LAST, LAST[:-1] + "k", "keys are mixed"),
+        "keys mixed": (LAST, LAST[:-1] + "k", "the weights are"),
         "queries and keys exchanged": (
             QK,
             "q = self.key(x)\n        k = self.query(x)\n",
-            "exchanged",
+            "are swapped",
         ),
         "values before keys in update": ("update(k, v, pos)", "update(v, k, pos)"),
         "positions counted from 0": (
@@ -402,9 +402,9 @@ WRONG = {
         "noise multiplied": ("/ noise", "* noise", "is multiplied"),
         "noise added": ("probs / noise", "probs + noise", "is added"),
         "no softmax": (PROBS, "logits", "softmax is missing"),
-        "a sigmoid": (PROBS, "logits.sigmoid()", "a sigmoid makes no"),
+        "a sigmoid": (PROBS, "logits.sigmoid()", "a sigmoid does"),
         "softmax over the rows": (PROBS, "logits.softmax(0)", "over the rows"),
-        "noise of its own": ("noise).arg", "torch.rand_like(noise)).arg", "of its own"),
+        "noise of its own": ("noise).arg", "torch.rand_like(noise)).arg", "your code draws"),
         "the least likely": ("argmax", "argmin"),
         "no last dimension": (", keepdim=True", "", "(B, 1)"),
         "temperature 0.9": (PROBS, "(logits / 0.9).softmax(-1)"),
@@ -445,7 +445,7 @@ WRONG = {
     "generate_with_cache": {
         "positions from 0": (STEP, STEP.replace("pos[-1:] + 1", "pos[-1:] * 0"), "is at T"),
         "positions one late": (STEP, STEP.replace("+ 1", "+ 2"), "is at T"),
-        "positions stay": (STEP, STEP.replace(" + 1", ""), "the position stays"),
+        "positions stay": (STEP, STEP.replace(" + 1", ""), "the position never"),
         "positions modulo 16": ("pos[-1:] + 1", "(pos[-1:] + 1) % 16", "at its own position"),
         "positions end at 128": (
             "pos[-1:] + 1",
@@ -476,7 +476,7 @@ WRONG = {
             "tokens = sample(logits[:, -1], row[:1].expand(len(tokens), -1))",
             "noise",
         ),
-        "a cache of its own": ("kv_cache(model, cache)", "kv_cache(model)", "another cache"),
+        "a cache of its own": ("kv_cache(model, cache)", "kv_cache(model)", "a cache of"),
         "eval left on": (
             "    tokens = prompt",
             "    model.eval()\n    tokens = prompt",
@@ -513,17 +513,17 @@ WRONG = {
         "ones": (
             "new_zeros(k.shape[0], self.capacity, k.shape[2])",
             "new_ones(k.shape[0], self.capacity, k.shape[2])",
-            "Reserve zeros",
+            "Allocate zeros, and",
         ),
         "empty slots at their place": (
             "pos.new_full((self.capacity,), -1)",
             "torch.arange(self.capacity)",
-            "-1 in empty",
+            "empty slots",
         ),
         "empty slots at 0": (
             "pos.new_full((self.capacity,), -1)",
             "pos.new_zeros(self.capacity)",
-            "-1 in empty",
+            "empty slots",
         ),
         "made again each time": ("if self.k is None", "if True"),
         "float32 always": (
@@ -553,7 +553,7 @@ WRONG = {
         "returns only the filled": (
             "return self.k, self.v, self.pos",
             "n = int((self.pos >= 0).sum())\n        return self.k[:, :n], self.v[:, :n], self.pos[:n]",
-            "return all slots",
+            "return all `capacity`",
         ),
         "values as keys": (
             "self.v[:, pos] = v",
@@ -594,13 +594,13 @@ WRONG = {
     "multiplications": {
         "values forgotten": (" * 2 ", " ", "keys and values"),
         "layers forgotten": (" * L", "", "each of the L layers"),
-        "one query": ("n * T *", "T *", "look of one token"),
+        "one query": ("n * T *", "T *", "count one token's"),
         "all tokens read": ("n = 1 if cached else T", "n = T"),
         "cached the other way round": ("if cached", "if not cached"),
         "half the square": ("n * T * 2", "n * (T + 1)"),
         "no matrices": ("n * W + ", ""),
         "right up to 10": ("    return", "    T = min(T, 10)\n    return"),
-        "matrices once": ("n * W", "W", "pass through"),
+        "matrices once": ("n * W", "W", "passes through"),
     },
     "latency": {
         "ITL with the first": (
