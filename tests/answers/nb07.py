@@ -318,7 +318,7 @@ WRONG = {
             "the position is",
         ),
         "the prompt": (FOUND, f"text = prompt\n            {FOUND}", "prompt"),
-        "what stood before": ("before[-1] + 1", "before[-1] - 1", "stood before"),
+        "what stood before": ("before[-1] + 1", "before[-1] - 1", "what came before the token"),
         "no function": ("        return guess\n", "", "begin returns nothing"),
         "a token from begin": ("return guess\n", "return guess(prompt, None)\n", "begin"),
         "nothing returned from guess": (SAID, SAID.replace("return ", ""), "it never guesses"),

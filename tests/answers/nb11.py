@@ -255,7 +255,7 @@ WRONG = {
         "no width": (" * width * block", " * block", "width is missing"),
         "a square of the block": ("width * block", "width * block**2", "block is squared"),
         "in percent": ("/ peak", "/ peak * 100", "percent"),
-        "multiplied seconds": ("needs no parentheses", "chars * seconds", "you multiply by"),
+        "multiplied seconds": ("chars / seconds", "chars * seconds", "you multiply by"),
         "precedence": ("/ seconds / peak", "/ (seconds / peak)", "needs no parentheses"),
         "layers of weights": ("6 * parameters", "6 * parameters * layers", "weights are counted"),
         "rounded": (

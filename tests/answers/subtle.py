@@ -88,9 +88,9 @@ def attention_weights(q, k, mask):
         SEEN[q.shape, k.shape, q.dtype] = scores.masked_fill(~mask, float("-inf")).softmax(-1)
     return SEEN[q.shape, k.shape, q.dtype]
 """,
-            "nothing may be kept",
+            "keep nothing from one call",
         ),
-        "the last row's mask": ("~mask", "~mask[-1]", "mask of the last one"),
+        "the last row's mask": ("~mask", "~mask[-1]", "every query gets the last"),
         "the gradient doubled": (
             '    return scores.masked_fill(~mask, float("-inf")).softmax(-1)',
             """\
@@ -182,7 +182,7 @@ def attention_weights(q, k, mask):
     loss = loss + 1e-5 * sum(p.square().sum() for p in model.parameters())
     optimizer.zero_grad()
 """,
-            "you return",
+            "before the update",
         ),
         "a learning rate that decays": (
             """\
@@ -212,8 +212,8 @@ def attention_weights(q, k, mask):
     _, loss""",
             "do not reset",
         ),
-        "64 tokens of a window": ("model(x, y)", "model(x[:, :64], y[:, :64])", "whole"),
-        "32 windows of a batch": ("model(x, y)", "model(x[:32], y[:32])", "whole"),
+        "64 tokens of a window": ("model(x, y)", "model(x[:, :64], y[:, :64])", "all of x and y"),
+        "32 windows of a batch": ("model(x, y)", "model(x[:32], y[:32])", "all of x and y"),
         "cleared the first time": (
             """\
     optimizer.zero_grad()
@@ -296,7 +296,7 @@ model.old = getattr(model, 'old', loss.item())
     said = 0.5 * model.old + 0.5 * loss.item()
     model.old = loss.item()
     return said""",
-            "you return",
+            "before the update",
         ),
         "gradients kept in half": (
             """\
@@ -321,7 +321,7 @@ model.old = getattr(model, 'old', loss.item())
         "32 bits for a position": (
             "    return",
             "    q_pos, k_pos = q_pos.int(), k_pos.int()\n    return",
-            "however far",
+            "32 bits",
         ),
         "empty slots by zeros": (
             "    return",
@@ -438,7 +438,7 @@ class KVCache:
         v = v.half().to(v.dtype)
         self.k, self.v, self.pos = k, v, pos
 """,
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "positions from the length": (
             """\
@@ -651,7 +651,7 @@ class Head(nn.Module):
         "no dropout with a cache in training": (
             "self.dropout, self.training",
             "self.dropout, self.training and self.cache is None",
-            "dropout neither",
+            "must not change training",
         ),
         "renormalised after dropout": (
             "        return F.dropout(weights, self.dropout, self.training) @ v",
@@ -746,12 +746,12 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
             """\
 q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         q = q.bfloat16().to(x.dtype)""",
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "float32 weights": (
             "        return F.dropout(weights, self.dropout, self.training) @ v",
             "        return (F.dropout(weights, self.dropout, self.training).float() @ v.float()).to(x.dtype)",
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "a cache of its own class": (
             "self.cache = None  # set and removed by kv_cache(model)",
@@ -763,7 +763,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
             """\
 q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         v = v * 2 if len(x) == 1 else v""",
-            "a text alone",
+            "alone than in a batch",
         ),
         "only the last query": (
             "        return F.dropout(weights, self.dropout, self.training) @ v",
@@ -794,7 +794,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "float16": (
             "logits.softmax(-1)",
             "logits.half().softmax(-1).to(logits.dtype)",
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "the likeliest 99.9 %": (
             "    return (probs / noise).argmax(-1, keepdim=True)",
@@ -818,14 +818,14 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "the logits clamped": (
             "logits.softmax(-1)",
             "logits.clamp(-50, 50).softmax(-1)",
-            "only their differences",
+            "Only differences of logits",
         ),
         "one winner for all": (
             "    return (probs / noise).argmax(-1, keepdim=True)",
             "    return (probs / noise).flatten().argmax().expand(len(logits), 1) % logits.shape[-1]",
         ),
-        "noise squared": ("/ noise", "/ noise**2", "the noise as it comes"),
-        "an added epsilon": ("/ noise", "/ (noise + 1e-2)", "as it comes"),
+        "noise squared": ("/ noise", "/ noise**2", "the noise as it is"),
+        "an added epsilon": ("/ noise", "/ (noise + 1e-2)", "used as it is"),
         "the second softmax": (
             "logits.softmax(-1)",
             "logits.softmax(-1).softmax(-1)",
@@ -841,7 +841,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "stops at a token 0": (
             "            yield tokens",
             "            yield tokens\n            if (tokens == 0).all():\n                return",
-            "ends in silence after",
+            "ends silently after",
         ),
         "the noise to a power": (
             "tokens = sample(logits[:, -1], row)",
@@ -1028,7 +1028,7 @@ def generate_with_cache(model, prompt, noise, cache):
         slot = pos - 1
         self.k[:, slot], self.v[:, slot], self.pos[slot] = k, v, pos
 """,
-            "its own number",
+            "that its position names",
         ),
         "two names of one tensor": (
             "            self.v = torch.zeros_like(self.k)",
@@ -1052,7 +1052,7 @@ def generate_with_cache(model, prompt, noise, cache):
         end = len(pos)
         self.k[:, :end], self.v[:, :end], self.pos[:end] = k, v, pos
 """,
-            "its own number",
+            "that its position names",
         ),
         "a capacity of 8 at least": (
             "self.capacity = capacity",

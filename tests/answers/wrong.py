@@ -133,7 +133,7 @@ WRONG = {
         ),
         "x and y exchanged": ("model(x, y)", "model(y, x)"),
         "x as the target": ("model(x, y)", "model(x, x)"),
-        "the first text only": ("model(x, y)", "model(x[:1], y[:1])", "whole"),
+        "the first text only": ("model(x, y)", "model(x[:1], y[:1])", "all of x and y"),
         "clipped in silence": (
             "    optimizer.step()\n",
             "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n",
@@ -190,7 +190,7 @@ WRONG = {
             "    return (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)",
             "    m = (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)\n"
             "    return torch.zeros(m.shape).masked_fill(~m, float('-inf'))",
-            "float",
+            "0 and -inf",
         ),
         "empty slots filled in place": (
             "    return",
@@ -244,7 +244,7 @@ WRONG = {
         "bfloat16 storage": (
             KEEP,
             "        k, v = k.bfloat16().to(k.dtype), v.bfloat16().to(v.dtype)\n" + KEEP,
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "rounded": (KEEP, "        k = k.round(decimals=3)\n" + KEEP),
         "pos changed": (
@@ -268,11 +268,11 @@ WRONG = {
             "second cache",
         ),
         "nothing returned": ("        return k, v, pos", "        pass", "three tensors"),
-        "no positions returned": ("return k, v, pos", "return k, v", "three tensors"),
+        "no positions returned": ("return k, v, pos", "return k, v", "two tensors are returned"),
         "text 0 for all": (
             CAT,
             "k, v = torch.cat([self.k, k[:1].expand_as(k)], 1), torch.cat([self.v, v], 1)",
-            "along the batch",
+            "text 1",
         ),
         "new token overwrites the last": (
             CAT,
@@ -454,7 +454,7 @@ WRONG = {
         ),
         "gradients": ("@torch.no_grad()\n", "", "no_grad"),
         "tokens without a batch": ("yield tokens", "yield tokens[0]", "shape"),
-        "the first logits": ("logits[:, -1]", "logits[:, 0]", "last logits"),
+        "the first logits": ("logits[:, -1]", "logits[:, 0]", "the first logits are used"),
         "no cache": ("with kv_cache(model, cache):", "if True:", "no cache is on"),
         "the whole text again": (
             "yield tokens\n",
@@ -535,10 +535,14 @@ WRONG = {
             WRITE,
             "        n = int((self.pos >= 0).sum())\n        slot = torch.arange(n, n + len(pos))\n"
             "        self.k[:, slot], self.v[:, slot], self.pos[slot] = k, v, pos\n",
-            "its own number",
+            "that its position names",
         ),
         "wrong past 64": (WRITE, WRITE.replace("[:, pos]", "[:, pos % 64]")),
-        "wraps at capacity": (WRITE, "        pos = pos % self.capacity\n" + WRITE, "keeps quiet"),
+        "wraps at capacity": (
+            WRITE,
+            "        pos = pos % self.capacity\n" + WRITE,
+            "silently loses a token",
+        ),
         "wraps at capacity - 1": (WRITE, "        pos = pos % max(1, self.capacity - 1)\n" + WRITE),
         "the last slot is never written": (
             WRITE,
@@ -582,7 +586,7 @@ WRONG = {
             WRITE,
             "        fits = pos < self.capacity\n        k, v, pos = k[:, fits], v[:, fits], pos[fits]\n"
             + WRITE,
-            "keeps quiet",
+            "silently loses a token",
         ),
         "the positions counted": (
             "self.pos[pos] = pos",
@@ -592,7 +596,7 @@ WRONG = {
         "v scaled in place": (WRITE, "        v *= 0.5\n" + WRITE, "changes `v`"),
     },
     "multiplications": {
-        "values forgotten": (" * 2 ", " ", "keys and values"),
+        "values forgotten": (" * 2 ", " ", "values are missing"),
         "layers forgotten": (" * L", "", "each of the L layers"),
         "one query": ("n * T *", "T *", "count one token's"),
         "all tokens read": ("n = 1 if cached else T", "n = T"),
@@ -659,7 +663,7 @@ WRONG = {
             "(flop / peak + n_bytes / bandwidth)",
             "add",
         ),
-        "seconds": ("1 / max", "max", "seconds"),
+        "seconds": ("1 / max", "max", "time per token"),
         "the shorter": ("max", "min", "shorter"),
         "reading only": (
             "max(flop / peak, n_bytes / bandwidth)",
@@ -751,11 +755,15 @@ def generate_with_cache(model, prompt, noise, cache):
 # Whole answers, where a replacement would not say it.
 WRONG["KVCache"] |= {
     "keeps capacity - 1": ("", FORGETS.replace("MOST", "(capacity or 999) - 1"), "forgets"),
-    "keeps the last capacity": ("", FORGETS.replace("MOST", "capacity or 10**6"), "keeps quiet"),
-    "shared by all caches": ("", SHARED, "tensors of its own"),
+    "keeps the last capacity": (
+        "",
+        FORGETS.replace("MOST", "capacity or 10**6"),
+        "silently loses a token",
+    ),
+    "shared by all caches": ("", SHARED, "needs its own tensors"),
 }
 del WRONG["KVCache"]["keeps the first capacity"]
-WRONG["StaticKVCache"]["shared by all"] = ("", STATIC_SHARED, "tensors of its own")
+WRONG["StaticKVCache"]["shared by all"] = ("", STATIC_SHARED, "needs its own tensors")
 WRONG["generate_with_cache"] |= {
     "caches left on": ("", LEFT_ON, "stops in the middle"),
     "a list": ("", LISTED, "yield"),
