@@ -119,8 +119,8 @@ def gain_in_real_model(folder: Path) -> str:
     if not results.get("real"):
         return ""
     return (
-        f"In {name}, a language model that others trained, the cache makes a text of {lengths[0]} "
-        f"{gains[0]} times as fast, and one of {lengths[1]} tokens {gains[1]} times."
+        f"In {name}, a pretrained language model, the cache makes a text of {lengths[0]} "
+        f"{gains[0]}× faster, and one of {lengths[1]} tokens {gains[1]}× faster."
     )
 
 

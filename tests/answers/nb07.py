@@ -265,7 +265,7 @@ WRONG = {
         "no tensor": (".sum(-1) / 2", ".sum(-1).div(2).tolist()", "list of Python numbers"),
         "a plus": ("p - q", "p + q", "difference"),
         "squeezed": (".sum(-1)", ".sum(-1).squeeze()", "squeeze"),
-        "positive part, halved": (".abs()", ".clamp(min=0)", "once more"),
+        "positive part, halved": (".abs()", ".clamp(min=0)", "do not halve it again"),
         "a mean of everything": (".sum(-1) / 2", ".mean()", "One distance"),
         "divided by the tokens": ("/ 2", "/ p.shape[-1]", "a mean divides"),
         "float32": ("(p - q)", "(p.float() - q.float())", "float32 loses float64's"),
@@ -300,7 +300,7 @@ WRONG = {
         "simulated": (
             SUM,
             "sum(int((torch.rand(k) < a).long().cumprod(0).sum()) + 1 for _ in range(2000)) / 2000",
-            "is right",
+            "expected 1.75, got",
         ),
     },
     "MyDraft": {

@@ -260,7 +260,7 @@ WRONG = {
         "sorted in place": (
             "    count = 0\n",
             "    count = 0\n    needs.sort()\n",
-            "0 is right, and yours is 1",
+            "expected 0, got 1",
         ),
         "None at the end": (
             "",
@@ -270,7 +270,7 @@ WRONG = {
         "return in the loop": (
             "    return count",
             "        return count",
-            "2 is right, and yours is 1",
+            "expected 2, got 1",
         ),
         "popped": (
             "",

@@ -199,7 +199,7 @@ WRONG = {
             "read at once",
         ),
         "split": ("chunk", "split", "x.split(n)"),
-        "y whole": (CHUNKS, "((part, y) for part in x.chunk(parts))", "cut both"),
+        "y whole": (CHUNKS, "((part, y) for part in x.chunk(parts))", "split both"),
         "the last loss": ("total += loss.item()", "total = loss.item()", "only the last part's"),
         "divided twice": ("return total", "return total / parts", "divided twice"),
         "the sum of losses": (
@@ -267,7 +267,7 @@ WRONG = {
         "a text": (
             "return work * chars / seconds / peak",
             'return f"{work * chars / seconds / peak:.1%}"',
-            "yours is 50.0%",
+            "got 50.0%",
         ),
     },
 }

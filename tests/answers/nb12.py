@@ -169,7 +169,7 @@ WRONG = {
             "def pairwise(x):\n    y = x.double()\n    while len(y) > 1:\n        y = y[0::2] + y[1::2]\n    return y[0].to(x.dtype)\n",
             "float64 rounds less",
         ),
-        "float32 always": ("    while", "    x = x.float()\n    while", "torch.float64 is right"),
+        "float32 always": ("    while", "    x = x.float()\n    while", "expected torch.float64"),
         "a list": ("return x[0]", "return x", "shape ()"),
         "a Python number": (
             "return x[0]",
@@ -183,8 +183,8 @@ WRONG = {
         ),
         "one round": ("    while len(x) > 1:\n", "    if len(x) > 1:\n", "there is only one"),
         "two left": ("len(x) > 1", "len(x) > 2", "two numbers are left"),
-        "neighbours twice": ("x[1::2]", "x[0::2]", "3 is right, and yours is 2"),
-        "a quarter": ("return x[0]", "return x[0] / 4", "3 is right, and yours is 0.75"),
+        "neighbours twice": ("x[1::2]", "x[0::2]", "expected 3, got 2"),
+        "a quarter": ("return x[0]", "return x[0] / 4", "expected 3, got 0.75"),
         "shifted": (PAIRS, "x[:-1] + x[1:]", "both of its neighbours"),
         "sorted": ("    while", "    x = x.sort().values\n    while", "sorted first, smallest"),
         "sorted by size": (

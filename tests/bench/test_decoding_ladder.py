@@ -134,7 +134,7 @@ def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, mode
     [
         ("--tokens 99", "--tokens 99: must be an integer in [2, 24]"),
         ("--rungs 90", "no rungs 90"),
-        ("--peer hf --dtype bfloat16", "give --device cpu --dtype float32"),
+        ("--peer hf --dtype bfloat16", "add --device cpu --dtype float32"),
     ],
 )
 def test_the_command_refuses_in_its_own_words(words, said, capsys, monkeypatch):

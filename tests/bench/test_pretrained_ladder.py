@@ -189,7 +189,7 @@ def test_an_error_of_llama_cpp_is_one_of_ours(xllamacpp, tmp_path):
         ("--prompt-tokens 9", "are for a pretrained model: --model"),
         ("--model MODEL --peer jax", "leave out --checkpoint and --peer jax"),
         ("--model MODEL --checkpoint x", "leave out --checkpoint and --peer jax"),
-        ("--model MODEL --peer hf --dtype bfloat16", "give --device cpu --dtype float32"),
+        ("--model MODEL --peer hf --dtype bfloat16", "add --device cpu --dtype float32"),
         ("--model MODEL --peer llama.cpp --repeats 1", "--peer llama.cpp reads GGUF files, and"),
         ("--model MODEL --prompt-tokens 99", "--prompt-tokens 99: must be an integer in [1, 62]"),
         ("--model MODEL --tokens 40", "--tokens 40: must be an integer in [2, 32]"),

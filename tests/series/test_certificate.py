@@ -89,7 +89,7 @@ def test_it_has_a_name_and_a_date_and_holds_with_weights_of_a_run(run, monkeypat
     _, changed = page.recomputed(elsewhere / path.name)
     assert changed == []
     (elsewhere / "certificate.safetensors").unlink()
-    with pytest.raises(mine.LessonError, match="neither beside it nor of a run here: name their"):
+    with pytest.raises(mine.LessonError, match="neither next to it nor from a run here: pass their"):
         page.recomputed(elsewhere / path.name)
 
 
@@ -229,7 +229,7 @@ def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run
     assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
     assert "the caches are the solutions'" in capsys.readouterr().out
     mine.lesson_path().write_text(TEXT, encoding="utf-8")
-    with pytest.raises(mine.LessonError, match="other tokens on the ladder"):
+    with pytest.raises(mine.LessonError, match="different tokens on the ladder"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})
 
 
@@ -266,7 +266,7 @@ def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
     path = mine.lesson_path()
     path.write_text("import math\n", encoding="utf-8")
     assert main(["verify", "model", str(path)]) == 2
-    assert "nothing of yours yet" in capsys.readouterr().err
+    assert "none of your code yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["<dt>" * 100_000, "<dt>\x1b[2J</dt><dd>\x07</dd>", "\0", ""])

@@ -116,7 +116,7 @@ FILES = {  # a path in the folder: the name it gets, and a word of why it is not
     "section/fred/lesson.py": ("section/fred", None),
     "two/a.py": ("two/a", None),
     "two/b.py": ("two/b", None),
-    "gina/report.txt": ("gina", "holds no lesson.py"),
+    "gina/report.txt": ("gina", "contains no lesson.py"),
     "link.py": ("link", "a link"),
     "same.py": ("same.py", None),
     "same/lesson.py": ("same/lesson.py", None),
@@ -363,10 +363,10 @@ def test_loops_that_never_end_end(tmp_path):
     found, _ = grade.submissions(tmp_path)
     limits = grade.Limits(seconds=0.5)
     by_name = {one.submission.name: one for one in grade.grade(found, NAMES, limits, 2)}
-    assert "no end after 0.5 seconds" in by_name["loop"].results["visible"].sentence
+    assert "did not finish within 0.5 seconds" in by_name["loop"].results["visible"].sentence
     assert by_name["loop"].results["Head"].outcome is Outcome.MISSING
     assert by_name["loop"].problem is None
-    assert "came to no end" in by_name["closed"].problem
+    assert "did not finish" in by_name["closed"].problem
 
 
 @pytest.mark.slow

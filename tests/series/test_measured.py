@@ -217,7 +217,7 @@ def table_at(place, layers=4, width=128):
     return [
         ["", "without", "with", " "],
         [f"multiplications of token {place:,}", *(f"{n:,}" for n in now), times(now[0] / now[1])],
-        ["of the text so far, shaded", *map(compact, sums), times(sums[0] / sums[1])],
+        ["for the text so far, shaded", *map(compact, sums), times(sums[0] / sums[1])],
         [
             "if that text doubles",
             *(f"{b / a:.1f} times" for a, b in zip(sums, twice, strict=True)),
@@ -388,7 +388,7 @@ def test_a_rung_stays_open_in_the_ladder_of_another_model(ladder):
     ladder.press("Enter", on=".rungs li:nth-child(5) button")
     ladder.press("ArrowDown", on=".knob select")
     assert [ladder.text(".told"), parts_of(ladder)] == [*said_of(1, 3)]
-    assert "Published, not of this run (another machine)" in ladder.text(".stage .meta")
+    assert "Published, not from this run (another machine)" in ladder.text(".stage .meta")
     assert "overhead 0\xa0µs, 0 %" in parts_of(ladder)
     assert "None is left" in ladder.text(".opened:not([hidden])")
 

@@ -136,7 +136,7 @@ def test_what_cannot_be_kept_runs_here(lesson, capsys):
     assert answer(text, helper=lambda a, b: (b <= a) & (b >= 0)).__name__ == "visible"
     assert not lesson.exists()
     said = capsys.readouterr().out
-    assert "not kept, as it fails there, with the imports, defs" in said
+    assert "not kept, because it fails with only the imports, defs" in said
     assert "your code raised NameError" in said
     lesson.parent.joinpath("earlier.py").mkdir()
     for other in (RIGHT, RIGHT.replace("return ", "return  ")):

@@ -127,7 +127,7 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
 def test_publishing_replaces_the_files_of_a_run_and_names_all_others(press, monkeypatch, capsys):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert main(["run", "--publish", "--no-html"]) == 0
-    assert f"not of this run, and kept: {press / 'old.txt'}" in capsys.readouterr().out
+    assert f"not from this run, so kept: {press / 'old.txt'}" in capsys.readouterr().out
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
     files.remove("old.txt")
     made = "figures/00_a.png json/00.json checkpoints/medium.safetensors manifest.json".split()

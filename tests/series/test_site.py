@@ -197,8 +197,8 @@ def test_a_link_to_a_page_leads_there_from_every_copy_of_a_notebook():
 GAIN = [{"n_new": 16, "gain": {"median": 1.74}}, {"n_new": 512, "gain": {"median": 9.24}}]
 REAL = {"real": True, "model": "A-Model: 9 parameters", "gain": {"small": GAIN[:1], "own": GAIN}}
 SAID = (
-    "In A-Model, a language model that others trained, the cache makes a text of 16 new tokens 1.7 "
-    "times as fast, and one of 512 tokens 9.2 times."
+    "In A-Model, a pretrained language model, the cache makes a text of 16 new tokens 1.7× faster, "
+    "and one of 512 tokens 9.2× faster."
 )
 
 

@@ -122,9 +122,8 @@ TOTAL_VARIATION = Exercise(
         "this is half the Euclidean distance: add up absolute values instead.": distance_by(
             lambda d: d.norm(dim=-1) / 2
         ),
-        "where p exceeds q is already half of the differences: do not halve it again.": distance_by(
-            lambda d: d.clamp(min=0).sum(-1) / 2
-        ),
+        "the part where p exceeds q is already half of the differences: do not "
+        "halve it again.": distance_by(lambda d: d.clamp(min=0).sum(-1) / 2),
         "a last dimension of size 1 is left: the shape is (…), without keepdim.": distance_by(
             lambda d: d.abs().sum(-1, keepdim=True) / 2
         ),
