@@ -89,7 +89,9 @@ def test_it_has_a_name_and_a_date_and_holds_with_weights_of_a_run(run, monkeypat
     _, changed = page.recomputed(elsewhere / path.name)
     assert changed == []
     (elsewhere / "certificate.safetensors").unlink()
-    with pytest.raises(mine.LessonError, match="neither next to it nor from a run here: pass their"):
+    with pytest.raises(
+        mine.LessonError, match="neither next to it nor from a run here: pass their"
+    ):
         page.recomputed(elsewhere / path.name)
 
 

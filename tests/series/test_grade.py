@@ -209,7 +209,7 @@ CLASS = [
 def test_mistakes_are_counted_by_kind_the_most_frequent_first():
     head, cache = grade.mistakes(CLASS, ["Head", "KVCache"])
     assert head.splitlines() == [
-        "Head: 5 of 6 who wrote it, with a mistake",
+        "Head: a mistake in 5 of 6 answers",
         "  3 × the mask lets the future in",
         "      carl, dora, fred",
         "  2 × off by 0.5 at [3]",
@@ -241,7 +241,7 @@ def test_the_table_has_a_row_for_each_and_nothing_that_a_terminal_obeys():
     rows = text.splitlines()
     assert rows[1].split() == ["anna", "2/2", "1.0", "+", "+"]
     assert rows[3].split() == ["carl", "0/2", "1.0", "x", "x"]
-    assert "not judged: stops at line 1" in rows[7]
+    assert "not graded: stops at line 1" in rows[7]
     assert "\x1b" not in text
 
 

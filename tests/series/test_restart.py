@@ -55,7 +55,7 @@ def test_a_cell_is_called_by_its_title_or_its_first_line():
 
 def test_outside_a_notebook_nothing_is_explained():
     assert restart.explanation("x") == ""
-    with pytest.raises(restart.RestartError, match="of a notebook of the series, and this is not one"):
+    with pytest.raises(restart.RestartError, match="and this is not one"):
         restart.catch_up()
 
 
@@ -105,7 +105,8 @@ def test_a_cell_that_is_run_too_early_says_which_one_to_run(page):
         "print('area', area)", "print(widht)", "def g():\n    return width\n\n\ng()"
     )
     assert "NameError" in early
-    assert "area is defined in the cell that begins `area = width**2`, in the section “Areas”" in early
+    where = "the cell that begins `area = width**2`, in the section “Areas”"
+    assert f"area is defined in {where}" in early
     assert "catch_up() runs all cells above" in early
     assert "is defined in" not in typo
     assert "width is defined in the cell that begins `width = 4`, in the section “Shapes”" in inner

@@ -31,7 +31,7 @@ def manifest(out):
 # ------------------------------------------------------------------ refused before anything runs
 
 REFUSED = {
-    "07": "'07' names no notebook: there is 00_good",
+    "07": "there is no notebook '07': choose from 00_good",
     "-p sord=3": "a parameter of a chosen notebook: word",
     "-p profile=full": "a parameter of a chosen notebook: n, word",
     "--profile tpu": "--profile 'tpu' is unknown: choose auto, smoke, laptop, full, gpu",
@@ -47,7 +47,7 @@ REFUSED = {
     "--publish --profile smoke": "This is profile smoke",
     "--publish 00": "--publish runs all notebooks as they are",
     "--reproduce 00": "--reproduce runs all notebooks as they are",
-    "../00": "'../00' names no notebook",
+    "../00": "there is no notebook '../00'",
     "-p checkpoint=/no/such": "no checkpoint at /no/such.safetensors",
     "-p word=\udcff": "not UTF-8 text",
 }
