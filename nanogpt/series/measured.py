@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import linear_regression, median
 from typing import Any
 
+from ..bench.tables import shown_label
 from ..config import GPTConfig
 from ..timing import Summary, summary
 
@@ -115,7 +116,11 @@ def _ladder(name: str, result: Json, published: str) -> Json:
 
 
 def _rung(row: Json) -> Json:
-    about = {"rung": row["rung"], "label": row["label"], "does": DOES.get(row["label"], "")}
+    about = {
+        "rung": row["rung"],
+        "label": shown_label(row["label"]),
+        "does": DOES.get(row["label"], ""),
+    }
     if "speedup" not in row:
         return about | {"unavailable": row.get("unavailable", "not measured")}
     split = {part: row["split"][part] for part in PARTS}

@@ -62,7 +62,7 @@ def test_rungs_and_peers_write_the_same_tokens_and_a_different_one_is_counted(ll
     assert ratio == pytest.approx(n_bytes)
     said = pretrained_text(result)
     assert "the first 5 equal" in said
-    assert "2  per-Head, cache by torch.cat: not here: PerHead decodes the lecture's heads" in said
+    assert "2  per-head, torch.cat cache: unavailable: PerHead decodes the lecture's heads" in said
     json.dumps(result, allow_nan=False)
 
 

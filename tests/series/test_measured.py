@@ -8,6 +8,7 @@ from notebook_fixtures import code, output, page_faults, png, write
 
 from nanogpt.bench.ladder import BUILT, EAGER
 from nanogpt.bench.roofline import breakdown, work
+from nanogpt.bench.tables import shown_label
 from nanogpt.config import SIZES
 from nanogpt.files import PUBLISHED, ROOT, read_json
 from nanogpt.series import site
@@ -331,8 +332,9 @@ def said_of(ladder, i):
     speed = row["speedup"]
     shares = {part: f"{round(100 * row['split'][part] / total)} %" for part in PARTS}
     low, mid, high = (times(speed[key]) for key in ("low", "median", "high"))
+    label = shown_label(row["label"])
     line = (
-        f"Rung {row['rung']}, {row['label']}, {name}: {mid} ({low} to {high}, n = 3) the speed of "
+        f"Rung {row['rung']}, {label}, {name}: {mid} ({low} to {high}, n = 3) the speed of "
         f"rung 1; its tokens are equal. {duration(total)} a token: "
         f"{', '.join(f'{part} {share}' for part, share in shares.items())}."
     )
