@@ -276,6 +276,6 @@ def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys):
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     assert main(["verify", "certificate", str(tmp_path / "page.html")]) == 2
     said = capsys.readouterr().err
-    assert "is no certificate: the last cell of notebook 06 writes one" in said
+    assert "is not a certificate: the last cell of notebook 06 writes one" in said
     assert said.count("\n") == 1
     assert said.strip().isprintable()

@@ -62,7 +62,7 @@ CHANGES = {
     "another picture": (cell(picture("BBBB")), "was 'image/png: "),
     "another source": (cell(text("loss 1.7502\n"), source="g()"), "its source has changed"),
     "another timing": (cell(source="g()", tags=["timing"]), "its source has changed"),
-    "another cell": (cell(text("loss 1.7502\n"), cell_id="z"), "it is not there any more"),
+    "another cell": (cell(text("loss 1.7502\n"), cell_id="z"), "it no longer exists"),
 }
 
 

@@ -164,7 +164,7 @@ def test_reproducing_compares_with_what_is_published(press, sources, capsys):
     assert main(["run", "--publish"]) == 0
     before = contents(press)
     assert main(["run", "--reproduce"]) == 0
-    assert "to the byte" in capsys.readouterr().out
+    assert "byte-identical" in capsys.readouterr().out
     first = "import os; assert 'reproduce' in os.environ['NANOGPT_RUN']"
     write(sources / "00_first.ipynb", first)
     assert main(["run", "--reproduce"]) == 1
