@@ -165,7 +165,7 @@ def test_a_learner_s_walk_through_the_cache(lab):
     page.run("setup")
     said = page.run("run-both")
     assert "NameError" in said
-    assert "is made by the" in said
+    assert "is defined in the" in said
     page.write("run-both", "catch_up()\n" + next(c.source for c in cells if c.id == "run-both"))
     said = page.run("run-both")
     assert "continue from here" in said
