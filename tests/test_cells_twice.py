@@ -190,7 +190,7 @@ def test_a_training_that_is_interrupted_leaves_a_page_that_goes_on(
                 scope.update(LESS["01"], mine="false")
     done = len(scope["history"]["batch_loss"])
     assert done == stop_after + 1
-    assert f"What follows on this page is of these {done:,} steps." in said["train"]
+    assert f"The rest of this notebook uses these {done:,} steps." in said["train"]
     assert f"{done:,} of 4 steps" in said["train"]
     assert titles["curve"].startswith(f"{done:,} steps: validation loss")
     assert f"--- after {done:,} steps" in said["samples"]

@@ -119,7 +119,7 @@ def test_a_tilde_is_the_home_folder_at_every_door(here, door, capsys):
     call, expected = DOORS[door]
     call()
     assert (here.parent / "home" / expected).exists()
-    assert not list(here.iterdir()), "the folder one is in"
+    assert not list(here.iterdir()), "the current directory"
     assert "~" not in capsys.readouterr().err
 
 

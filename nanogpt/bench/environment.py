@@ -1,4 +1,4 @@
-"""The environment card: on what the results of a run depend, beside its code."""
+"""The environment card: what a run's results depend on besides its code."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def _cpu_name() -> str:
 
 
 def _git_state() -> dict[str, str | bool | None]:
-    """The commit, and whether the files are other ones by now; None where that is not known."""
+    """The commit, and whether the files have changed since; None if unknown."""
     command = ["git", "-C", str(ROOT), "status", "--porcelain=2", "--branch"]
-    if IN_CHECKOUT:  # a repository around an installed copy is somebody else's
+    if IN_CHECKOUT:  # a repository around an installed copy belongs to another project
         with suppress(OSError, subprocess.SubprocessError):  # no git on this machine
             done = subprocess.run(
                 command,

@@ -1,4 +1,4 @@
-"""The gain of a KV cache against the length of the text, from whole runs and from single steps."""
+"""A KV cache's speedup against text length, from whole runs and from single steps."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ..timing import Summary, clock, interleave, summary, time_tokens
 
 
 class GainRow(TypedDict):
-    """What a cache gains for one number of new tokens, after a prompt of one."""
+    """A cache's speedup for one number of new tokens, after a prompt of one token."""
 
     n_new: int
-    measured: bool  # whole runs; False: the sum of the times of steps
+    measured: bool  # whole runs; False: the sum of single steps' times
     uncached: Summary  # seconds of all steps
     cached: Summary
     gain: Summary  # uncached / cached, pair by pair
 
 
 class Steps(NamedTuple):
-    """The seconds of single steps at one length of the text, the newest token included."""
+    """The seconds of single steps at one text length, including the newest token."""
 
     length: int
     uncached: list[float]
@@ -53,13 +53,13 @@ def write(model: Decoder, tokens: Tensor, n_new: int, cache: Any = None) -> Iter
 def gain_by_length(
     model: Decoder, lengths: Sequence[int], *, run_to: int, repeats: int = 3
 ) -> list[GainRow]:
-    """What a DynamicCache gains for each number of new tokens, after a prompt of one token.
+    """A DynamicCache's speedup for each number of new tokens, after a prompt of one token.
 
-    Up to `run_to` new tokens the whole text is written, with and without it, interleaved. Beyond
-    it, whole runs without a cache take minutes: single steps are timed at `run_to` and at each
-    length after it, the times of the steps between two of them are interpolated, and all are added.
-    For a convex time, as this is, that is a little too long. Raises ValueError for lengths that do
-    not ascend, and for `run_to` that is not one of them.
+    Up to `run_to` new tokens, whole texts are generated with and without it, interleaved. Beyond
+    that, whole runs without a cache would take minutes, so single steps are timed at `run_to` and
+    at each later length, the steps between are interpolated linearly, and all are added up. For a
+    convex cost, as here, that slightly overestimates. Raises ValueError if the lengths do not
+    ascend, or do not include `run_to`.
     """
     if list(lengths) != sorted(set(lengths)) or run_to not in lengths:
         raise ValueError(f"lengths={lengths}: must ascend, and have run_to={run_to} among them")
@@ -98,7 +98,7 @@ def gain_by_length(
 
 @torch.inference_mode()
 def steps_at(model: Decoder, length: int, repeats: int) -> Steps:
-    """Time the step that ends at `length` tokens, without a cache and with one, interleaved."""
+    """Time the step that ends at `length` tokens, with and without a cache, interleaved."""
     vocab_size = model.config.vocab_size
     text = (torch.arange(length, device=model.device) * 7919 % vocab_size)[None]  # (1, length)
     pos = torch.arange(length, device=model.device)
@@ -121,9 +121,9 @@ def steps_at(model: Decoder, length: int, repeats: int) -> Steps:
 
 
 def _added(ends: list[tuple[int, float]], n: int) -> float:
-    """Seconds of the steps behind the first of `ends`, up to the one at n tokens.
+    """Seconds of the steps after the first of `ends`, up to the one at n tokens.
 
-    `ends` are (length, seconds); between two of them the seconds are on a straight line.
+    `ends` are (length, seconds); the seconds between two of them are interpolated linearly.
     """
     total = 0.0
     for (a, first), (b, last) in pairwise(ends):

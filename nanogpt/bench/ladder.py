@@ -1,4 +1,4 @@
-"""The ladder: every engine at the same tokens, interleaved, beside the machine's own limits."""
+"""The ladder: every engine on the same tokens, interleaved, compared with the machine's limits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ..timing import Summary, summary
 from .roofline import Breakdown, Limits, LimitsData, breakdown, work
 from .tables import time_interleaved
 
-Peer = Callable[[Tensor], Tensor]  # of the noise (n, V): the n tokens drawn after the token 0
+Peer = Callable[[Tensor], Tensor]  # noise (n, V) -> the n tokens sampled after token 0
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder: an engine, and what its work is counted from."""
+    """One rung of the ladder: an engine, and what its work is computed from."""
 
     number: str
     label: str
@@ -43,12 +43,12 @@ class Rung:
 
 
 class RungRow(TypedDict, total=False):
-    """What one rung gave: why it is not here, or how fast it is."""
+    """One rung's result: why it is unavailable, or how fast it is."""
 
     rung: str
     label: str
     unavailable: str
-    build_seconds: float  # of its engine, where no earlier one was kept
+    build_seconds: float  # to build its engine, unless an earlier one was kept
     tokens_per_second: Summary
     speedup: Summary  # the ratio to the first rung, pair by pair
     equal: bool  # its tokens, to the first rung's
@@ -56,7 +56,7 @@ class RungRow(TypedDict, total=False):
 
 
 class Best(TypedDict):
-    """Our fastest rung at full weights and equal tokens."""
+    """Our fastest rung at full weights and with equal tokens."""
 
     rung: str
     share_of_bound: Summary
@@ -109,8 +109,8 @@ def ladder(
 ) -> LadderResult:
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
-    The rungs take turns, repeat by repeat, after one warm-up each, and the `peers` with them. The
-    time includes noise and checks. `only` names rungs, as in "1467". The machine's limits are
+    The rungs and the `peers` are interleaved, repeat by repeat, after one warm-up each. The time
+    includes noise and checks. `only` selects rungs, for example "1467". The machine's limits are
     measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
@@ -160,17 +160,19 @@ def ladder(
 
 
 def chosen_rungs(device: torch.device, only: str | None) -> list[Rung]:
-    """The rungs that `only` names, as in "1467"; None: all. Raises ValueError."""
+    """The rungs selected by `only`, for example "1467"; None: all. Raises ValueError."""
     known = {rung.number: rung for rung in rungs(device)}
     if only is not None and (not only or set(only) - set(known)):
-        raise ValueError(f"no rungs {only}: choose from {''.join(known)}, as in 1467")
+        raise ValueError(
+            f"there are no rungs {only}: choose from {''.join(known)}, for example 1467"
+        )
     return [rung for number, rung in known.items() if only is None or number in only]
 
 
 def build_engine(
     kind: type[Engine], model: LanguageModel, capacity: int | None = None
 ) -> tuple[Engine | None, RungRow]:
-    """An engine of this class and the seconds of its build; or why there is none.
+    """An engine of this class and its build time in seconds, or why there is none.
 
     `capacity` is the most tokens of a text; None: block_size.
     """
@@ -186,7 +188,7 @@ def build_engine(
 
 
 def sharpened(model: GPT | Decoder) -> GPT | Decoder:
-    """The model with larger matrices, in place: even untrained, its next token is no flat guess."""
+    """Enlarge the model's matrices in place: even untrained, its predictions are not uniform."""
     with torch.no_grad():
         for p in model.parameters():
             if p.ndim == 2:
@@ -197,7 +199,7 @@ def sharpened(model: GPT | Decoder) -> GPT | Decoder:
 def _generation(
     model: LanguageModel, n_new: int, seed: int, engine: Engine
 ) -> Callable[[], Tensor]:
-    """A generation by an engine, from a prompt of one token."""
+    """One generation by an engine, from a prompt of one token."""
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     generator = torch.Generator()
 
@@ -211,7 +213,7 @@ def _generation(
 def _peer_generation(
     model: LanguageModel, n_new: int, seed: int, peer: Peer
 ) -> Callable[[], Tensor]:
-    """A generation by another program; its noise is drawn on the clock, as an engine's is."""
+    """One generation by another program; drawing its noise is timed, as for an engine."""
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     generator = torch.Generator()
 
@@ -251,15 +253,15 @@ def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> Best 
 # They decode our weights with our noise, argmax(probs / noise), so their tokens are compared with
 # ours. Float32 on the CPU.
 
-JaxArray = Any  # a jax.Array: jax is no requirement of the project
+JaxArray = Any  # a jax.Array: jax is an optional dependency
 JaxWeights = dict[str, JaxArray]
 
 
 def jax_scan(model: Decoder) -> dict[str, Peer]:
     """The whole loop in one `lax.scan` over a static cache, compiled on the first call.
 
-    `model` is a Decoder of the lecture's architecture. XLA takes one thread where torch does,
-    unless JAX has run before. Raises ImportError without jax, ValueError for another architecture.
+    `model` is a Decoder of the lecture's architecture. XLA uses one thread if torch does, unless
+    JAX has run before. Raises ImportError without jax, ValueError for another architecture.
     """
     if torch.get_num_threads() == 1:
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -268,7 +270,9 @@ def jax_scan(model: Decoder) -> dict[str, Peer]:
     check_standard(model)
     extras = beyond_lecture(model.config)
     if extras:
-        raise ValueError(f"--peer jax computes the lecture's architecture, and this has {extras}")
+        raise ValueError(
+            f"--peer jax supports only the lecture's architecture, and this model has {extras}"
+        )
     weights = {name: jax.dlpack.from_dlpack(w.detach()) for name, w in model.state_dict().items()}
     loop = jax.jit(partial(_loop, model.config))
 
@@ -321,7 +325,7 @@ def _norm(w: JaxWeights, name: str, x: JaxArray) -> JaxArray:
 
 
 def hugging_face(exported: tuple[dict[str, Any], dict[str, Tensor]]) -> dict[str, Peer]:
-    """The peers of a model of transformers that has these weights.
+    """The peers of a transformers model with these weights.
 
     `exported` are a config and tensors from the export. Raises ImportError without transformers.
     """
@@ -334,7 +338,7 @@ def hugging_face(exported: tuple[dict[str, Any], dict[str, Tensor]]) -> dict[str
 
 
 def peers_of(theirs: Any) -> dict[str, Peer]:
-    """transformers' `generate` over its dynamic and its static cache; the noise is a processor."""
+    """transformers' `generate` with its dynamic and static cache; a logits processor adds noise."""
     prompt = torch.zeros(1, 1, dtype=torch.int64)
 
     def decode(noise: Tensor, **cache: str) -> Tensor:

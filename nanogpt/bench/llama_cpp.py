@@ -1,9 +1,9 @@
-"""llama.cpp beside our engines: the package xllamacpp, over the GGUF file that we read, too.
+"""llama.cpp compared with our engines: the package xllamacpp, on the same GGUF file.
 
-llama.cpp computes a file in the types of its tensors, and rounds activations to 8 bits where the
-weights are quantized. So a file is written once more, its matrices expanded to F32, which are the
-weights that a Decoder has, or quantized to Q8_0. The build is that of xllamacpp: its wheels are for
-any processor with AVX2; `pip install --no-binary xllamacpp xllamacpp` compiles it for this one.
+llama.cpp computes in the types of a file's tensors, and rounds activations to 8 bits if the weights
+are quantized. So the file is rewritten, with matrices expanded to F32, the weights that a Decoder
+has, or quantized to Q8_0. The build is xllamacpp's: its wheels are for any processor with AVX2;
+`pip install --no-binary xllamacpp xllamacpp` compiles it for this one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 from ..pretrained.gguf_file import MAGIC, read_gguf
 from ..pretrained.needs import PretrainedError, needed
 
-TYPES = ("F32", "Q8_0")  # in which a file is written once more
+TYPES = ("F32", "Q8_0")  # types that a file can be rewritten in
 REWRITTEN = ("general.architecture", "general.file_type", "general.quantization_version")
 
 
 class LlamaCpp:
-    """A model of llama.cpp on one GGUF file, which decodes greedily, one text at a time.
+    """A llama.cpp model on one GGUF file, which decodes greedily, one text at a time.
 
-    It computes on as many threads as torch. Raises ImportError without xllamacpp.
+    It uses as many threads as torch. Raises ImportError without xllamacpp.
     """
 
     def __init__(self, path: Path, capacity: int):
@@ -48,7 +48,7 @@ class LlamaCpp:
         self.known: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, prompt: Tensor, n_new: int, first: Callable[[], None]) -> Tensor:
-        """The n_new tokens behind the prompt (T,); calls `first` when one is there.  -> (n_new,)
+        """The n_new tokens after a prompt (T,); calls `first` at the first one.  -> (n_new,)
 
         The streamed answer has no token numbers, and asking for them costs time. So they come from
         another request, before the first one of a prompt.
@@ -80,12 +80,12 @@ class LlamaCpp:
     def _asked(self, request: dict[str, Any], *on_piece: Callable[..., None]) -> Any:
         answer = self.server.handle_completions(request, *on_piece)
         if isinstance(answer, dict) and "error" in answer:
-            raise ValueError(f"llama.cpp refuses the text ({answer['error']}): take fewer tokens")
+            raise ValueError(f"llama.cpp refuses the text ({answer['error']}): use fewer tokens")
         return answer
 
 
 def build() -> str:
-    """Which llama.cpp runs, in words: its version, its compiler, the instructions that it uses."""
+    """A description of the running llama.cpp: version, compiler, instruction sets."""
     import xllamacpp
 
     said = xllamacpp.get_system_info().partition(":")[2]  # SSE3 = 1 | AVX = 1 | …
@@ -95,11 +95,11 @@ def build() -> str:
 
 
 def check_gguf(path: Path) -> None:
-    """Raises ValueError for what is no GGUF file."""
+    """Raise ValueError if a path is not a GGUF file."""
     with suppress(OSError), open(path, "rb") as file:
         if file.read(len(MAGIC)) == MAGIC:
             return
-    raise ValueError(f"--peer llama.cpp reads GGUF files, and {path} is none: leave it out")
+    raise ValueError(f"--peer llama.cpp reads GGUF files, and {path} is not one: leave it out")
 
 
 def own_type(path: Path) -> str:
@@ -120,7 +120,7 @@ def weight_bytes(path: Path) -> int:
 
 
 def rewrite(source: Path, target: Path, kind: str) -> None:
-    """Write a GGUF file once more, its matrices as `kind` of TYPES; vectors are F32.
+    """Rewrite a GGUF file with its matrices as `kind` of TYPES; vectors are F32.
 
     Raises PretrainedError for tensors that cannot be expanded, and OSError.
     """

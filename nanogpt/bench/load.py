@@ -1,11 +1,11 @@
 """Throughput and latency under load: requests that arrive whether or not the server is ready.
 
-Arrivals are data: a Poisson process drawn from a seed. On the virtual clock measured steps take
-their time and waiting takes none, so a quiet minute is measured in the seconds of work in it.
+Arrivals are data: a Poisson process drawn from a seed. On the virtual clock, steps take their
+measured time and waiting takes none, so a quiet minute takes only its seconds of work to measure.
 
 The terms are those of vLLM's serving benchmark. TTFT, time to first token, counts from the arrival,
 the queue included. TPOT of a request of n tokens is (E2EL - TTFT) / (n - 1), and there is none for
-n = 1. ITL is every gap of every request. Goodput counts the requests a second that meet every
+n = 1. ITL is every gap of every request. Goodput counts the requests per second that meet every
 limit.
 """
 
@@ -49,12 +49,12 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to share one model among requests: what it asks of the engine."""
+    """A scheme for sharing one model among requests, as options of the engine."""
 
-    max_running: int | None = None  # most texts in a step; None: as many as all the others have
-    static: bool = False  # a batch begins when the one before it has ended
-    budget: int | None = None  # most tokens of a step; None: prompts are read whole
-    reuse: bool = False  # prompts that begin alike share keys and values
+    max_running: int | None = None  # the most texts in a step; None: as many as the others
+    static: bool = False  # a batch begins when the previous one has ended
+    budget: int | None = None  # the most tokens in a step; None: prompts are read whole
+    reuse: bool = False  # prompts with a common prefix share keys and values
 
 
 SCHEMES = {
@@ -67,7 +67,7 @@ SCHEMES = {
 
 
 class Reply(NamedTuple):
-    """What a request got: tokens, and seconds after the start at which they were there.
+    """A request's reply: tokens, and when they arrived, in seconds after the start.
 
     A server may send several tokens at once: then there are fewer moments than tokens. A token is
     None if the server did not say which it was. `text` is what they say, where only that is known.
@@ -84,7 +84,7 @@ Prompt = Callable[[random.Random, int], list[int]]  # samples a prompt of n toke
 
 
 def random_tokens(vocab_size: int) -> Prompt:
-    """Prompts of tokens that are sampled one by one."""
+    """Prompts whose tokens are sampled one by one."""
 
     def prompt(draw: random.Random, n: int) -> list[int]:
         return [draw.randrange(vocab_size) for _ in range(n)]
@@ -93,7 +93,7 @@ def random_tokens(vocab_size: int) -> Prompt:
 
 
 def pieces_of_text(tokenizer: PretrainedTokenizer, text: str) -> Prompt:
-    """Prompts cut from a text: each begins at a random word, as the tokenizer begins a text."""
+    """Prompts cut from a text: each begins at a random word, like a new text for the tokenizer."""
 
     def prompt(draw: random.Random, n: int) -> list[int]:
         start = draw.randrange(len(text))
@@ -120,10 +120,10 @@ def poisson(
     greedy: bool = False,
     prompt: Prompt | None = None,
 ) -> list[Request]:
-    """n requests at `rate` a second (inf: all at once). Only the arrivals depend on the rate.
+    """n requests at `rate` per second (inf: all at once). Only the arrivals depend on the rate.
 
     Of `block_size` a prompt takes 1/16 to 1/2, uniformly; half of them begin with the same 1/4.
-    The new tokens are exponential with mean 1/6, at most 1/2: some are many times the mean.
+    The number of new tokens is exponential with mean 1/6, at most 1/2: some are far above it.
     Prompts are sampled by `prompt`; None: from all tokens of the vocabulary. Raises ValueError for
     a rate of 0 and below.
     """
@@ -160,7 +160,7 @@ def load(
     prompt: Prompt | None = None,
     reference: System | None = None,
 ) -> list[dict[str, Any]]:
-    """Serve the same n requests by every system, at each rate (requests a second; inf: at once).
+    """Serve the same n requests with every system, at each rate (per second; inf: at once).
 
     The systems are those of `schemes`, or a server. They take turns, repeat by repeat, after a
     warm-up with at most 8 requests. `limits` are those of `measures`, `prompt` that of `poisson`.
@@ -219,7 +219,7 @@ def _n_different(replies: Replies, texts: Replies) -> int:
 
 
 def _differs(reply: Reply, right: Reply) -> bool:
-    """Whether a reply is another one; by its text if no tokens are known."""
+    """Whether a reply differs; compares its text if no tokens are known."""
     if reply.text is not None:
         return reply.text != right.text
     return reply.tokens != right.tokens
@@ -240,15 +240,15 @@ BLOCK_LEN = 16  # positions of a block of keys and values
 def blocks_for(model: LanguageModel, running: int, text_tokens: int) -> int:
     """The blocks of `running` texts of at most `text_tokens` tokens.
 
-    They take at most half of the available memory, as those of a server. Raises ValueError if that
-    holds no such text.
+    They take at most half of the available memory, like a server's. Raises ValueError if that
+    cannot hold one such text.
     """
     for_one = -(-text_tokens // BLOCK_LEN)
     n = fitting_blocks(model, BLOCK_LEN, running * for_one)
     if n < for_one:
         raise ParameterError(
-            f"text_tokens={text_tokens}: half of the available memory holds the keys and values of "
-            f"{n * BLOCK_LEN:,} tokens: ask for fewer, or close other programs",
+            f"text_tokens={text_tokens}: half of the available memory holds only "
+            f"{n * BLOCK_LEN:,} tokens: use fewer, or close other programs",
             "text_tokens",
         )
     return n
@@ -284,7 +284,7 @@ def schemes(
 def bound(
     config: GPTConfig | DecoderConfig, requests: Sequence[Request], peak: float, bandwidth: float
 ) -> float:
-    """Drawn tokens a second, at most, where all requests come at once and none shares a prompt.
+    """Upper limit of sampled tokens per second if all requests come at once and share no prompt.
 
     Each token that is read costs two operations for each weight of a matrix, at the `peak` a
     second. Each drawn after a request's first reads the keys and values in its window, in float32,
@@ -420,7 +420,7 @@ class LoadedServer(RemoteServer):
         return Reply([self.chars.find(char) for char in text], moments)
 
     def _read(self, chunks: list[tuple[float, bytes]]) -> Reply:
-        """Its text, and the moment of each event that had any.
+        """Its text, and the time of each event that had any.
 
         With usage in the stream there are as many tokens as it says. Raises ConnectionError.
         """
@@ -446,7 +446,7 @@ class LoadedServer(RemoteServer):
 
 
 class LoadedTokenServer(LoadedServer):
-    """A server of a pretrained model, which gets prompts of tokens and answers with texts.
+    """A server of a pretrained model, which gets token prompts and answers with text.
 
     It goes on behind a token that ends a text, so that every request gets all of its new tokens.
     """

@@ -1,4 +1,4 @@
-"""How soon this machine does a fixed piece of work."""
+"""How fast this machine does a fixed piece of work."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..model import GPT
 
 
 def seconds_of_work() -> float:
-    """How slow this machine is: seconds of a training step and ten uncached tokens, one thread.
+    """Seconds for a training step and ten uncached tokens on one thread.
 
-    The least CPU time of 8 turns with a model of 0.22M: what else runs on the machine changes that
-    by less than a half, and the wall clock by a factor of two and more.
+    The smallest CPU time of 8 turns with a model of 0.22M: other load on the machine changes that
+    by less than half, but wall-clock time by a factor of two and more.
     """
     model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(0)).eval()
     packed = pack_heads(model).train()

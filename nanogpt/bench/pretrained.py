@@ -1,9 +1,9 @@
-"""The ladder of a pretrained model: the first token of a prompt, and the tokens behind it.
+"""The ladder of a pretrained model: the first token after a prompt, and the tokens after it.
 
 Engines decode the same prompt greedily, interleaved with other programs. Caches are as long
-as the run needs. A model of a large vocabulary and a long context makes the two parts very
-different: the first token computes (a prefill of all tokens of the prompt), the others read (all
-weights for each token).
+as the run needs. With a large vocabulary and a long context the two parts are very different:
+the first token is compute-bound (a prefill of the whole prompt), the others are memory-bound (all
+weights are read for each token).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .roofline import Limits, LimitsData, work
 GREEDY = SamplingParams(greedy=True)
 USUAL = {"cpu": "134578"}  # rungs by the kind of device: a compiled step takes minutes to build
 
-# The n tokens behind a prompt (T,), greedily; calls its last argument when the first is there.
+# The n greedy tokens after a prompt (T,); calls its last argument when the first arrives.
 Decode = Callable[[Tensor, int, Callable[[], None]], Tensor]
 
 
@@ -52,7 +52,7 @@ class Timed(NamedTuple):
 
 
 class PretrainedRow(TypedDict, total=False):
-    """What one rung gave: why it is not here, or how fast it is."""
+    """One rung's result: why it is unavailable, or how fast it is."""
 
     rung: str
     label: str
@@ -86,10 +86,10 @@ def pretrained_ladder(
     only: str | None = None,
     peers: dict[str, PretrainedPeer] | None = None,
 ) -> PretrainedResult:
-    """Time every rung on this model: batch 1, n_new greedy tokens behind a prompt (T,).
+    """Time every rung on this model: batch 1, n_new greedy tokens after a prompt (T,).
 
-    The rungs take turns, repeat by repeat, after one warm-up each, and the `peers` with them.
-    `only` names rungs, as in "1457"; None: all but the compiled step. Raises ValueError.
+    The rungs and the `peers` are interleaved, repeat by repeat, after one warm-up each.
+    `only` selects rungs, for example "1457"; None: all but the compiled step. Raises ValueError.
     """
     n_prompt = len(prompt)
     check_int("n_new", n_new, 2, max(2, model.config.block_size - n_prompt))
@@ -161,7 +161,7 @@ def _measure(
 
 
 def _decode(model: Decoder, prompt: Tensor, n_new: int, engine: Engine) -> Timed:
-    """One generation by an engine of ours."""
+    """One generation by one of our engines."""
     began = clock(model.device)
     steps = generate(model, prompt[None], n_new, GREEDY, engine=engine)
     tokens = [next(steps)]
@@ -228,4 +228,4 @@ class _First:
             self.first()
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""

@@ -8,7 +8,7 @@ from .ladder import LadderResult, RungRow
 from .load import LATENCIES
 from .pretrained import PretrainedResult, PretrainedRow
 from .speculation import SpeculationResult
-from .tables import number_of, repeats_text, summary_text, table
+from .tables import number_of, repeats_text, shown_label, summary_text, table
 from .throughput import share_text
 from .training import ComparedRow
 
@@ -23,14 +23,17 @@ def ladder_text(result: LadderResult) -> str:
         table([_rung(row) for row in rows]),
     ]
     absent = [row for row in result["rungs"] if "unavailable" in row]
-    lines += [f"{row['rung']}  {row['label']}: not here: {row['unavailable']}" for row in absent]
+    lines += [
+        f"{row['rung']}  {shown_label(row['label'])}: unavailable: {row['unavailable']}"
+        for row in absent
+    ]
     read = limits["read"]
     peak = limits["peak"]
     bound = summary_text(limits["roofline"], 0)
     lines += [
         f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['step_bytes'] / 1e6:.1f} "
         f"MB ({read['how']}), peak {peak['median'] / 1e9:.0f} GFLOP/s ({peak['how']})",
-        f"roofline bound, where a token reads all weights and its cache once: {bound} tokens/s",
+        f"roofline bound, if a token reads all weights and its cache once: {bound} tokens/s",
     ]
     best = result["best"]
     if best:
@@ -43,7 +46,7 @@ def _rung(row: RungRow) -> dict[str, str]:
     build = row.get("build_seconds", 0)
     return {
         "rung": row["rung"],
-        "": row["label"],
+        "": shown_label(row["label"]),
         "tokens/s": summary_text(row["tokens_per_second"], 0),
         "ratio to the first": summary_text(row["speedup"], 1),
         "tokens": "equal" if row["equal"] else "differ",
@@ -62,7 +65,10 @@ def pretrained_text(result: PretrainedResult) -> str:
         table([_pretrained_rung(row, n_new, read["median"]) for row in rows]),
     ]
     absent = [row for row in result["rungs"] if "unavailable" in row]
-    lines += [f"{row['rung']}  {row['label']}: not here: {row['unavailable']}" for row in absent]
+    lines += [
+        f"{row['rung']}  {shown_label(row['label'])}: unavailable: {row['unavailable']}"
+        for row in absent
+    ]
     lines.append(
         f"\nread bandwidth {read['median'] / 1e9:.1f} GB/s over "
         f"{result['limits']['step_bytes'] / 1e6:.0f} MB ({read['how']}); another program's tokens "
@@ -76,7 +82,7 @@ def _pretrained_rung(row: PretrainedRow, n_new: int, bandwidth: float) -> dict[s
     same = row["equal_tokens"]
     return {
         "rung": row["rung"],
-        "": row["label"],
+        "": shown_label(row["label"]),
         "weights": row["weights"],
         "first token (ms)": f"{1000 * row['first_token']['median']:,.0f}",
         "prompt tokens/s": summary_text(row["prompt_per_second"], 0),
@@ -89,7 +95,7 @@ def _pretrained_rung(row: PretrainedRow, n_new: int, bandwidth: float) -> dict[s
 
 
 def training_text(rows: list[ComparedRow]) -> str:
-    """The rows of `compared`: how soon each recipe reached its loss."""
+    """The rows of `compared`: how fast each recipe reached its loss."""
     return table(
         [
             {
@@ -124,9 +130,9 @@ def speculation_text(result: SpeculationResult) -> str:
     ]
     return (
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one; "
-        f"{repeats_text(result['repeats'])}\n\n{table(rows)}\n"
-        f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
-        f"{summary_text(result['roofline'], 0)}: one reading of weights and cache a token"
+        f"{repeats_text(result['repeats'])}\n\n{table(rows)}\nwithout a draft "
+        f"{summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
+        f"{summary_text(result['roofline'], 0)}: one read of weights and cache per token"
     )
 
 
@@ -138,7 +144,10 @@ def losses_text(target: dict[str, Any], draft: dict[str, Any] | None) -> str:
     text += f", of the draft {draft['loss']:.3f}"
     if draft["loss"] > target["loss"]:
         return text
-    return f"{text}: the draft predicts no worse, so this measures no draft: choose a smaller one"
+    return (
+        f"{text}: the draft predicts no worse than the target, so this is no useful measurement: "
+        "choose a smaller draft"
+    )
 
 
 def load_text(result: dict[str, Any]) -> str:
@@ -167,7 +176,7 @@ def _model_text(about: dict[str, Any]) -> str:
 
 
 def _shares(result: dict[str, Any]) -> list[str]:
-    """Each scheme's share of the bound, where all requests come at once; a line, or none."""
+    """Each scheme's share of the bound if all requests come at once; one line, or none."""
     bound = result["bound"]
     shares = []
     for row in result["rows"]:

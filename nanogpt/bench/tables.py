@@ -10,6 +10,17 @@ import torch
 from .. import timing
 from ..timing import CPU, Name, Result, Summary, interleave
 
+SHOWN = {  # labels of rungs: as results store them, and as they are displayed
+    "per-Head, no cache": "per-head, no cache",
+    "per-Head, cache by torch.cat": "per-head, torch.cat cache",
+    "batched heads, torch.cat": "packed heads (fused QKV)",
+}
+
+
+def shown_label(label: str) -> str:
+    """The displayed label of a rung; stored results, some of them published, keep their own."""
+    return SHOWN.get(label, label)
+
 
 def time_interleaved(
     runs: Mapping[Name, Callable[[], Result]],

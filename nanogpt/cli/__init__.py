@@ -1,7 +1,7 @@
 """The command line, `python -m nanogpt COMMAND …`: each command parses, calls a library, prints.
 
-A new command is one line in COMMANDS here, and one in the CALLS of its module, which its first word
-names: two functions, one that adds its options to a parser, and one that takes their values and
+A new command is one line in COMMANDS here, and one in the CALLS of the module named by its first
+word: two functions, one that adds its options to a parser, and one that takes their values and
 returns the exit code, or None for 0.
 """
 
@@ -18,39 +18,39 @@ from .common import leave, missing, run_command
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell has it
 
-COMMANDS = {  # the words that call it: what it does
+COMMANDS = {  # command: what it does
     "run": "run the notebooks and render them",
-    "train": "train a model on a text, in one process or several",
-    "bench ladder": "time every engine at the same tokens",
+    "train": "train a model on a text, in one or several processes",
+    "bench ladder": "time every decoding engine on the same tokens",
     "bench train": "time every recipe to the same loss",
     "bench speculate": "time speculation with several drafts",
     "bench load": "throughput and latency under a stream of requests",
-    "generate": "many texts, by one worker or several; resumed where it stopped",
-    "verify model": "is a model's cached text off by rounding, or by a bug?",
-    "verify class": "the same of a small model of one of transformers' architectures",
-    "verify server": "does company, a cached prefix or a seed change a server's texts?",
-    "verify kinds": "the same of every causal architecture of transformers, as a table",
-    "verify museum": "are public bugs of caches convicted, and their repairs acquitted?",
+    "generate": "generate many texts, with one or several workers; resumes where it stopped",
+    "verify model": "does a model's cached text differ by rounding, or by a bug?",
+    "verify class": "the same for a small random model of a transformers architecture",
+    "verify server": "do batching, a cached prefix or a seed change a server's texts?",
+    "verify kinds": "the same for every causal transformers architecture, as a table",
+    "verify museum": "does the referee convict public cache bugs and acquit their fixes?",
     "verify certificate": "does the certificate in outputs/mine still hold?",
     "verify sweep": "decode thousands of texts with and without a cache",
-    "serve": "answer over HTTP, as OpenAI's completions are answered",
-    "export": "write weights as transformers, vLLM or Karpathy's class load them",
-    "grade": "check a folder of learners' lesson.py files, as a table",
-    "student": "write the notebooks without their solutions",
+    "serve": "serve a model over HTTP with an OpenAI-compatible API",
+    "export": "export weights for transformers, vLLM or Karpathy's class",
+    "grade": "grade a folder of learners' lesson.py files",
+    "student": "write the notebooks without solutions, for a class",
     "slides": "render the slides of notebooks/teaching",
     "site": "render executed notebooks again",
-    "sync": "write the package's code into the notebooks",
+    "sync": "copy the package's code into the notebooks",
 }
 MODULES = dict.fromkeys(
     ["run", "student", "slides", "site", "sync"], "notebooks"
-)  # of a first word, if not the word
+)  # module of a first word, if not the word itself
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command that the first words name. Returns its exit code, 2 when there is none.
+    """Run the command named by the first words. Returns its exit code, 2 for an unknown command.
 
-    Without `argv` it is what this process is for: Ctrl-C, SIGTERM and SIGHUP are handled from here
-    to the end, unless they are ignored, as under nohup, and closed streams are opened.
+    Without `argv` this is the process's main function: it handles Ctrl-C, SIGTERM and SIGHUP to
+    the end, unless they are ignored, for example under nohup, and reopens closed streams.
     """
     if argv is not None:
         return _dispatch(list(argv))
@@ -62,10 +62,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         os.getcwd()
         code = _dispatch(sys.argv[1:])
-    except SystemExit as ended:  # argparse's
+    except SystemExit as ended:  # argparse's own exit
         code = int(ended.code or 0)
     except FileNotFoundError:
-        print("error: the folder you are in was deleted: cd to another one", file=sys.stderr)
+        print("error: the current directory was deleted: cd to another one", file=sys.stderr)
         code = 2
     except OSError as error:  # of printing: all others are told by the command
         code = cannot_print(error)
@@ -79,13 +79,13 @@ def main(argv: list[str] | None = None) -> int:
 def open_streams() -> None:
     """Open a closed stdin, stdout or stderr on the null device.
 
-    Otherwise the next file that is opened would get its number, and what is printed.
+    Otherwise the next opened file would get its descriptor, and with it the printed output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
             os.set_inheritable(opened, True)
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
@@ -93,7 +93,7 @@ def open_streams() -> None:
 
 
 def flushed(code: int) -> int:
-    """Flush all output. Returns `code`; instead of 0 another one if nobody takes the output."""
+    """Flush all output. Returns `code`, or 1 or more instead of 0 if output was lost."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -104,7 +104,7 @@ def flushed(code: int) -> int:
 
 
 def cannot_print(error: OSError) -> int:
-    """The exit code if the output cannot be printed; said in a line unless its reader has left."""
+    """The exit code if the output cannot be printed; prints why, unless the pipe was closed."""
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
     with suppress(OSError):
@@ -113,7 +113,7 @@ def cannot_print(error: OSError) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    """Only the command's own module is imported: a wrong word answers without torch."""
+    """Import only the command's own module: a misspelt command fails without loading torch."""
     tolerate_any_text()
     for n in (1, 2):
         name = " ".join(words[:n])
@@ -129,7 +129,7 @@ def _dispatch(words: list[str]) -> int:
     first = words[0] if group else "COMMAND"
     rest = words[1:] if group else words
     wants_help = rest[:1] in (["-h"], ["--help"])
-    lines = [f"usage: python -m nanogpt {first} …   (--help after a command shows its options)", ""]
+    lines = [f"usage: python -m nanogpt {first} …   (COMMAND --help lists its options)", ""]
     lines += [f"  {name:18} {COMMANDS[name]}" for name in group or COMMANDS]
     if rest and not wants_help:
         lines += ["", f"error: unknown command {rest[0]!r}"]

@@ -41,15 +41,15 @@ from ..training.trainer import full_loss
 from . import common
 from .pretrained import SOURCES, load_on, short_name, size_text
 
-RUNNING = 32  # most texts in a step
-LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: what a good request meets
+RUNNING = 32  # the most texts in a step
+LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: limits that a good request meets
 
 
 # ------------------------------------------------------------------ bench ladder
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add --model, which takes the place of --size and --checkpoint."""
+    """Add --model, which replaces --size and --checkpoint."""
     parser.add_argument("--model", metavar="SOURCE", help=f"a pretrained model: {SOURCES}")
 
 
@@ -57,18 +57,21 @@ def ladder_options(parser: argparse.ArgumentParser) -> None:
     common.add_shared(parser, "--size", "--checkpoint", "--tokens")
     common.add_shared(parser, "--repeats", "--threads", "--device")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--rungs", metavar="NUMBERS", help="only these, as in 1467")
+    parser.add_argument("--rungs", metavar="NUMBERS", help="only these rungs, for example 1467")
     add_model(parser)
-    about = "with --model: length of the prompt (64)"
+    about = "with --model: prompt length (64)"
     parser.add_argument("--prompt-tokens", **common.POSITIVE, help=about)
-    peer = "beside the same weights elsewhere; jax is for checkpoints, llama.cpp for --model"
+    peer = (
+        "also time another program on the same weights; jax is for checkpoints, llama.cpp for "
+        "--model"
+    )
     choices = ["hf", "jax", "llama.cpp"]
     parser.add_argument("--peer", nargs="+", choices=choices, default=[], help=peer)
     common.add_json(parser, "ladder-SIZE.json")
 
 
 def time_ladder(args: argparse.Namespace) -> None:
-    """How fast does this machine decode, by each engine?"""
+    """Measure how fast each engine decodes on this machine."""
     if args.model is not None:
         _time_pretrained(args)
         return
@@ -95,7 +98,7 @@ def time_ladder(args: argparse.Namespace) -> None:
 def _peers(names: list[str], model: LanguageModel) -> dict[str, Peer]:
     weight = model.lm_head.weight
     if names and (weight.device.type, weight.dtype) != ("cpu", torch.float32):
-        raise ValueError("--peer computes float32 on the CPU: give --device cpu --dtype float32")
+        raise ValueError("--peer computes float32 on the CPU: add --device cpu --dtype float32")
     packed = as_decoder(model)
     try:
         peers = hugging_face(exported(packed)) if "hf" in names else {}
@@ -104,7 +107,7 @@ def _peers(names: list[str], model: LanguageModel) -> dict[str, Peer]:
         raise ImportError(f"{error}: pip install '.[peers]'") from error
 
 
-PROMPT = (  # what the model continues, as often as the length of the prompt needs it
+PROMPT = (  # the prompt, repeated until it is long enough
     "A lighthouse keeper counts the ships that pass. On some days there are three, on others "
     "thirty, and in the winter of 1903 there was none for a week. He wrote every number into a "
     "book with a green cover, and beside it the direction of the wind.\n"
@@ -114,13 +117,13 @@ PROMPT = (  # what the model continues, as often as the length of the prompt nee
 def _time_pretrained(args: argparse.Namespace) -> None:
     """The ladder of a pretrained model."""
     if args.checkpoint or "jax" in args.peer:
-        raise ValueError("--model is a model of others: leave out --checkpoint and --peer jax")
+        raise ValueError("--model is a pretrained model: leave out --checkpoint and --peer jax")
     name = short_name(args.model)
     path = common.json_path(args.json, "pretrained ladder", f"ladder-{name}.json")
     device = common.measured_device(args)
     dtype = getattr(torch, args.dtype)
     if args.peer and (device.device.type, dtype) != ("cpu", torch.float32):
-        raise ValueError("--peer computes float32 on the CPU: give --device cpu --dtype float32")
+        raise ValueError("--peer computes float32 on the CPU: add --device cpu --dtype float32")
     model, tokenizer = load_on(device.device, args.model, dtype)
     block = model.config.block_size
     n_prompt = args.prompt_tokens or min(64, block // 2)
@@ -144,7 +147,7 @@ def _time_pretrained(args: argparse.Namespace) -> None:
 def _pretrained_peers(
     args: argparse.Namespace, model: Decoder, capacity: int, folder: Path
 ) -> dict[str, PretrainedPeer]:
-    """Other programs on the same weights; files for them are written into `folder`."""
+    """Other programs on the same weights; their files are written to `folder`."""
     peers: dict[str, PretrainedPeer] = {}
     if "hf" in args.peer:
         peers |= transformers_peer(family_form(model), model.config.weight_bytes())
@@ -169,16 +172,28 @@ def _pretrained_peers(
 def train_options(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group().add_argument
     how: dict[str, Any] = {"action": "store_const", "dest": "kind", "default": "race"}
-    kind("--ideas", const="ideas", help="add one idea at a time, at about equal seconds", **how)
-    kind("--heads", const="heads", help="shared keys and windows, at equal steps", **how)
-    kind("--step", const="step", help="the seconds of one step by part, beside the peak", **how)
-    parser.add_argument("--seeds", **common.POSITIVE, default=3, help="how many, from 1337 on (3)")
+    kind(
+        "--ideas",
+        const="ideas",
+        help="add one idea at a time, for about the same training time",
+        **how,
+    )
+    kind(
+        "--heads",
+        const="heads",
+        help="shared keys and windows, for the same number of steps",
+        **how,
+    )
+    kind("--step", const="step", help="the time of one step by part, compared with the peak", **how)
+    parser.add_argument(
+        "--seeds", **common.POSITIVE, default=3, help="number of seeds, starting at 1337 (3)"
+    )
     common.add_shared(parser, "--data", "--device", "--threads")
     common.add_json(parser, "race.json, ideas.json, heads.json or step.json")
 
 
 def time_training(args: argparse.Namespace) -> None:
-    """How soon does each recipe reach a loss? A stop keeps the seeds that are complete."""
+    """Measure how fast each recipe reaches a loss. Stopping keeps the completed seeds."""
     path = common.json_path(args.json, args.kind, f"{args.kind}.json")
     device = common.measured_device(args)
     corpus = load_corpus(args.data)
@@ -187,7 +202,7 @@ def time_training(args: argparse.Namespace) -> None:
         common.write_result(path, device, {"what": "step", "rows": rows})
         print(table(rows))
         return
-    print(f"{corpus.banner or corpus}; losses over its validation text, each at its own block")
+    print(f"{corpus.banner or corpus}; losses on its validation text, each at its own block size")
     about = {"what": args.kind, "corpus": corpus.name, "sha256": corpus.sha256}
     runs: list[Run] = []
     try:
@@ -197,7 +212,7 @@ def time_training(args: argparse.Namespace) -> None:
             common.write_result(path, device, result)
     except KeyboardInterrupt:
         if path and runs:
-            raise KeyboardInterrupt(f"the complete seeds are in {path}") from None
+            raise KeyboardInterrupt(f"the completed seeds are in {path}") from None
         raise KeyboardInterrupt from None
     print(f"\n{reports.training_text(result['rows'])}")
 
@@ -207,22 +222,22 @@ def time_training(args: argparse.Namespace) -> None:
 
 def speculate_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--target", metavar="PATH", default=KEEPER, help="the model that decides (the keeper)")
-    add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
+    add("--target", metavar="PATH", default=KEEPER, help="the target model (the bundled model)")
+    add("--draft", metavar="PATH", help="a smaller model as an additional draft")
     how: dict[str, Any] = {
         "type": common.positive,
         "nargs": "+",
         "default": [3, 5, 7, 11, 15],
         "metavar": "K",
     }
-    add("--k", **how, help="numbers of proposals for each pass (3 5 7 11 15)")
+    add("--k", **how, help="numbers of proposals per pass (3 5 7 11 15)")
     common.add_shared(parser, "--tokens", "--repeats", "--threads", "--data")
     common.add_json(parser, "speculate.json")
     parser.set_defaults(device="cpu")
 
 
 def time_speculation(args: argparse.Namespace) -> None:
-    """What does speculation buy, at the same tokens?"""
+    """Measure the speedup of speculation at identical output."""
     path = common.json_path(args.json, "speculate", "speculate.json")
     device = common.measured_device(args)
     saved = load_checkpoint(args.target)
@@ -236,7 +251,9 @@ def time_speculation(args: argparse.Namespace) -> None:
     data, val = split(saved.tokenizer.encode(corpus.text), block)
     drafts = speculation.usual_drafts(model, data)
     if draft and draft.tokenizer.chars != saved.tokenizer.chars:
-        raise ValueError("the draft and the target have different characters: both need the same")
+        raise ValueError(
+            "the draft and the target have different vocabularies: they need the same characters"
+        )
     if draft:
         name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
         drafts = {name: partial(DraftModel, draft.model.eval()), **drafts}
@@ -256,7 +273,7 @@ def time_speculation(args: argparse.Namespace) -> None:
 
 
 def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
-    """Which weights these were, how many, and how good: their loss on this validation text."""
+    """Which weights these are, how many, and their loss on this validation text."""
     about = {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
     return about | {"n_params": saved.model.n_params, "loss": full_loss(saved.model, val)}
 
@@ -264,48 +281,53 @@ def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
 # ------------------------------------------------------------------ bench load
 
 
-# Requests a second, and how many requests: a pretrained model needs seconds for each.
+# Requests per second, and how many requests: a pretrained model needs seconds for each.
 RATES = (5.0, 20.0, 80.0, inf)
 PRETRAINED_RATES = (0.5, 2.0, inf)
 REQUESTS = 64
 PRETRAINED_REQUESTS = 16
-TEXT_TOKENS = 256  # of a pretrained model's longest text: the block of a model of ours
+# Tokens of a pretrained model's longest text; our own models use their block size.
+TEXT_TOKENS = 256
 
 
 def load_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
-    parser.set_defaults(size=None)  # small, unless a pretrained model takes its place
+    parser.set_defaults(size=None)  # small, unless a pretrained model replaces it
     add_model(parser)
-    about = f"with --model: most tokens of a text, its prompt included ({TEXT_TOKENS})"
+    about = f"with --model: the most tokens of a text, including its prompt ({TEXT_TOKENS})"
     add("--text-tokens", **common.POSITIVE, help=about)
     about = "with --model: the text that prompts are cut from (Tiny Shakespeare)"
     add("--data", metavar="PATH", help=about)
     how: dict[str, Any] = {"type": float, "nargs": "+", "metavar": "X"}
-    add("--rates", **how, help="requests a second (5 20 80 inf; with --model 0.5 2 inf)")
+    add("--rates", **how, help="requests per second (5 20 80 inf; with --model 0.5 2 inf)")
     about = f"requests at each rate ({REQUESTS}; with --model {PRETRAINED_REQUESTS})"
     add("--requests", **common.POSITIVE, help=about)
-    add("--repeats", **common.POSITIVE, default=3, help="timed after a warm-up (3)")
-    add("--url", metavar="URL", help="a server instead, greedy, as in http://127.0.0.1:8000")
+    add("--repeats", **common.POSITIVE, default=3, help="timed repeats after a warm-up (3)")
+    add(
+        "--url",
+        metavar="URL",
+        help="measure a server instead, with greedy sampling, for example http://127.0.0.1:8000",
+    )
     common.add_json(parser, "load-SIZE.json")
 
 
 class Subject(NamedTuple):
-    """What the load is for: a model, if there is one, and how texts are made for it."""
+    """What the load is for: a model, if any, and how its texts are made."""
 
     name: str
     model: LanguageModel | None
-    block_size: int  # the tokens of the longest text
+    block_size: int  # tokens of the longest text
     vocab_size: int
-    n_params: int = 0  # of the model as it is stored; ruling out spare tokens adds a bias
-    chars: str = load.CHARS  # of a model of ours
+    n_params: int = 0  # of the model as stored; ruling out spare tokens adds a bias
+    chars: str = load.CHARS  # for our own models
     tokenizer: PretrainedTokenizer | None = None
-    corpus: Corpus | None = None  # what the prompts of a pretrained model are cut from
-    n_blocks: int | None = None  # of its keys and values; None: those that its block_size needs
+    corpus: Corpus | None = None  # the text that a pretrained model's prompts are cut from
+    n_blocks: int | None = None  # blocks for keys and values; None: as many as block_size needs
 
     @property
     def prompt(self) -> load.Prompt | None:
-        """What samples its prompts; None: any tokens."""
+        """The sampler of its prompts; None: any tokens."""
         if self.tokenizer is None or self.corpus is None:
             return None
         return load.pieces_of_text(self.tokenizer, self.corpus.text)
@@ -324,7 +346,7 @@ class Subject(NamedTuple):
 def time_load(args: argparse.Namespace) -> int:
     """Throughput and latency under a stream of requests. Exit code 1: tokens differ, or failures.
 
-    Of a server at --url the texts are compared with those of the model, where there is one.
+    Texts from a server at --url are compared with the model's, if there is one.
     """
     _check_load(args)
     name = Path(args.checkpoint).stem if args.checkpoint else args.size or "small"
@@ -348,15 +370,15 @@ def time_load(args: argparse.Namespace) -> int:
 
 
 def _check_load(args: argparse.Namespace) -> None:
-    """Raises ValueError for options that do not belong together."""
+    """Raise ValueError for options that do not go together."""
     if args.model is None and (args.text_tokens or args.data):
         raise ValueError("--text-tokens and --data are for a pretrained model: add --model")
     if args.model is not None and (args.checkpoint or args.size):
-        raise ValueError("--model is a model of others: leave out --checkpoint and --size")
+        raise ValueError("--model is a pretrained model: leave out --checkpoint and --size")
 
 
 def _own_subject(args: argparse.Namespace, name: str, device: Device) -> Subject:
-    """A checkpoint, or a model of random weights; none for a server without a checkpoint."""
+    """A checkpoint, or a model with random weights; none for a server without a checkpoint."""
     saved = load_checkpoint(args.checkpoint) if args.checkpoint else None
     chars = saved.tokenizer.chars if saved else load.CHARS
     shape = SIZES[args.size or "small"]
@@ -371,7 +393,7 @@ def _own_subject(args: argparse.Namespace, name: str, device: Device) -> Subject
 
 
 def _pretrained_subject(args: argparse.Namespace, device: Device) -> Subject:
-    """A model that other people trained, which is served as `serve --model` serves it."""
+    """A pretrained model, served the way `serve --model` serves it."""
     corpus = load_corpus(args.data)
     model, tokenizer = load_on(device.device, args.model)
     block = model.config.block_size
@@ -396,7 +418,7 @@ def _pretrained_subject(args: argparse.Namespace, device: Device) -> Subject:
 def _server(
     url: str, subject: Subject, rates: Sequence[float], settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """The server at a URL, beside the texts of the model alone, if there is one."""
+    """The server at a URL, and the model's own texts, if there is a model."""
     tokenizer = subject.tokenizer
     server: load.LoadedServer
     if tokenizer is None:
@@ -418,7 +440,7 @@ def _server(
 
 
 def _reference(subject: Subject) -> load.System:
-    """The texts that the model writes here, in tokens and, if it is a pretrained one, in words."""
+    """The model's own texts, as tokens and, if it is pretrained, also as strings."""
     model = subject.model
     assert model is not None
     backend = BACKENDS[choose_backend(model)[0]]
@@ -438,7 +460,7 @@ def _reference(subject: Subject) -> load.System:
 
 
 def _schemes(subject: Subject, rates: Sequence[float], settings: dict[str, Any]) -> dict[str, Any]:
-    """Every scheme of our engine."""
+    """All schemes of our engine."""
     model = subject.model
     assert model is not None
     backend = choose_backend(model)[0]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..device import Device
 
 OUTPUTS = ROOT / "outputs" / "run"
-# The extra of the wheel that has a package; of others it is `notebooks`.
+# The extra of the wheel that contains a package; all others are in `notebooks`.
 EXTRAS = {"jax": "peers", "xllamacpp": "peers", "ray": "ray", "transformers": "export"}
 EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
 
@@ -44,9 +44,9 @@ def positive(text: str) -> int:
 
 
 def named(text: str) -> Path:
-    """A path, as argparse reads it from an option: Path("") would be the folder one is in."""
+    """A path, as argparse reads it from an option: Path("") would be the current directory."""
     if not text:
-        raise argparse.ArgumentTypeError("'': name a path")
+        raise argparse.ArgumentTypeError("'': give a path")
     try:
         return user_path(text)
     except ValueError as error:
@@ -58,34 +58,37 @@ Calls = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Name
 POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "--size": {"choices": sorted(SIZES), "default": "small"},
-    "--tokens": {**POSITIVE, "help": "new tokens (255, or what the block allows)"},
-    "--repeats": {**POSITIVE, "default": 5, "help": "timed after a warm-up (5)"},
-    "--checkpoint": {"metavar": "PATH", "help": "trained weights instead of random ones"},
-    "--data": {"metavar": "PATH", "help": "any UTF-8 text (Tiny Shakespeare)"},
+    "--tokens": {
+        **POSITIVE,
+        "help": "number of new tokens (255, or as many as fit into the block)",
+    },
+    "--repeats": {**POSITIVE, "default": 5, "help": "timed repeats after a warm-up (5)"},
+    "--checkpoint": {"metavar": "PATH", "help": "path of trained weights, instead of random ones"},
+    "--data": {"metavar": "PATH", "help": "path of a UTF-8 text (Tiny Shakespeare)"},
     "--device": {"choices": ["auto", "cpu", "cuda"], "default": "auto"},
     "--threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (1)"},
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser for the command that these words call, as in "bench ladder"."""
+    """A parser for the command with these words, for example "bench ladder"."""
 
     def __init__(self, words: str, about: str):
         super().__init__(f"python -m nanogpt {words}", description=about, allow_abbrev=False)
         self.register("type", Path, named)
 
     def error(self, message: str) -> NoReturn:
-        """What is wrong in one line: the usage of some commands fills a screen."""
+        """Report the error in one line, because the usage of some commands fills a screen."""
         reason = f"error: {message}; `{self.prog} --help` lists the options\n"
         self.exit(2, reason if speaks() else None)
 
 
 def check_clone() -> None:
-    """Raise ValueError where there are no notebooks: a copy that pip installed has none."""
+    """Raise ValueError if there are no notebooks: a pip-installed copy has none."""
     if not (ROOT / "notebooks").is_dir():
         raise ValueError(
-            f"no notebooks/ in {ROOT}, and an installed package has none: "
-            f"git clone the repository, and run this in it"
+            f"no notebooks/ in {ROOT}: an installed package has none, so git clone the "
+            "repository and run this there"
         )
 
 
@@ -97,19 +100,19 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Add --overwrite."""
-    text = "replace files of our own names, in any folder; no other file is touched"
+    text = "replace files that this command writes; no other file is touched"
     parser.add_argument("--overwrite", action="store_true", help=text)
 
 
 def add_lesson(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add --lesson [PATH]; `what` says in the help what the reader's code does there."""
+    """Add --lesson [PATH]; `what` is the help on what the reader's code does there."""
     path = (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
-    about = f"by the code that you wrote in the notebooks: {what} (outputs/mine/lesson.py)"
+    about = f"use the code that you wrote in the notebooks: {what} (outputs/mine/lesson.py)"
     parser.add_argument("--lesson", nargs="?", type=Path, const=path, metavar="PATH", help=about)
 
 
 def weights_for(args: argparse.Namespace, default: Path) -> str | Path:
-    """The checkpoint asked for; where none was, but --lesson, one whose heads are the lecture's."""
+    """The requested checkpoint; with --lesson and no checkpoint, one with the lecture's heads."""
     if args.checkpoint not in (None, KEEPER) or not args.lesson:
         return args.checkpoint or default
     weights = args.lesson.with_name("model.safetensors")
@@ -125,8 +128,8 @@ def add_json(parser: argparse.ArgumentParser, default: str) -> None:
 def json_path(given: str | None, what: str, default: str) -> Path | None:
     """The file that --json names, or `default` in outputs/run; None without --json.
 
-    Raises now, better before the work than after it: OSError when it cannot be written, and
-    ValueError when there is anything but a result of the same command, which `what` names.
+    Raises before the work rather than after it: OSError if the file cannot be written, and
+    ValueError if it exists and is not a result of the same command, which `what` names.
     """
     if given is None:
         return None
@@ -145,7 +148,7 @@ def n_tokens(args: argparse.Namespace, block_size: int) -> int:
 
 
 def measured_device(args: argparse.Namespace) -> Device:
-    """The device of --device, with --threads; said in a line. Raises ValueError."""
+    """The device of --device, with --threads; printed in a line. Raises ValueError."""
     set_threads(args.threads)
     from ..bench.environment import conditions, environment
     from ..device import pick_device
@@ -156,7 +159,7 @@ def measured_device(args: argparse.Namespace) -> Device:
 
 
 def write_result(path: Path | None, device: Device, result: dict[str, Any]) -> None:
-    """Write the result, and where it was measured, as JSON, if a path was given; and say so."""
+    """If a path was given, write the result and its environment as JSON, and print the path."""
     if path:
         from ..bench.environment import environment
 
@@ -165,7 +168,7 @@ def write_result(path: Path | None, device: Device, result: dict[str, Any]) -> N
 
 
 def set_threads(n: int) -> None:
-    """Compute on n CPU threads. Raises ValueError unless this machine has as many CPUs."""
+    """Compute on n CPU threads. Raises ValueError if this machine has fewer CPUs."""
     check_int("threads", n, 1, os.cpu_count())
     import torch
 
@@ -173,7 +176,7 @@ def set_threads(n: int) -> None:
 
 
 def run_command(words: str, about: str, calls: Calls, argv: list[str]) -> int:
-    """Parse the options of the command that these words call, and run it. Returns its exit code."""
+    """Parse the options of the command with these words, and run it. Returns its exit code."""
     options, run = calls
     parser = Parser(words, about)
     options(parser)
@@ -191,7 +194,7 @@ def run_command(words: str, about: str, calls: Calls, argv: list[str]) -> int:
 
 
 def leave(number: int, frame: object) -> None:
-    """A Ctrl-C or kill before a command has begun ends the process: nothing is written yet."""
+    """End the process on a Ctrl-C or kill before a command has begun: nothing is written yet."""
     if speaks():
         with suppress(OSError):  # a terminal that is gone
             os.write(2, b"\nstopped: nothing was written\n")
@@ -199,18 +202,18 @@ def leave(number: int, frame: object) -> None:
 
 
 def speaks() -> bool:
-    """Whether this process says what went wrong: of those that torchrun started here, one does."""
+    """Whether this process reports errors: only one of those that torchrun started here does."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> int:
     """Run a command and return its exit code, 0 when it returns None; an error becomes one line.
 
-    1: done, with a bad result (a mismatch, a loss that is not finite); 2: it could not be done, and
-    a line on stderr names the cause; 128 + N: stopped by signal N, so 130 for Ctrl-C, 143 for
-    SIGTERM and 129 for a terminal that closed. `names` are those of its options, as the library
-    calls them. A KeyboardInterrupt may say which results were kept. An error that no user can cause
-    is not caught: it keeps its traceback.
+    1: done, with a bad result (a mismatch, a non-finite loss); 2: it could not be done, and a line
+    on stderr names the cause; 128 + N: stopped by signal N, so 130 for Ctrl-C, 143 for SIGTERM
+    and 129 for a closed terminal. `names` are its options, by their names in the library. A
+    KeyboardInterrupt may say which results were kept. An error that no user can cause is not
+    caught and keeps its traceback.
     """
     received.clear()
     try:
@@ -232,7 +235,7 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
             words += ": check the path"
         if isinstance(error, ParameterError):
             words = in_options(error, names)
-        message = f"error: {words or 'the memory of this machine is full'}"
+        message = f"error: {words or 'this machine is out of memory'}"
         code = 2
     except RuntimeError as error:
         from ..engines.toolchain import CannotBuild
@@ -242,13 +245,13 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         message = f"error: {error}"
         code = 2
     if speaks():
-        with suppress(OSError):  # a reader who has left, or a terminal that is gone
+        with suppress(OSError):  # a closed pipe, or a terminal that is gone
             print(message, file=sys.stderr, flush=True)
     return code
 
 
 def missing(error: ModuleNotFoundError) -> str:
-    """The package that is not installed, and the extra that installs it. Raises one of our own."""
+    """Which package is not installed, and the extra that installs it. Re-raises one of our own."""
     package = (error.name or "").partition(".")[0]
     if package in ("", "nanogpt"):
         raise error
@@ -257,7 +260,7 @@ def missing(error: ModuleNotFoundError) -> str:
 
 
 def in_options(error: ParameterError, own: Iterable[str]) -> str:
-    """The error's message, with a command's `own` parameters as options: top_k=0 is --top-k 0."""
+    """The error's message, with a command's `own` parameters as options: --top-k 0 for top_k=0."""
     message = str(error)
     for name in sorted(set(error.names) & set(own), key=len, reverse=True):  # muon_lr before lr
         option = f"--{name.replace('_', '-')}"

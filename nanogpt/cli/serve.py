@@ -1,4 +1,4 @@
-"""python -m nanogpt serve: a model behind HTTP, with OpenAI's completions and chats."""
+"""python -m nanogpt serve: serve a model over HTTP, with OpenAI's completions and chat API."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the server, say how to ask it, and stay until a signal ends it.
+    """Start the server, print how to query it, and run until a signal ends it.
 
-    Exit code 0 then, as a server is always ended so; 1: the server failed.
+    The exit code is then 0, the normal end of a server; 1: the server failed.
     """
     from ..decoder.checkpoint import load_checkpoint
     from ..serving.http import listening
@@ -35,13 +35,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         args.checkpoint = weights_for(args, KEEPER)
         server = _server(args, load_checkpoint(args.checkpoint))
-    gc.collect()  # weights that native code has packed
-    gc.freeze()  # or a search for garbage, now and then, looks through all of PyTorch: 0.1 s
+    gc.collect()  # weights packed by native code
+    gc.freeze()  # otherwise a garbage collection now and then scans all of PyTorch: 0.1 s
     try:
         where = (args.host, args.port, args.allow_host, args.allow_origin)
         with listening(server, *where) as url:
             if args.host not in ("127.0.0.1", "localhost", "::1"):
-                print(f"open to all who reach {args.host}: it asks for no password")
+                print(f"warning: open to everyone who can reach {args.host}, without a password")
             _introduce(url, server.reader)
             while server.thread.is_alive():
                 server.thread.join(1.0)
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _introduce(url: str, reader: Reader) -> None:
-    """Say that it is ready, and a request that this model can answer."""
+    """Print that it is ready, and a request that this model can answer."""
     from ..data import CharTokenizer
     from ..serving.texts import template_of
 
@@ -67,20 +67,22 @@ def _introduce(url: str, reader: Reader) -> None:
         path = "/v1/chat/completions"
         asked = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
     body = json.dumps({"model": reader.name, **asked, "max_tokens": 16})
-    print(f"{url} is ready; ask it, as in\n")
+    print(f"{url} is ready; for example\n")
     print(f"curl {url}{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}")
     print("\nCtrl-C ends it", flush=True)
 
 
 def _pretrained_server(args: argparse.Namespace) -> Server:
-    """The server of a model that other people trained, not started yet."""
+    """The server of a pretrained model, not started yet."""
     from ..device import pick_device
     from ..serving.http import Server
     from ..serving.native_steps import BACKENDS
 
     if args.lesson or args.checkpoint != KEEPER:
         other = "--lesson" if args.lesson else f"the checkpoint {args.checkpoint}"
-        raise ValueError(f"--model {args.model} and {other}: one model is served; leave one out")
+        raise ValueError(
+            f"--model {args.model} and {other}: only one model is served; leave one out"
+        )
     device = pick_device(args.device)
     model, tokenizer = load_on(device.device, args.model)
     backend, note = _backend_for(args, model)
@@ -115,7 +117,7 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
         from ..serving.modules import ModuleBackend
 
         model = model_with(lesson_of(args.lesson, "Head"), model)
-        note = "blocks of the scheduler stand where your cache would"
+        note = "the scheduler's blocks replace your cache"
         print(f"{saved}\n{note}, {device}", flush=True)
         return Server(model, saved.tokenizer, name=name, backend=ModuleBackend, **_limits(args))
     backend, note = _backend_for(args, saved.model)
@@ -126,7 +128,7 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
 
 
 def _limits(args: argparse.Namespace) -> dict[str, Any]:
-    """How many requests there may be, and the seconds of each."""
+    """How many requests there may be, and the time limit of each."""
     usual = 600.0 if args.model else 60.0
     timeout = usual if args.timeout is None else args.timeout
     return {"running": args.running, "waiting": args.waiting, "timeout": timeout}
@@ -142,18 +144,24 @@ def _backend_for(args: argparse.Namespace, model: LanguageModel) -> tuple[str, s
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("checkpoint", nargs="?", default=KEEPER, help="its path (the model that ships)")
+    add("checkpoint", nargs="?", default=KEEPER, help="its path (the bundled model)")
     add("--model", metavar="SOURCE", help=f"a pretrained model instead: {SOURCES}")
-    add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
-    add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
-    add("--allow-host", action="append", default=[], metavar="NAME", help="its name behind a proxy")
-    pages = "a page that may ask it, as http://localhost:3000; *: all"
+    add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: only this machine)")
+    add("--port", type=int, default=8000, metavar="N", help="0: any free port (8000)")
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="its host name behind a proxy",
+    )
+    pages = "a web origin that may call it, for example http://localhost:3000; *: all"
     add("--allow-origin", action="append", default=[], metavar="URL", help=pages)
-    add("--backend", choices=["native", "modules"], help="native, where it can be built")
-    add_lesson(parser, "its heads serve")
-    add("--running", type=int, default=64, metavar="N", help="most requests in a step (64)")
-    add("--waiting", type=int, default=256, metavar="N", help="most that wait beside them (256)")
-    limit = "seconds of a request (60; with --model 600)"
+    add("--backend", choices=["native", "modules"], help="native, if it can be built")
+    add_lesson(parser, "serve with your heads")
+    add("--running", type=int, default=64, metavar="N", help="the most requests in a step (64)")
+    add("--waiting", type=int, default=256, metavar="N", help="the most requests waiting (256)")
+    limit = "time limit per request in seconds (60; with --model 600)"
     add("--timeout", type=float, metavar="S", help=limit)
     add_shared(parser, "--threads", "--device")
 

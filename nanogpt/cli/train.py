@@ -1,4 +1,4 @@
-"""python -m nanogpt train: a model of a text, in one process, or in several as torchrun's."""
+"""python -m nanogpt train: train a model on a text, in one process or in several with torchrun."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .common import OUTPUTS, add_shared, set_threads
 
 
 def run(args: argparse.Namespace) -> None:
-    """Join the other processes, if there are any, and train; a Ctrl-C says how to resume."""
+    """Join the other processes, if any, and train; after a Ctrl-C print how to resume."""
     set_threads(args.threads)
     try:
         with joined(pick_device(args.device)) as (device, trainer):
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -> None:
-    """Train as the options say; of several processes the first one prints. Raises ValueError."""
+    """Train as the options say; only the first of several processes prints. Raises ValueError."""
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
     heads = f"-{args.n_head}-heads" if args.n_head else ""
@@ -47,8 +47,8 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
     weights = out.with_name(f"{out.name}.safetensors")
     if saved and not (args.resume or args.overwrite):
         raise ValueError(
-            f"{out} holds a run: --resume resumes it, --overwrite starts a new one, "
-            f"--out PATH names another place"
+            f"{out} holds a run: --resume resumes it, --overwrite starts a new one, --out PATH "
+            "writes elsewhere"
         )
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = build_model(shape, torch.Generator().manual_seed(recipe.seed))
@@ -66,12 +66,12 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
     if trainer.first:
         full = history["full_val"]
         block = history["block_size"]
-        print(f"full validation loss {full:.4f} at block {block}, of the last weights")
+        print(f"full validation loss {full:.4f} at block {block}, with the last weights")
         print(f"the best weights: {weights}; the log: {out}.jsonl")
 
 
 def _configs(args: argparse.Namespace) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
-    """The recipe, with what was changed on the command line, and the shape that it wants."""
+    """The recipe with the command line's changes, and the shape that it needs."""
     recipe, shape = recipe_for(args.recipe, SIZES[_size(args)])
     shape = override(shape, n_head=args.n_head)
     changes: dict[str, Any] = {}
@@ -87,12 +87,12 @@ def _size(args: argparse.Namespace) -> str:
 
 
 def number(text: str) -> float | str:
-    """What argparse reads as a number, or as "none"."""
+    """A number, or None for "none", as argparse reads it."""
     return "none" if text.lower() == "none" else float(text)
 
 
 def stages(text: str) -> tuple[tuple[float, int], ...]:
-    """0.5:64,0.85:128 as ((0.5, 64), (0.85, 128)); "none" as no stages. Raises ValueError."""
+    """Parse 0.5:64,0.85:128 to ((0.5, 64), (0.85, 128)), "none" to (). Raises ValueError."""
     if text.lower() == "none":
         return ()
     pairs = (part.split(":") for part in text.split(","))
@@ -100,17 +100,15 @@ def stages(text: str) -> tuple[tuple[float, int], ...]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options; those of a recipe are the fields of TrainConfig."""
+    """Add all options; a recipe's are the fields of TrainConfig."""
     add = parser.add_argument
     about = "; ".join(f"{name}: {recipe.about}" for name, recipe in RECIPES.items())
     add("--recipe", choices=list(RECIPES), default="fast", help=f"{about} (fast)")
-    add(
-        "--size", choices=list(SIZES), help="the shape of the model (the recipe's: small or medium)"
-    )
-    add("--n-head", type=int, metavar="N", help="heads of a block (those of the size)")
-    add("--out", metavar="PATH", help="without suffix (outputs/run/train/SIZE-RECIPE)")
-    add("--resume", action="store_true", help="resume the run that was stopped, to the same bits")
-    add("--overwrite", action="store_true", help="start a new run in the place of a saved one")
+    add("--size", choices=list(SIZES), help="the model's shape (the recipe's: small or medium)")
+    add("--n-head", type=int, metavar="N", help="heads per block (the size's)")
+    add("--out", metavar="PATH", help="output path without suffix (outputs/run/train/SIZE-RECIPE)")
+    add("--resume", action="store_true", help="resume a stopped run, with bit-identical results")
+    add("--overwrite", action="store_true", help="replace a saved run by a new one")
     add_shared(parser, "--data", "--device", "--threads")
     add("--no-muon", dest="muon_lr", action="store_const", const="none", help="--muon-lr none")
     group = parser.add_argument_group("changes to the recipe")

@@ -1,4 +1,4 @@
-"""python -m nanogpt verify KIND: is a cached text another one, and is that rounding or a bug?"""
+"""python -m nanogpt verify KIND: does a cache change the text, and is that rounding or a bug?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENDS = "Exit code 0: equal or rounding; 1: a bug; 2: nothing was judged; 3: unde
 
 
 class Target(str, Enum):
-    """What is judged: the last word of the command."""
+    """What is tested: the last word of the command."""
 
     MODEL = "model"
     CLASS = "class"
@@ -45,12 +45,12 @@ class Target(str, Enum):
         return self.value
 
 
-JUDGED: dict[Target, tuple[str | Path, str]] = {  # the default of each, and how it is called
+JUDGED: dict[Target, tuple[str | Path, str]] = {  # the default of each, and its metavar
     Target.MODEL: (
         KEEPER,
         "a folder of transformers, a checkpoint, smollm2, a .gguf, or your lesson.py",
     ),
-    Target.CLASS: ("llama", "an architecture of transformers, as gpt2"),
+    Target.CLASS: ("llama", "a transformers architecture, for example gpt2"),
     Target.SERVER: ("http://localhost:8000", "a server's address"),
 }
 
@@ -63,18 +63,31 @@ def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     about += f" ({default}); or several"
     add("targets", nargs="*", default=[str(default)], metavar=kind.upper(), help=about)
-    add("--seed", type=int, default=0, metavar="N", help="other texts (0)")
-    add("--seconds", type=float, default=60.0, metavar="N", help="for each target (60)")
-    add("--known", action="append", default=[], metavar="NAME", help="part of a known bug's way")
-    add("--json", type=Path, metavar="PATH", help="write the reports there as well")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the texts (0)")
+    add("--seconds", type=float, default=60.0, metavar="N", help="time limit per target (60)")
+    add(
+        "--known",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="part of a known bug's decoding path",
+    )
+    add("--json", type=Path, metavar="PATH", help="also write the reports to this file")
     if kind is not Target.SERVER:
-        add("--length", **POSITIVE, help="tokens of the longest texts (past every edge)")
-        add("--requests", **POSITIVE, default=24, help="read one after the other (24)")
-        about = "a lossy cache may move this part of the largest logit, as 1e-2 for int8"
+        add(
+            "--length",
+            **POSITIVE,
+            help="tokens in the longest texts (default: long enough for every edge)",
+        )
+        add("--requests", **POSITIVE, default=24, help="number of sequential requests (24)")
+        about = (
+            "allow a lossy cache to change logits by this fraction of the largest, for example "
+            "1e-2 for int8"
+        )
         add("--expects", type=float, metavar="X", help=about)
     if kind is Target.MODEL:
-        add("--trust-remote-code", action="store_true", help="run the code in the folder")
-        about = "a folder of transformers by this package's decoder and caches"
+        add("--trust-remote-code", action="store_true", help="run the model code in the folder")
+        about = "run a transformers folder with this package's decoder and caches"
         add("--ours", action="store_true", help=about)
 
 
@@ -82,14 +95,14 @@ def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
 
 
 def referee(args: argparse.Namespace) -> int:
-    """Print the report on each target."""
+    """Print a report on each target."""
     from ..files import write_whole
     from ..verify.referee import referee
 
     names = ("seed", "seconds", "known", "length", "requests", "expects")
     options = {name: getattr(args, name) for name in names if hasattr(args, name)}
     if args.json:
-        check_writable(args.json)  # now, not after the work
+        check_writable(args.json)  # fail now, not after the work
         earlier = read_json(args.json)
         ours = isinstance(earlier, list) and all("verdict" in row for row in earlier)
         check_file(args.json, ours)
@@ -112,12 +125,12 @@ def referee(args: argparse.Namespace) -> int:
 
 
 class Teller:
-    """Says now and then which way is tried: over one line of a terminal, elsewhere on lines."""
+    """Reports the current decoding path now and then; a terminal's line is overwritten."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
         self.began = time.monotonic()
-        self.told = 0.0  # seconds after it began
+        self.told = 0.0  # seconds since the start
         self.terminal = sys.stderr.isatty()
 
     def __call__(self, way: str) -> None:
@@ -131,12 +144,12 @@ class Teller:
 
 
 def _printable(words: str) -> str:
-    """Without characters that move a terminal's cursor."""
+    """Remove characters that would move a terminal's cursor."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in words)
 
 
 def _lesson(path: Path, seed: int) -> set[Verdict]:
-    """The verdicts on a reader's classes, as they stand in their file. Raises ValueError."""
+    """The verdicts on a reader's classes in their file. Raises ValueError."""
     from ..series.certificate import judge_file
 
     lines, verdicts = judge_file(path, seed)
@@ -145,7 +158,7 @@ def _lesson(path: Path, seed: int) -> set[Verdict]:
 
 
 def _models(args: argparse.Namespace, target: str) -> list[Any]:
-    """What `referee` judges; a checkpoint of ours in both its forms. Raises ValueError."""
+    """What `referee` tests; our own checkpoints in both forms. Raises ValueError."""
     from ..decoder.checkpoint import load_checkpoint
     from ..decoder.pack import pack_heads
     from ..model import GPT
@@ -159,7 +172,9 @@ def _models(args: argparse.Namespace, target: str) -> list[Any]:
     if args.kind is Target.SERVER:
         return [RemoteServer(target)]
     if not target or "://" in target:
-        raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
+        raise ValueError(
+            f"{target!r} is neither a folder nor a file; `verify server` takes addresses"
+        )
     if args.ours or target == SMOLLM2 or target.endswith((".gguf", ".pt")):
         return [load_pretrained(target)[0]]
     path = user_path(target)
@@ -178,15 +193,15 @@ def kinds_options(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("names", nargs="*", metavar="KIND", help="architectures (all)")
-    add("--minutes", type=float, default=20.0, metavar="N", help="for all of them (20)")
-    add("--seconds", type=float, default=6.0, metavar="N", help="for each (6)")
+    add("--minutes", type=float, default=20.0, metavar="N", help="minutes for all of them (20)")
+    add("--seconds", type=float, default=6.0, metavar="N", help="seconds for each (6)")
     add("--folder", type=Path, default=KINDS, metavar="PATH", help=f"({KINDS})")
     about = "judge nothing: write README.md again from kinds.json"
     add("--render", action="store_true", help=about)
 
 
 def kinds(args: argparse.Namespace) -> int:
-    """Judge each architecture and write the table."""
+    """Test each architecture and write the table."""
     from ..verify import survey
 
     earlier = read_json(args.folder / "kinds.json")
@@ -211,13 +226,13 @@ def kinds(args: argparse.Namespace) -> int:
 def museum_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "The site's page is made from notebooks/museum/verdicts.json."
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="exhibits, as vllm_43810 (all)")
-    add("--seeds", **POSITIVE, default=2, help="models and texts of each (2)")
+    add("names", nargs="*", metavar="NAME", help="exhibits, for example vllm_43810 (all)")
+    add("--seeds", **POSITIVE, default=2, help="models and texts per exhibit (2)")
     add_json(parser, "museum.json")
 
 
 def museum(args: argparse.Namespace) -> int:
-    """Judge each exhibit and print how often. A bug is also a repair that is convicted."""
+    """Test each exhibit and print how often it is convicted. A convicted repair is also a bug."""
     from ..console import Progress
     from ..files import write_json
     from ..verify.museum import exhibits, verdicts_on
@@ -245,36 +260,47 @@ def museum(args: argparse.Namespace) -> int:
 def certificate_options(parser: argparse.ArgumentParser) -> None:
     from ..series.mine import lesson_path
 
-    parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is none that can be read."
+    parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is no readable certificate."
     page = lesson_path().with_name("certificate.html")
     add = parser.add_argument
-    add("path", nargs="?", type=Path, default=page, help=f"the page ({page}), beside lesson.py")
+    add(
+        "path",
+        nargs="?",
+        type=Path,
+        default=page,
+        help=f"the certificate ({page}), next to lesson.py",
+    )
     add(
         "--checkpoint",
         default="",
         metavar="PATH",
-        help="its weights (those with the sha256 that it states: beside it, shipped, of a run)",
+        help="its weights (those with the stated sha256: next to it, bundled, or from a run)",
     )
 
 
 def certificate(args: argparse.Namespace) -> int:
-    """Compute again all that the page says but the name, the date and the speed."""
+    """Recompute everything in the certificate except the name, the date and the speed."""
     from ..series.certificate import recomputed
 
     claims, reasons = recomputed(args.path, args.checkpoint)
     print(_printable("\n".join(f"{name}: {words}" for name, words in claims.items())))
     lines = [f"It does not hold: {reason}" for reason in reasons]
-    print(_printable("\n".join(lines)) or "It holds: computed again.")
+    print(_printable("\n".join(lines)) or "It holds: everything was recomputed.")
     return int(bool(reasons))
 
 
 def sweep_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "The result is written at the end; a sweep that is stopped leaves none."
+    parser.epilog = "The result is written at the end; a stopped sweep writes none."
     add = parser.add_argument
-    add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")
-    add("--seed", type=int, default=0, metavar="N", help="another seed, other models and texts (0)")
+    add(
+        "--sequences",
+        **POSITIVE,
+        default=1000,
+        help="the fewest texts to decode with and without a cache (1000)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="seed of the models and texts (0)")
     add("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
-    add("--exact", action="store_true", help="in exact mode: the logits must be the same bits")
+    add("--exact", action="store_true", help="use exact mode: the logits must be bit-identical")
     add_json(parser, "sweep-DTYPE.json, always")
     parser.set_defaults(json="", threads=1)
 
@@ -284,7 +310,7 @@ def sweep(args: argparse.Namespace) -> int:
     from ..verify.sweep import describe, passed, sweep
 
     if args.dtype == "bfloat16" and not args.exact:
-        raise ValueError("--dtype bfloat16 needs --exact: without it its tokens may differ")
+        raise ValueError("--dtype bfloat16 needs --exact: without it tokens may differ")
     exact = "-exact" if args.exact else ""
     path = json_path(args.json, "sweep", f"sweep-{args.dtype}{exact}.json")
     device = measured_device(args)

@@ -1,8 +1,8 @@
-"""A page on the reader's own cache that can be checked: text, verdict, speed.
+"""A verifiable certificate of the reader's own cache: text, verdict, speed.
 
 It states its checks. Each name of the lesson is checked again, the referee tries the classes in
-several models, the loop writes to the last position with each cache, and training moves the weights
-as the package does.
+several models, the loop generates to the last position with each cache, and training updates the
+weights as the package does.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .proof import CACHES
 from .session import Run
 
 SEEDS = 5  # models and texts that the referee tries
-TOKENS = 160  # of the text on the page
-REFEREE = 600  # seconds at most, for one of these models
-# Of a sound cache a process may say "equal" where another says "rounding": kernels differ.
+TOKENS = 160  # tokens of the text on the page
+REFEREE = 600  # time limit in seconds for one of these models
+# For a sound cache, one process may say "equal" and another "rounding", because kernels differ.
 SOUND = ("equal", "rounding")
-DIGESTS = ("its weights", "my code")  # facts that are a sha256: wide letters
+DIGESTS = ("its weights", "my code")  # facts that are a sha256, shown in monospace
 SPINE = [name for name, one in EXERCISES.items() if one.notebook <= "06"]  # what it is about
-CLAIMS = ("name", "date", "speed")  # what the page says and nobody can compute again
+CLAIMS = ("name", "date", "speed")  # what the page states but cannot be recomputed
 TITLE = "The certificate of a KV cache"
 SERIF = "DejaVu Serif"
-MARK = b"nanogpt-notebooks certificate"  # behind the picture's end, where readers stop
+MARK = b"nanogpt-notebooks certificate"  # after the end of the picture, where viewers stop
 HTML = f"""\
 <!doctype html><html lang="en"><meta charset="utf-8"><title>{TITLE}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -77,19 +77,20 @@ def certificate(
     """Check the lesson, write the certificate, and show it. Returns its facts, by name.
 
     `speed` and `rung` are measured in the notebook, in words: "420 tokens a second [410 to 430]",
-    "rung 2 of 9"; `equal` says whether the reader's loop gave the right tokens there. `name` is the
-    reader's, "" the one that NANOGPT_NAME, an earlier page or an answer gives. The page goes
-    to outputs/mine as certificate.html and certificate.png, with the weights if they are not those
-    that ship. Without a cache of the reader's there is none, {}. Raises LessonError for a lesson
-    with a bug: an earlier page stays. ValueError where another file is in the way.
+    "rung 2 of 9"; `equal` is whether the reader's loop produced the right tokens there. `name` is
+    the reader's; "" takes it from NANOGPT_NAME, an earlier page or a prompt. The page is written
+    to outputs/mine as certificate.html and certificate.png, with the weights unless they are the
+    bundled ones. If the reader has written no cache, there is no certificate: {}. Raises
+    LessonError for a lesson with a bug, and keeps an earlier page; ValueError if another file is
+    in the way.
     """
     lesson = mine.read_lesson().check()
     if not (_broken(lesson) or {*CACHES} & {*lesson.yours}):
         print("No certificate: the caches are the solutions'. Fill in KVCache or StaticKVCache")
-        print("in notebook 02 to have one.")
+        print("in notebook 02 to get one.")
         return {}
     if not equal:
-        raise mine.LessonError("no certificate: your loop gave other tokens on the ladder")
+        raise mine.LessonError("no certificate: your loop produced different tokens on the ladder")
     path = mine.lesson_path().with_name("certificate.html")
     picture = path.with_suffix(".png")
     facts = examine(lesson, trained)
@@ -108,25 +109,25 @@ def certificate(
 
 
 def known_name(page: Path) -> str:
-    """The reader's name: of NANOGPT_NAME, of an earlier page, or asked for; "" without one."""
+    """The reader's name: from NANOGPT_NAME, an earlier page, or a prompt; "" without one."""
     said = os.environ.get("NANOGPT_NAME", "").strip() or facts_at(page).get("name", "")
     kernel = getattr(get_ipython(), "kernel", None)
     if said or mine.headless() or kernel is None:
         return said
     with contextlib.suppress(EOFError, StdinNotImplementedError):
-        return input("Your name, as it shall stand on the certificate (Enter: none): ").strip()
+        return input("Your name as it should appear on the certificate (Enter: none): ").strip()
     return ""
 
 
 def _keep_weights(run: Run, trained: Checkpoint, path: Path) -> None:
-    """Keep the weights that the page is about beside it, if nothing else there or shipped is."""
+    """Keep the page's weights next to it, unless they are already there or bundled."""
     found = weights_of(path, trained.sha256, [run.checkpoint(run.profile.size).parent])
     if found and found.parent not in (path.parent, LECTURE_FORM.parent):
         write_whole(path, found.read_bytes())
 
 
 def weights_of(page: Path, digest: str, more: Iterable[Path] = ()) -> Path | None:
-    """The file of weights with that sha256: beside the page, shipped, of a run, in `more`."""
+    """The weights file with that sha256: next to the page, bundled, from a run, or in `more`."""
     runs = sorted((ROOT / "outputs" / "run").glob("*/checkpoints"))
     for folder in [page.parent, LECTURE_FORM.parent, KEEPER.parent, *more, *runs]:
         for path in sorted(folder.glob("*.safetensors")):
@@ -136,15 +137,15 @@ def weights_of(page: Path, digest: str, more: Iterable[Path] = ()) -> Path | Non
 
 
 def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
-    """The facts of the page without CLAIMS, computed again. Raises LessonError for a bug."""
+    """The page's facts without CLAIMS, recomputed. Raises LessonError for a bug."""
     for fault in _broken(lesson):
         raise mine.LessonError(f"no certificate: {fault}")
     reports, text = _computed(lesson, trained)
     worst = max(reports, key=lambda report: VERDICTS.index(report.verdict))
     if worst.verdict == "bug":
-        raise mine.LessonError(f"no certificate, the referee finds a {worst.bugs[0]}")
+        raise mine.LessonError(f"no certificate: the referee finds a {worst.bugs[0]}")
     if worst.verdict not in SOUND:
-        raise mine.LessonError(f"no certificate, the referee cannot decide: {worst}")
+        raise mine.LessonError(f"no certificate: the referee cannot decide: {worst}")
     rest = ", ".join(name for name in SPINE if name not in lesson.yours)
     ways = sum(len(report.findings) for report in reports)
     return {
@@ -152,13 +153,19 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
         "written by me": ", ".join(lesson.yours),
         "by the solutions": rest or "nothing",
         "each name": "accepted by its check today",
-        "the referee": f"no difference between reading with the cache and without it but rounding, "
-        f"in {ways} ways to read, over {SEEDS} seeds",
-        "the loop": f"with each of the two caches, the tokens and logits of the plain pass to the "
-        f"last position of models of {_words(size for size, *_ in proof.TEXTS)}, over {SEEDS} "
-        f"seeds; the tokens of the model below; past the capacity no wrong token",
-        "training": f"{proof.STEPS} steps of one_step with these heads move every weight as the "
-        f"package's do, in float64, over {SEEDS} seeds",
+        "the referee": (
+            f"only rounding differences between the plain pass and the cached one, on {ways} "
+            f"decoding paths, over {SEEDS} seeds"
+        ),
+        "the loop": (
+            "with each of the two caches, the tokens and logits of the plain pass up to the last "
+            f"position in models with {_words(size for size, *_ in proof.TEXTS)} positions, over "
+            f"{SEEDS} seeds; the tokens of the model below; no wrong token past the capacity"
+        ),
+        "training": (
+            f"{proof.STEPS} steps of one_step with these heads update every weight as the "
+            f"package's do, in float64, over {SEEDS} seeds"
+        ),
         "the model": f"{trained.meta['corpus']['name']}, validation loss "
         f"{trained.meta['losses']['val']:.3f}",
         "its weights": trained.sha256,
@@ -168,7 +175,7 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
 
 
 def _broken(lesson: mine.Lesson) -> list[str]:
-    """A line on each name of the spine that is wrong by now; others are not the page's matter."""
+    """A line for each spine exercise that fails; the page does not cover others."""
     return [lesson.broken[name] for name in SPINE if name in lesson.broken]
 
 
@@ -185,10 +192,10 @@ def _computed(lesson: mine.Lesson, trained: Checkpoint) -> tuple[list[Report], s
 
 
 def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
-    """Lines on a reader's classes as they stand in their file, and the verdicts on them.
+    """Report lines on a reader's classes in their file, with the verdicts.
 
-    An objection of a check to a name is a bug as well. Raises OSError, and
-    LessonError for a file without a name of the reader's.
+    A failed check also counts as a bug. Raises OSError, and LessonError for a file in which the
+    reader has written nothing.
     """
     lesson = mine.read_lesson(path)
     verdict = "bug"
@@ -198,19 +205,17 @@ def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
     lines = [output.getvalue().rstrip()]
     if not lesson.yours:
         if not lesson.broken:
-            raise mine.LessonError(f"{path} has nothing of yours yet: fill in a blank first")
+            raise mine.LessonError(f"{path} contains none of your code yet: fill in a blank first")
         return lines, {"bug"}
     wrong = [f"BUG in your {fault}" for fault in proof.faults(lesson.written, seed)]
     try:
-        report = report_on(lesson.written, seed)  # missing names are the solution's
+        report = report_on(lesson.written, seed)  # missing names come from the solutions
         lines.append(str(report))
         verdict = report.verdict
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a lesson may call exit(), and TooLong is no Exception
-        wrong.append(
-            f"BUG: the referee cannot read with your Head: {type(error).__name__}: {error}"
-        )
+    except BaseException as error:  # a lesson may call exit(), and TooLong is not an Exception
+        wrong.append(f"BUG: the referee cannot run your Head: {type(error).__name__}: {error}")
     return lines + wrong, {verdict} | ({"bug"} if lesson.broken or wrong else set())
 
 
@@ -220,24 +225,22 @@ def _words(numbers: Iterable[int]) -> str:
 
 
 def report_on(scope: mine.Scope, seed: int) -> Report:
-    """The referee's report on the classes of a lesson, in a small model."""
+    """The referee's report on a lesson's classes, in a small model."""
     shape = GPTConfig(vocab_size=17, block_size=64, n_layer=2, n_head=2, n_embd=16)
     model = GPT(shape, scope["Head"], torch.Generator().manual_seed(seed)).eval()
     for weight in model.parameters():
         weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
     caches = [scope[name] for name in CACHES]
-    with limit(
-        REFEREE, "the referee, with your Head, KVCache and StaticKVCache, is not at its end"
-    ):
+    with limit(REFEREE, "the referee, with your Head, KVCache and StaticKVCache, did not finish"):
         return referee(model, seed=seed, caches=caches, seconds=math.inf)
 
 
 @torch.no_grad()
 def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
-    """The text of the reader's loop, heads and cache, to the last position of the trained model.
+    """The text from the reader's loop, heads and cache, to the trained model's last position.
 
-    Raises LessonError where the package's model writes another text without a cache, ValueError
-    for a model that the lecture does not have.
+    Raises LessonError if the package's model generates a different text without a cache, and
+    ValueError for a model that is not the lecture's.
     """
     c = trained.model.config
     device = trained.model.lm_head.weight.device
@@ -250,7 +253,7 @@ def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
         for name in CACHES:
             tokens = proof.write(lesson.scope, theirs, prompt, noise, lesson.scope[name])
             if not proof.is_plain(lecture, prompt, noise, tokens):
-                raise mine.LessonError(f"no certificate: with {name} the text is another one")
+                raise mine.LessonError(f"no certificate: with {name} the text is different")
     except (proof.Fault, TooLong) as fault:
         raise mine.LessonError(f"no certificate: {fault}") from None
     return trained.tokenizer.decode(tokens[0, :TOKENS])
@@ -260,17 +263,17 @@ def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
 
 
 def page_of(facts: dict[str, str]) -> str:
-    """The page: each fact is a row, from which `facts_at` reads it again."""
+    """The page: one row per fact, which `facts_at` can read back."""
     rows = ((name, html.escape(words)) for name, words in facts.items())
     return HTML + "".join(f"<dt>{name}</dt><dd>{words}</dd>\n" for name, words in rows)
 
 
 @style.styled
 def draw(facts: dict[str, str]) -> Figure:
-    """The page as a picture in a frame, without the end of a long text."""
+    """The page as a framed picture; long texts are cut off."""
     small = style.narrow()
     wide = page_width()
-    indent = 0.3 if small else 1.75  # inches: where the words begin, after their names
+    indent = 0.3 if small else 1.75  # inches: where the values begin, after the names
     lines = facts["text"].splitlines()[:8]
     text = style.wrapped("\n".join(lines), 9.5, wide - 1.1, bold=True)  # or as wide
     rows = []
@@ -304,42 +307,42 @@ def draw(facts: dict[str, str]) -> Figure:
 
 
 def facts_at(path: Path) -> dict[str, str]:
-    """The facts of the certificate at `path`, by name; {} if it is none."""
+    """The facts of the certificate at `path`, by name; {} if it is not one."""
     text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
-    rows = re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", text)  # words are escaped: no "<"
+    rows = re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", text)  # values are escaped: no "<"
     return {name: html.unescape(words) for name, words in rows}
 
 
 def recomputed(path: Path, checkpoint: str | Path = "") -> tuple[dict[str, str], list[str]]:
-    """The facts of the certificate, and why it does not hold today; computes all of it again.
+    """Recompute a certificate. Returns its facts, and why it no longer holds.
 
-    `checkpoint` are its weights, "" those with the sha256 that it states, found by `weights_of`.
+    `checkpoint` is its weights; "" finds those with the stated sha256 by `weights_of`.
     Raises LessonError for a page that cannot be read, or whose weights are not found.
     """
     facts = facts_at(path)
     if "its weights" not in facts:
         raise mine.LessonError(
-            f"{path} {'is no certificate' if path.is_file() else 'is not there'}: "
-            f"the last cell of notebook 06 writes one"
+            f"{path} {'is not a certificate' if path.is_file() else 'does not exist'}: the last "
+            "cell of notebook 06 writes one"
         )
     weights = facts["its weights"]
     digest = "".join(c if c.isprintable() else "?" for c in weights[:12])
     found = checkpoint or weights_of(path, weights)
     if not found:
         raise mine.LessonError(
-            f"its weights, sha256 {digest}…, are neither beside it nor of a run here: name their "
-            f"file with --checkpoint"
+            f"its weights, sha256 {digest}…, are neither next to it nor from a run here: pass "
+            "their file with --checkpoint"
         )
     trained = load_checkpoint(found)
     if weights != trained.sha256:
-        raise mine.LessonError(f"it is of other weights, {digest}…: name their checkpoint")
+        raise mine.LessonError(f"it was made with other weights, {digest}…: pass their checkpoint")
     try:
         now = examine(mine.read_lesson(path.with_name("lesson.py")).check(), trained)
     except mine.LessonError as error:
         return facts, [str(error)]
     changed = [key for key in now if now[key] != facts.get(key)]
     return facts, [
-        f"{key} is another one now: {_cut(now[key])} (the page says {_cut(facts.get(key, ''))})"
+        f"{key} has changed: it is now {_cut(now[key])} (the page says {_cut(facts.get(key, ''))})"
         for key in changed
     ]
 

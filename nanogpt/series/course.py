@@ -2,9 +2,9 @@
 
     Head = check(Head)
 
-The name of a function or a class says which exercise it answers. Code that is right goes to the
-reader's lesson, which this page and the notebooks after it use. A wrong answer is no error, so that
-a page goes on; in a test write `assert check(Head) is Head`.
+The name of a function or a class says which exercise it answers. Correct code is added to the
+reader's lesson, which this notebook and the later ones use. A wrong answer raises no error, so the
+notebook continues; in a test, write `assert check(Head) is Head`.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = ["catch_up", "check", "hint"]
 
 T = TypeVar("T")
 
-HELPERS = 20  # cells at most that an answer may use
+HELPERS = 20  # the most cells that an answer may use
 STAGES = ("a question", "the idea", "the line")
 
 _last = ""  # the exercise that was checked last
 _shown: dict[str, int] = {}  # how many stages of its hint were shown, by exercise
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic sums on a GPU
 explain_errors()
 
 
 def check(answer: T) -> T:
-    """Check the answer to a blank, and return the code with which the page goes on.
+    """Check the answer to a blank, and return the code that the notebook continues with.
 
-    That is the answer, if it is right: it is then kept in the lesson. Otherwise the mistake is
-    named, and the page goes on with what the lesson has under this name, or with the solution.
-    Raises LessonError if no exercise has the name of the answer.
+    If the answer passes, that is the answer, which is also kept in the lesson. Otherwise the
+    mistake is named, and the notebook continues with the lesson's version or the solution.
+    Raises LessonError if no exercise has the answer's name.
     """
     global _last
     if isinstance(answer, str):
@@ -73,29 +73,30 @@ def check(answer: T) -> T:
 def hint(exercise: Any = None) -> None:
     """Print the next stage of the hint: a question, the idea, then the line.
 
-    It is about the exercise that was checked last, or about the one given, by its name or its
-    function or class. Raises LessonError if there is none.
+    It is for the exercise checked last, or for the one given as a name, function or class. Raises
+    LessonError if there is none.
     """
     name = exercise if isinstance(exercise, str) else getattr(exercise, "__name__", "")
     name = _name_of(name) if name else _last
     if not name:
-        raise LessonError("a hint is about the exercise that you checked last: run its check first")
+        raise LessonError("a hint is for the exercise that you checked last: run its check first")
     stage = min(_shown.get(name, 0), len(STAGES) - 1)
     _shown[name] = stage + 1
     print(f"{name}, {STAGES[stage]}: {EXERCISES[name].hints[stage]}")
 
 
 def _name_of(answer: Any) -> str:
-    """The exercise that an answer, or a name, is about. Raises LessonError for none."""
+    """The exercise that an answer or a name belongs to. Raises LessonError if there is none."""
     name: Any = answer if isinstance(answer, str) else getattr(answer, "__name__", None)
     if name in EXERCISES:
         return str(name)
     if type(answer).__name__ in EXERCISES:
         kind = type(answer).__name__
-        raise LessonError(f"check takes the class, not an object of it: {kind} = check({kind})")
+        raise LessonError(f"check takes the class, not an instance: {kind} = check({kind})")
     if not isinstance(name, str):
         raise LessonError(
-            f"check takes your function or class, as in Head = check(Head), not {answer!r:.60}"
+            "check takes your function or class, for example Head = check(Head), not "
+            f"{answer!r:.60}"
         )
     near = difflib.get_close_matches(name, EXERCISES, 1)
     cure = f"did you mean {near[0]}?" if near else f"there is {', '.join(EXERCISES)}"
@@ -103,9 +104,9 @@ def _name_of(answer: Any) -> str:
 
 
 def _with_helpers(answer: Any, cell: str) -> str:
-    """The cell of an answer, below what it uses of the page: functions, classes and imports.
+    """An answer's cell, preceded by what it uses from the notebook: functions, classes and imports.
 
-    What the solutions have too, and other exercises, are left out: a lesson has them.
+    Names that the solutions also define, and other exercises, are left out: the lesson has them.
     """
     page = _page(answer)
     known = {*public_names(), *EXERCISES, *dir(builtins)}
@@ -122,14 +123,14 @@ def _with_helpers(answer: Any, cell: str) -> str:
 
 
 def _page(answer: Any) -> Scope:
-    """The names of the page, among which a function or a class was defined."""
+    """The notebook's names, where a function or a class was defined."""
     parts = vars(answer).values() if isinstance(answer, type) else [answer]
     pages = (getattr(inspect.unwrap(part), "__globals__", None) for part in parts if callable(part))
     return next((page for page in pages if page), {})
 
 
 def _source(thing: Any, name: str, page: Scope) -> str:
-    """The text that makes a function, a class or a module again; empty for other things."""
+    """Source code that recreates a function, a class or a module; empty for anything else."""
     if isinstance(thing, ModuleType):
         return f"import {thing.__name__} as {name}"
     if not isinstance(thing, (FunctionType, type)) or not thing.__qualname__.isidentifier():
@@ -140,9 +141,9 @@ def _source(thing: Any, name: str, page: Scope) -> str:
 
 
 def _cell(answer: Any, name: str) -> str:
-    """The text of the cell that defined a function or a class; empty if it cannot be found.
+    """The source of the cell that defined a function or a class; empty if it cannot be found.
 
-    A cell with a magic as %%time is not among the files that inspect knows, but in the history.
+    inspect does not know cells with a magic such as %%time, but the history has them.
     """
     parts = vars(answer).values() if isinstance(answer, type) else [answer]
     for part in parts:

@@ -18,9 +18,9 @@ def show_source(*objects: type | Callable[..., Any], fold: str = "") -> None:
 
 
 def show_code(text: str, language: str, *, fold: str = "") -> None:
-    """Show code of any language, highlighted where the reader's program can.
+    """Show code of any language, highlighted if the viewer can.
 
-    Under the words `fold`, where there are some: a click opens it.
+    With `fold`, it is folded under these words.
     """
     code = text.strip("\n")
     block = f"```{language}\n{code}\n```"
@@ -30,7 +30,7 @@ def show_code(text: str, language: str, *, fold: str = "") -> None:
 
 
 def show_table(rows: Sequence[Mapping[str, object]]) -> None:
-    """Show rows of equal keys as a table, also where only plain text is read."""
+    """Show rows with equal keys as a table, readable also as plain text."""
     names = list(rows[0])
     lines = [_markdown_row(names), "|" + "---|" * len(names)]
     for row in rows:

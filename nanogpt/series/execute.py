@@ -1,4 +1,4 @@
-"""Run one notebook strictly, in a fresh kernel; the result holds no ids, no dates, no fragments."""
+"""Run one notebook strictly, in a fresh kernel, and remove what differs between runs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,17 @@ from . import nbfile
 from .nbfile import METADATA, alt_text, png_of, read
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
-MIMES = {"text/plain", "image/png", "text/markdown"}  # every reader shows these, without trust
-MAX_BYTES = 1_000_000  # of an executed notebook: the web does not show larger ones
+MIMES = {
+    "text/plain",
+    "image/png",
+    "text/markdown",
+}  # every viewer shows these, even for untrusted notebooks
+MAX_BYTES = 1_000_000  # of an executed notebook: GitHub does not show larger ones
 LOG = "kernel.log"
 ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # one plain line for each evaluation instead of a bar
     "PYTHONHASHSEED": "0",
-    "NANOGPT_HEADLESS": "1",  # no reader: the solutions run, and nothing is kept as theirs
+    "NANOGPT_HEADLESS": "1",  # headless: the solutions run, and nothing is kept as the reader's
     "MPLBACKEND": None,  # removed: the kernel chooses its own
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a debugger's warning that no reader can use
 }
@@ -141,12 +145,11 @@ class Cells(PapermillNotebookClient):
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             if isinstance(error, CellTimeoutError):
                 raise NotebookError(
-                    f"cell {cell.id!r} ran longer than {self.timeout} s: "
-                    f"give it more with --timeout"
+                    f"cell {cell.id!r} ran longer than {self.timeout} s: allow more with --timeout"
                 ) from error
             if isinstance(error, DeadKernelError):
                 raise NotebookError(
-                    f"cell {cell.id!r} killed its kernel: often the memory was too small"
+                    f"cell {cell.id!r} killed its kernel: usually it ran out of memory"
                 ) from error
             words = f"{error.ename}: {str(error.evalue).strip()}".partition("\n")[0]
             raise NotebookError(f"cell {cell.id!r}: {words}") from error
@@ -187,14 +190,14 @@ def normalise(nb: NotebookNode) -> NotebookNode:
 
 
 def check_outputs(path: Path) -> None:
-    """Raise NotebookError for outputs that some readers cannot see, or that are too many."""
+    """Raise NotebookError for outputs that some viewers cannot show, or that are too large."""
     for cell in read(path).cells:
         for output in cell.get("outputs", []):
             foreign = sorted(set(output.get("data", {})) - MIMES)
             if foreign:
                 raise NotebookError(
-                    f"cell {cell.id!r} shows {', '.join(foreign)}; "
-                    f"every reader sees only {', '.join(sorted(MIMES))}"
+                    f"cell {cell.id!r} shows {', '.join(foreign)}; all viewers support only "
+                    f"{', '.join(sorted(MIMES))}"
                 )
             if png_of(output) and not alt_text(output):
                 raise NotebookError(

@@ -1,7 +1,7 @@
-"""Findings: sentences about a run's numbers, shown only where the run supports them.
+"""Findings: claims about a run's numbers, shown only if the run supports them.
 
-A short run has seeds, repeats or steps too few for some claims. There the cell says so, and shows
-the published result beside its own, marked as published.
+A short run has too few seeds, repeats or steps for some claims. Then the cell says so, and shows
+the published result next to its own, marked as published.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from ..files import PUBLISHED
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, whether it holds in a run, and whether that run can tell at all."""
+    """A claim, whether a run supports it, and whether that run can tell at all."""
 
     name: str
     claim: str  # without numbers: "Muon lowers the loss by more than a seed does"
     numbers: str  # those of the run: "−0.12, a seed 0.01"
     holds: bool
     enough: bool = True
-    needs: str = ""  # of a run that could tell: "5 repeats, this run has 2"
+    needs: str = ""  # what a run needs to tell: "5 repeats, this run has 2"
 
     @property
     def supported(self) -> bool:
-        """Whether the run can tell, and the claim holds."""
+        """Whether the run can tell, and supports the claim."""
         return self.enough and self.holds
 
     def __str__(self) -> str:
         if not self.enough:
-            return f"this run cannot tell whether {self.claim}: that takes {self.needs}"
+            return f"this run is too short to tell whether {self.claim}: it takes {self.needs}"
         if not self.holds:
-            return f"not in this run ({self.numbers}): {self.claim}"
+            return f"not supported by this run ({self.numbers}): {self.claim}"
         return f"{self.claim}: {self.numbers}"
 
     def lines(self, published: Finding | None) -> str:
-        """The finding, and below it the published one, where this run does not support it."""
+        """The finding, and below it the published one if this run does not support it."""
         if self.supported or published is None:
             return str(self)
-        return f"{self}\n    published, not of this run: {published}"
+        return f"{self}\n    published, not from this run: {published}"
 
 
 @lru_cache
 def published_findings(number: str) -> dict[str, Finding]:
-    """The findings of the published notebook of this number, by name; {} where there are none."""
+    """The published notebook's findings, by name; {} if there are none."""
     path = PUBLISHED / "json" / f"{number}.json"
     if not path.is_file():
         return {}

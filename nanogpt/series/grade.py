@@ -1,8 +1,8 @@
 """Grade a folder of learners' lesson.py files: for teachers.
 
-Each file is judged in a process of its own (`grade_one`), with limits on time and memory. A file
-that cannot be judged is one line, and the others go on. This is no sandbox: the code runs as you,
-with your files and your network, and the limits are there for accidents.
+Each file is graded in its own process (`grade_one`), with limits on time and memory. A file that
+cannot be graded is reported in one line, and the others continue. This is not a sandbox: the code
+runs as you, with your files and your network, and the limits are only there for accidents.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
             others.append(path.name)
     if not found:
         raise ValueError(
-            f"{folder} holds no submission: it needs files NAME.py, or folders with a lesson.py"
+            f"{folder} contains no submission: it needs files NAME.py, or folders with a lesson.py"
         )
     names = Counter(one.name for one in found)
     for i, one in enumerate(found):
@@ -181,7 +181,7 @@ def _in_folder(folder: Path, name: str, depth: int) -> list[Submission]:
         for path in folders:
             inner = name if len(folders) == 1 and not files else f"{name}/{path.name}"
             found += _in_folder(path, inner, depth - 1)
-    return found or [Submission(name, folder, "the folder holds no lesson.py")]
+    return found or [Submission(name, folder, "the folder contains no lesson.py")]
 
 
 def _submission(name: str, path: Path) -> Submission:
@@ -197,10 +197,10 @@ def read_text(path: Path) -> bytes:
     """The bytes of a lesson. Raises OSError, and ValueError for what cannot be one."""
     size = path.stat().st_size
     if size > LARGEST:
-        raise ValueError(f"{size:,} bytes: a lesson has at most {LARGEST:,}")
+        raise ValueError(f"{size:,} bytes: a lesson may have at most {LARGEST:,}")
     data = path.read_bytes()
     if b"\0" in data:
-        raise ValueError("a binary file: it has a zero byte, as no Python text in UTF-8 has")
+        raise ValueError("a binary file: it contains a zero byte")
     try:
         data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -215,7 +215,7 @@ def read_text(path: Path) -> bytes:
 def grade(
     found: Sequence[Submission], names: Sequence[str], limits: Limits, workers: int
 ) -> list[Grade]:
-    """Judge all submissions, `workers` at once, in their order.
+    """Grade all submissions, `workers` at once, in their order.
 
     Raises KeyboardInterrupt after a Ctrl-C, which says how many were judged; no process is left.
     """
@@ -236,7 +236,7 @@ def grade(
             if not isinstance(error, KeyboardInterrupt):
                 raise
             raise KeyboardInterrupt(
-                f"{done} of {len(found)} files were judged, and nothing was written"
+                f"{done} of {len(found)} files were graded, and nothing was written"
             ) from None
     return [future.result() for future in futures]
 
@@ -244,7 +244,7 @@ def grade(
 def judge_one(
     submission: Submission, names: Sequence[str], limits: Limits, stop: threading.Event
 ) -> Grade:
-    """Judge a submission in a new process. It is killed once `stop` is set."""
+    """Grade a submission in a new process, which is killed once `stop` is set."""
     begun = time.monotonic()
     if submission.problem:
         return Grade(submission, problem=submission.problem)
@@ -302,12 +302,12 @@ def _run(
                 since = time.monotonic()
                 patience = PATIENCE * limits.seconds + 1  # the process's own limit comes first
             if time.monotonic() - since > patience:
-                return f"came to no end in {patience:.0f} seconds, and was ended"
+                return f"did not finish in {patience:.0f} seconds and was stopped"
     finally:
         _kill(process)
     code = process.returncode
     if code < 0:
-        return f"ended Python by the signal {signal.Signals(-code).name}"
+        return f"ended Python with signal {signal.Signals(-code).name}"
     return f"ended Python with exit code {code}"
 
 
@@ -372,12 +372,12 @@ def report(grades: Sequence[Grade], names: Sequence[str]) -> str:
         }
         for number, name in enumerate(names, 1):
             row[str(number)] = one.results[name].outcome.value if judged else " "
-        row[" "] = f"not judged: {_cut(one.problem, SHORT)}" if one.problem else ""
+        row[" "] = f"not graded: {_cut(one.problem, SHORT)}" if one.problem else ""
         rows.append(row)
     marks = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
     parts = [
         table(rows),
-        f"exercises: {marks}\n+ passed   x a mistake   - not there   ? not judged",
+        f"exercises: {marks}\n+ passed   x mistake   - missing   ? not graded",
         *mistakes(grades, names),
     ]
     return "\n\n".join(parts)
@@ -404,7 +404,7 @@ def mistakes(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
             continue
         wrote = sum(one.results[name].outcome in WRITTEN for one in found if one.results)
         total = sum(map(len, whose.values()))
-        lines = [f"{name}: {total} of {wrote} who wrote it, with a mistake"]
+        lines = [f"{name}: a mistake in {total} of {wrote} answers"]
         for kind in sorted(whose, key=lambda kind: (-len(whose[kind]), kind)):
             lines.append(f"  {len(whose[kind])} × {_cut(sentences[kind], SHORT)}")
             lines.append(f"      {', '.join(whose[kind])}")

@@ -1,9 +1,9 @@
-"""One learner's lesson, judged in a process of its own, which `series.grade` starts and may kill.
+"""Grade one learner's lesson in its own process, which `series.grade` starts and may kill.
 
     python -m nanogpt.series.grade_one LESSON RESULTS SECONDS GIB NAME...
 
-The lesson is executed once, then each exercise is checked once. What happens is a line of JSON in
-RESULTS as soon as it has happened, so a process that is killed leaves what it has found so far.
+The lesson is executed once, then each exercise is checked once. Each result is immediately written
+to RESULTS as a line of JSON, so a killed process leaves what it has found so far.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE = "lesson.py"  # what messages call the lesson
 
 
 def main() -> None:
-    """Judge the lesson that the arguments name, and end this process."""
+    """Grade the lesson given by the arguments, and end this process."""
     lesson, path, seconds, gib, *names = sys.argv[1:]
     with open(path, "a", encoding="utf-8") as results:
         # Before the limits: to import torch, and what its optimizers import, takes seconds.
@@ -97,7 +97,7 @@ def judge_text(
 def run(text: str, scope: Scope, seconds: float) -> str | None:
     """Execute a lesson. Returns where and why it stops, or None if it reaches its end."""
     try:
-        with limit(seconds, f"{FILE} is not at its end"):
+        with limit(seconds, f"{FILE} did not finish"):
             execute(text, FILE, scope)
     except BaseException as error:  # exit() too, and TooLong is no Exception
         lines = [

@@ -1,4 +1,4 @@
-"""The cells of an executed notebook as HTML, and their text. Knows no page and no folder.
+"""The cells of an executed notebook as HTML, and their text, independent of pages and folders.
 
 nbconvert draws them with the template in page/. Its filters for prose, code and pictures are here.
 """
@@ -27,7 +27,7 @@ from traitlets.config import Config
 
 from .nbfile import FILLED, alt_text, figure_name, moving, ours, phone_png, png_of, tagged
 
-WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
+WIDE = 96  # characters of code that fit the column; longer lines scroll, and can be focused
 FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
 TITLE = "# @title "
 RIGHT = re.compile(
@@ -61,7 +61,7 @@ TEMPLATES = jinja2.Environment(
 
 
 class Heading(TypedDict):
-    """A heading of a page: where a link leads, its HTML, and its level from 1."""
+    """A heading of a page: link target, HTML, and level from 1."""
 
     id: str
     text: str
@@ -69,7 +69,7 @@ class Heading(TypedDict):
 
 
 class Part(TypedDict):
-    """The template's facts on a code cell."""
+    """The template's facts about a code cell."""
 
     source: str
     note: str | None  # where its code comes from
@@ -80,7 +80,7 @@ class Part(TypedDict):
 
 
 class Picture(TypedDict):
-    """A picture of a page. `still` is the first frame of an animation, for want of motion."""
+    """A picture on a page. `still` is the first frame of an animation, for reduced motion."""
 
     src: str
     width: int
@@ -100,9 +100,9 @@ class Cover(TypedDict):
 class Prose(mistune.HTMLRenderer):
     """Markdown as HTML, for one page. It keeps the headings that it has rendered.
 
-    Raw HTML is shown, not obeyed, but for a line of `<details><summary>Plain words</summary>` and
-    the next line of `</details>`: they fold the markdown between them.
-    Links to notebooks and into html/ lead to `pages`, others are words. Pictures are not fetched.
+    Raw HTML is escaped, except for a line `<details><summary>Plain words</summary>` and the next
+    line `</details>`, which fold the markdown between them. Links to notebooks and into html/
+    lead to `pages`, others become plain text. Pictures are not fetched.
     """
 
     def __init__(self, pages: set[str]):
@@ -112,7 +112,7 @@ class Prose(mistune.HTMLRenderer):
         self.markdown = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough"])
 
     def render(self, text: str) -> str:
-        """Markdown as HTML, its tables in a box that scrolls."""
+        """Markdown as HTML, with tables in scrolling boxes."""
         first, *parts = FOLD.split(text)
         drawn = f"{self.markdown(first)}"
         for summary, inner, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
@@ -151,7 +151,7 @@ class Prose(mistune.HTMLRenderer):
 
 
 def coloured(code: str, language: str = "python") -> str:
-    """Code as a block with one class for each kind of token."""
+    """Code as a block with one CSS class per kind of token."""
     try:
         lexer = get_lexer_by_name(language, stripnl=False)
     except ClassNotFound:
@@ -194,12 +194,12 @@ def article(nb: NotebookNode, prose: Prose, name: str = "", colab: str | None = 
 
 
 def script_json(data: object) -> str:
-    """Data as JSON that stands in a <script>, which no text in it can end."""
+    """Data as JSON that is safe inside a <script> element."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def moving_kinds(nb: NotebookNode) -> list[str]:
-    """The kinds of figures on a page that move, each once. Raises ValueError for an unknown one."""
+    """A page's kinds of interactive figures, each once. Raises ValueError for an unknown one."""
     kinds = set()
     for cell in nb.cells:
         for output in cell.get("outputs", []):
@@ -224,18 +224,18 @@ def setup(cells: list[NotebookNode]) -> tuple[str, str] | None:
 
 
 def checks(cells: list[NotebookNode]) -> list[str]:
-    """The ids of the cells that check a blank which this run filled in with the solution."""
+    """The ids of cells that check a blank which this run filled in with the solution."""
     pairs = zip(cells, cells[1:], strict=False)
     return [check.id for blank, check in pairs if blank.source.startswith(FILLED)]
 
 
 def verdict(text: str) -> str:
-    """The words of a check for a page, where the blank is empty: it checked the solution."""
+    """A check's output for a page on which the blank is empty: it checked the solution."""
     return RIGHT.sub(r"The solution passes its check: \1 does what it should.", text)
 
 
 def part(cell: NotebookNode) -> Part:
-    """The template's facts on a code cell."""
+    """The template's facts about a code cell."""
     note = None
     folded = None
     source = cell.source
@@ -272,9 +272,9 @@ def picture(png: str) -> Picture:
 
 
 def cover(nb: NotebookNode, number: str) -> Cover | None:
-    """The upper part of the figure of COVERS, else of the first; small.
+    """A small cover: the upper part of the figure in COVERS, else of the first one.
 
-    As a phone shows it, where there is such a one: its words are large. None without figures.
+    Uses the phone version if there is one, because its words are large. None without figures.
     """
     figures: list[NotebookNode] = []
     for cell in nb.cells:
@@ -297,7 +297,7 @@ def cover(nb: NotebookNode, number: str) -> Cover | None:
 
 
 def plain(text: str) -> str:
-    """HTML as words on one line."""
+    """HTML as plain text on one line."""
     spaced = re.sub(r"</(?:p|li|h\d|td|th|pre|summary)>", " ", text)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", spaced)).split())
 
@@ -309,7 +309,7 @@ def promise(text: str) -> str:
 
 
 def minutes(nb: NotebookNode) -> tuple[int, int]:
-    """The minutes that the box of a notebook states: to read, and with the blanks; else 0, 0."""
+    """The minutes stated in a notebook's box: to read, and with the blanks; else 0, 0."""
     numbers = MINUTES.search(nb.cells[0].source)
     return (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
 

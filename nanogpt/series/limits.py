@@ -1,4 +1,4 @@
-"""A limit on the time of a reader's code."""
+"""A time limit for a reader's code."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-PATIENCE = 5  # times as long by the clock, on a machine that has more to do
+PATIENCE = 5  # times as long in wall-clock time, on a busy machine
 
 
 class TooLong(BaseException):
-    """A loop that does not end; no `except Exception` of the reader's holds it back."""
+    """A time limit was exceeded; a reader's `except Exception` does not catch it."""
 
 
 @contextmanager
 def limit(seconds: float, words: str) -> Iterator[None]:
-    """Around code of a reader's: raise TooLong after so many seconds, where a signal can do that.
+    """Around a reader's code: raise TooLong after `seconds`, if signals are available.
 
-    They are seconds of computing: by the clock it may take PATIENCE times as long. A signal comes
-    in the main thread, and not on Windows. Inside another limit that one goes on after it.
+    It counts CPU seconds; in wall-clock time it may take PATIENCE times as long. Signals work only
+    in the main thread, and not on Windows. An outer limit continues after an inner one.
     """
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
@@ -33,7 +33,7 @@ def limit(seconds: float, words: str) -> Iterator[None]:
         if time.process_time() - computed < seconds and waited < PATIENCE * seconds:
             signal.setitimer(signal.ITIMER_REAL, max(0.01, seconds / 10))
             return
-        raise TooLong(f"{words} after {seconds:g} seconds: is there a loop that never ends?")
+        raise TooLong(f"{words} within {seconds:g} seconds: is there a loop that never ends?")
 
     handler = signal.signal(signal.SIGALRM, stop)
     begun = time.monotonic()

@@ -34,10 +34,10 @@ function readForm() {
     return value;
   };
   const prompt = at("prompt").value.replaceAll("\r\n", "\n");
-  if (!prompt) throw new Error("The prompt is empty: the model needs at least one character to go on from.");
+  if (!prompt) throw new Error("The prompt is empty: the model needs at least one character to continue.");
   const tokens = encode(prompt);
   const { block_size } = LIVE.config;
-  if (tokens.length > block_size) throw new Error(`The prompt has ${tokens.length} characters. The model reads at most ${block_size}.`);
+  if (tokens.length > block_size) throw new Error(`The prompt has ${tokens.length} characters, but the model reads at most ${block_size}.`);
   const length = Math.round(field("length", 1, LIVE.longest, "The number of new characters"));
   const seed = Math.floor(field("seed", 0, 2 ** 32 - 1, "The seed"));
   const sampling = Object.fromEntries(SLIDERS.map((id) => [id, Number(at(id).value)]));
@@ -216,13 +216,13 @@ function report() {
   const what = at("result"), { fault } = cached.decoding;
   if (places.length) {
     const strong = Object.assign(document.createElement("strong"), { textContent: `${places.length} of ${length} characters differ, from character ${places[0] + 1}.` });
-    what.replaceChildren(strong, fault ? "" : " That is a mistake of ours: please report it, with your prompt and your seed.");
+    what.replaceChildren(strong, fault ? "" : " That is our bug: please report it with your prompt and seed.");
   } else if (running || !length) {
     what.textContent = "";
   } else if (fault) {
-    what.textContent = `None of ${length} characters differs, this time. The cache is broken all the same: try another seed or a longer prompt.`;
+    what.textContent = `All ${length} characters are equal this time. The cache is still broken: try another seed or a longer prompt.`;
   } else if (length === 1) {
-    what.textContent = "The same character. The first step has nothing to keep: both ways read the whole prompt.";
+    what.textContent = "The same character. The first step has nothing cached yet: both paths read the whole prompt.";
   } else {
     what.textContent = `The same ${length} characters. ${compared(length)}`;
   }
@@ -231,14 +231,14 @@ function report() {
 // Both ways over the same characters: their median steps, and the positions that they read.
 function compared(length) {
   const [plain, cached] = LANES.map((lane) => pace(lane.steps.slice(0, length)));
-  if (Math.min(plain.n, cached.n) < FEWEST) return "Write more to see how much faster one way is.";
+  if (Math.min(plain.n, cached.n) < FEWEST) return "Write more to see how much faster one path is.";
   const much = (plain.median / cached.median).toFixed(1);
-  const faster = `By the median of ${length - 1} steps, a step with the cache was ${much} times as fast here`;
+  const faster = `By the median of ${length - 1} steps, the cache’s speedup here was ${much}×`;
   if (strip) return `${faster}.`;
   const said = ({ median, low, high }) => `${short(median)} ms (middle half ${short(low)} to ${short(high)})`;
   const [all, few] = LANES.map((lane) => lane.read(length));
   const fewer = `All of them read ${(all / few).toFixed(1)} times fewer positions`;
-  return `${faster}: ${said(cached)} in place of ${said(plain)}. ${fewer}. That is JavaScript in your browser; notebook 05 has the gain in Python.`;
+  return `${faster}: ${said(cached)} instead of ${said(plain)}. ${fewer}. That is JavaScript in your browser; notebook 05 measures the speedup in Python.`;
 }
 
 function draw() {
@@ -299,7 +299,7 @@ function go(run, slowly, steps) {
     report();
   }
   if (left) setTimeout(() => go(run, slowly, steps), pause);
-  else finish("A still, as your system asks for less motion. “Write” writes the whole text.");
+  else finish("A still image, because your system asks for reduced motion. “Write” writes the whole text.");
 }
 
 const PRESET = ["prompt", "seed", "length"]; // what a preset sets; it also puts the sliders back

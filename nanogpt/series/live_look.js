@@ -1,6 +1,6 @@
 // What the model looked at when it wrote a character: the weights of its heads as a heat behind the text, its
 // probabilities in words, and the newest step in numbers.
-const HELP = "Point at a written character, tap it, or walk through the text with the arrow keys. The heat behind the text is what the model looked at when it wrote that character.";
+const HELP = "Point at a generated character, tap it, or move through the text with the arrow keys. The heat map behind the text is what the model attended to when it generated that character.";
 let pointed = null; // the written character under the pointer: { lane, i }
 let chosen = null; // the one that a tap, a click or a key has chosen; it stays
 const shown = () => pointed ?? chosen;
@@ -43,8 +43,8 @@ function heat({ lane, i }) {
   const place = places[weights.indexOf(most)];
   const back = lane.prompt + i - place;
   const [own, ...others] = chances.map(({ token, chance }) => [nameOf(token), percent(chance)]);
-  const rivals = others.length ? `The likeliest others: ${others.map((other) => other.join(" ")).join(", ")}.` : "There was no other.";
-  return `Character ${i + 1}: ${own.join(", with a probability of ")}. ${rivals} Most weight, ${percent(most)}, went to ${nameOf(lane.decoding.text[place])}, ${back} ${back === 1 ? "place" : "places"} before.`;
+  const rivals = others.length ? `The likeliest alternatives: ${others.map((other) => other.join(" ")).join(", ")}.` : "There was no alternative.";
+  return `Character ${i + 1}: ${own.join(", with a probability of ")}. ${rivals} Most weight, ${percent(most)}, went to ${nameOf(lane.decoding.text[place])}, ${back} ${back === 1 ? "position" : "positions"} back.`;
 }
 
 function point(next) {
@@ -149,5 +149,5 @@ function drawStep() {
     right.fill(colour, x, floor - (floor * 0.3 * weights[slot]) / most, end, floor);
   });
   const heads = LIVE.config.n_layer * n_head, { length } = decoding.rows;
-  at("seen").textContent = `The newest token that was read is ${nameOf(row.token)} at position ${row.position}. Its query meets ${weights.length} keys. Written in this step: ${length === 1 ? "one key and one value" : `${length} keys and ${length} values`} of each head, ${number(length * 2 * hs)} numbers; for all ${heads} heads ${number(length * 2 * hs * heads)}.`;
+  at("seen").textContent = `The newest token that was read is ${nameOf(row.token)} at position ${row.position}. Its query attends to ${weights.length} keys. Written in this step: ${length === 1 ? "one key and one value" : `${length} keys and ${length} values`} of each head, ${number(length * 2 * hs)} numbers; for all ${heads} heads ${number(length * 2 * hs * heads)}.`;
 }

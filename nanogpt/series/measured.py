@@ -1,4 +1,4 @@
-"""The data of the figures that move with a run's measurements: plain data in and out.
+"""The data of the interactive figures of a run's measurements: plain data in and out.
 
 Each function returns a kind, a script in figures/, and its data, as `Run.figure` takes them.
 """
@@ -10,13 +10,14 @@ from itertools import pairwise
 from statistics import linear_regression, median
 from typing import Any
 
+from ..bench.tables import shown_label
 from ..config import GPTConfig
 from ..timing import Summary, summary
 
 Json = dict[str, Any]  # plain data, as it goes to a script
 
-GROUPS = 16  # of neighbouring tokens, at most: one point each
-FAR = 0.25  # from the line, as a share: where half of the times are farther, it says nothing
+GROUPS = 16  # the most groups of neighbouring tokens, one point each
+FAR = 0.25  # relative distance from the line; if half of the times are farther, the line is dropped
 PARTS = ("arithmetic", "memory", "overhead")
 DOES = {  # the work of a rung, by the labels of bench.ladder
     "per-Head, no cache": "Reads the whole text again for every token, head by head.",
@@ -34,7 +35,7 @@ DOES = {  # the work of a rung, by the labels of bench.ladder
 
 
 def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> tuple[str, Json]:
-    """The cost of a token against its place: the shape that is counted, the times measured.
+    """The cost of a token against its position: counted multiplications and measured times.
 
     `timing` is the result of `time_pair` after a prompt of one token, and `count` is notebook 05's
     `multiplications`. `line` is the straight line through the points' medians, in seconds: `step`
@@ -58,7 +59,7 @@ def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> t
 
 
 def _points(without: list[float], cached: list[float]) -> list[Json]:
-    """The gaps of neighbouring places as summaries; the first token has no gap before it."""
+    """The gaps of neighbouring positions as summaries; the first token has no gap before it."""
     groups = max(1, min(GROUPS, len(cached) // 3))
     cuts = [len(cached) * i // groups for i in range(groups + 1)]
     points = []
@@ -75,7 +76,7 @@ def _points(without: list[float], cached: list[float]) -> list[Json]:
 
 
 def _line(points: list[Json], count: Callable[[int, bool], int]) -> Json | None:
-    """{step, each, off, n} of the least-squares line; None where it says nothing."""
+    """{step, each, off, n} of the least-squares line; None if it does not fit."""
     counts = []
     seconds = []
     for point in points:
@@ -115,7 +116,11 @@ def _ladder(name: str, result: Json, published: str) -> Json:
 
 
 def _rung(row: Json) -> Json:
-    about = {"rung": row["rung"], "label": row["label"], "does": DOES.get(row["label"], "")}
+    about = {
+        "rung": row["rung"],
+        "label": shown_label(row["label"]),
+        "does": DOES.get(row["label"], ""),
+    }
     if "speedup" not in row:
         return about | {"unavailable": row.get("unavailable", "not measured")}
     split = {part: row["split"][part] for part in PARTS}

@@ -1,7 +1,7 @@
 """The reader's own code: outputs/mine/lesson.py keeps what a check accepts.
 
-The lesson is a program of the reader's, which all notebooks use. Where it lacks an exercise, or has
-it wrong by now, the solution runs.
+The lesson is the reader's program, which all notebooks use. If an exercise is missing from it, or
+no longer passes its check, the solution runs.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from .checks.finding import objection
 from .errors import InOneLine
 from .limits import limit
 
-SECONDS = 60  # at most, for a lesson's own statements
+SECONDS = 60  # time limit for a lesson's top-level statements
 MODULE = "nanogpt_lesson"
 
-Scope = dict[str, Any]  # names of a lesson, and what they stand for
+Scope = dict[str, Any]  # a lesson's names and their values
 
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
 
 
 class LessonError(InOneLine, ValueError):
-    """An exercise that does not exist, or a lesson for which there is no certificate."""
+    """An exercise that does not exist, or a lesson that gets no certificate."""
 
 
 def choose(mine: str | bool) -> None:
-    """Whose code runs, as a notebook's parameter `mine` says. Raises ValueError.
+    """Whose code runs, according to a notebook's parameter `mine`. Raises ValueError.
 
-    "auto": yours where you step through a notebook, the solutions where a command runs it; "true":
-    yours, wherever there is some; "false": the solutions.
+    "auto": yours if you step through a notebook, the solutions in a headless run; "true": yours
+    wherever you have written some; "false": the solutions.
     """
     global _runs
     choices = {"auto": not headless(), "true": True, "false": False}
@@ -52,12 +52,12 @@ def choose(mine: str | bool) -> None:
 
 
 def headless() -> bool:
-    """Whether nobody steps through this notebook: a command runs it."""
+    """Whether this notebook runs headless, started by a command."""
     return "NANOGPT_HEADLESS" in os.environ
 
 
 def lesson_path() -> Path:
-    """Where the reader's code is kept: outputs/mine, or the folder that NANOGPT_MINE names."""
+    """Where the reader's code is kept: outputs/mine, or the folder in NANOGPT_MINE."""
     return (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
 
 
@@ -66,7 +66,7 @@ def mine(*names: str) -> Any:
 
         Head, KVCache = run.mine("Head", "KVCache")
 
-    One object for one name, else a list. Raises LessonError for a name of no exercise.
+    One object for one name, else a list. Raises LessonError if a name is not an exercise.
     """
     unknown = [name for name in names if name not in EXERCISES]
     if unknown:
@@ -82,10 +82,10 @@ def mine(*names: str) -> Any:
 
 
 class Lesson:
-    """A program of a reader's: its names where they are right, else the solutions.
+    """A reader's program: its own names if they pass their checks, else the solutions.
 
-    `text` is executed at once, and a name is checked when it is first asked for, after those that
-    it uses. `path` is where the text stands, or is to stand.
+    `text` is executed at once; a name is checked on first use, after the names that it uses.
+    `path` is where the text is, or will be, stored.
     """
 
     def __init__(self, text: str = "", path: Path | None = None) -> None:
@@ -93,28 +93,28 @@ class Lesson:
         sys.modules[MODULE] = module
         self.path = path
         self.text = text
-        self.scope: Scope = vars(module)  # with the solution for what is wrong by now
+        self.scope: Scope = vars(module)  # with the solution for anything that fails
         self.scope.update(public_names())
         self.scope.update({"__name__": MODULE, "__file__": str(path)})
-        self.stops = _run(text, path, self.scope)  # where and why, if it does
-        self.written = dict(self.scope)  # as the reader has it, wrong or not
-        self.broken: dict[str, str] = {}  # a line on each name that is wrong by now
+        self.stops = _run(text, path, self.scope)  # where and why it stops, if it does
+        self.written = dict(self.scope)  # the reader's version, right or wrong
+        self.broken: dict[str, str] = {}  # a line for each name that fails its check
         self._right: set[str] = set()
         self._checked: set[str] = set()
         self._uses = _uses(text)
 
     @property
     def yours(self) -> list[str]:
-        """The checked names that are the reader's, and right, in the order of the notebooks."""
+        """The reader's names that pass their checks, in the notebooks' order."""
         return [name for name in EXERCISES if name in self._right]
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything of the reader's."""
+        """Whether the reader has written anything."""
         return bool(self.text)
 
     def check(self, names: Iterable[str] = EXERCISES) -> Lesson:
-        """Check these names, if they are the reader's and were not checked yet. Returns self."""
+        """Check these names if they are the reader's and not yet checked. Returns self."""
         for name in names:
             if name in EXERCISES and name not in self._checked:
                 self._checked.add(name)
@@ -123,7 +123,7 @@ class Lesson:
         return self
 
     def _check_one(self, name: str) -> None:
-        """Note whether a name is the reader's and right; put the solution in its place if not."""
+        """Record whether a name is the reader's and passes; otherwise use the solution."""
         solution = getattr(solutions, name)
         answer = self.scope.get(name)
         if self.stops:
@@ -138,13 +138,13 @@ class Lesson:
             if found is None:
                 self._right.add(name)
                 return
-            self.broken[name] = f"Your {name} in {self.path} is wrong: {found}"
+            self.broken[name] = f"Your {name} in {self.path} does not pass its check: {found}"
             put_solution(self.scope, name)
             return
         self.scope[name] = self.written[name] = solution
 
     def say(self, names: Iterable[str], words: str = "{}") -> None:
-        """Print which of these names are wrong by now, and in `words` whose code runs."""
+        """Print which of these names fail, and in `words` whose code runs."""
         names = list(names)
         self.check(names)
         yours = ", ".join(name for name in names if name in self._right)
@@ -161,7 +161,7 @@ class Lesson:
 def read_lesson(path: Path | None = None) -> Lesson:
     """The lesson at `path`. None: the reader's own, if it runs here.
 
-    Executed and checked once, as long as the file stays as it is.
+    Executed and checked once, as long as the file does not change.
     """
     if path is None and not (_runs and lesson_path().is_file()):
         return _lesson("", None)
@@ -175,12 +175,12 @@ def _lesson(text: str, path: Path | None) -> Lesson:
 
 
 def public_names() -> Scope:
-    """What `from nanogpt.series.solutions import *` brings: the solutions, and what they use."""
+    """The names from `from nanogpt.series.solutions import *`: the solutions, and what they use."""
     return {name: value for name, value in vars(solutions).items() if not name.startswith("_")}
 
 
 def put_solution(scope: Scope, name: str) -> None:
-    """Put a solution in the place of an answer, also as the base of classes that derive from it."""
+    """Replace an answer by the solution, also as the base of derived classes."""
     wrong = scope[name]
     solution = scope[name] = getattr(solutions, name)
     for thing in [*scope.values()]:
@@ -195,9 +195,9 @@ def execute(text: str, name: str, scope: Scope) -> None:
 
 
 def _run(text: str, path: Path | None, scope: Scope) -> str | None:
-    """Execute a lesson; in a line, where and why it stops, if it does."""
+    """Execute a lesson. Returns where and why it stops, in one line, if it does."""
     try:
-        with limit(SECONDS, "the lesson is not at its end"):
+        with limit(SECONDS, "the lesson did not finish"):
             execute(text, str(path), scope)
     except KeyboardInterrupt:
         raise
@@ -205,19 +205,19 @@ def _run(text: str, path: Path | None, scope: Scope) -> str | None:
         lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
         at = lines[-1] if lines else getattr(error, "lineno", "?")
         reason = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
-        return f"The solutions run until it is mended: {reason}"
+        return f"The solutions run until it is fixed: {reason}"
     return None
 
 
 def _uses(text: str) -> dict[str, set[str]]:
-    """The names that each function and class of a text uses, itself or through others of it."""
+    """The names that each function and class uses, directly or through other names of the text."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return {}
     parts = [node for node in body if isinstance(node, program.DEFS)]
     uses = {node.name: program.names_in(node) - {node.name} for node in parts}
-    for _ in uses:  # at most so many steps from one to another
+    for _ in uses:  # the longest possible chain from one to another
         for used in uses.values():
             used |= set().union(*(uses.get(name, ()) for name in used))
     return uses
@@ -227,7 +227,7 @@ def _uses(text: str) -> dict[str, set[str]]:
 
 
 def keep(name: str, cell: str) -> str:
-    """Put the definitions of a cell into the lesson. Returns where they are kept, or why not."""
+    """Add a cell's definitions to the lesson. Returns where they are kept, or why not."""
     if not _runs:
         return "."
     path = lesson_path().resolve()
@@ -241,8 +241,8 @@ def keep(name: str, cell: str) -> str:
         found = Lesson(merged()[0], path).check([name]).broken.get(name)
         if found:
             return (
-                ", and is not kept, as it fails there, with the imports, defs and constants of its "
-                f"cell alone. {found}"
+                ", but is not kept, because it fails with only the imports, defs and constants "
+                f"of its own cell. {found}"
             )
         with held(path.with_name(".lesson.lock"), f"to {path}", wait=20):
             new, replaced = merged()  # another notebook may have written since
@@ -251,5 +251,5 @@ def keep(name: str, cell: str) -> str:
                 write_whole(earlier, before + replaced.encode())
             write_whole(path, new.encode())
     except (SyntaxError, ValueError, OSError) as error:
-        return f", and is not kept: {error}"
+        return f", but is not kept: {error}"
     return f"; it is kept in {path}."

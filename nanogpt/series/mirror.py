@@ -99,7 +99,7 @@ def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
 
 
 def solution_cell(name: str, *, hint: bool = True, solved: bool = True) -> str:
-    """What is folded below the blank of an exercise: the idea of its hint, and its solution."""
+    """What is folded below an exercise's blank: the second stage of its hint, and its solution."""
     parts = []
     if hint:
         words = "\n".join(textwrap.wrap(EXERCISES[name].hints[1], WIDTH))
@@ -111,7 +111,7 @@ def solution_cell(name: str, *, hint: bool = True, solved: bool = True) -> str:
 
 
 def write_cells(nb: NotebookNode, name: str, titles: dict[str, str], repo: str, ref: str) -> None:
-    """Make a source notebook as it should be, in place: generated, mirrored, without outputs."""
+    """Update a source notebook in place: generated and mirrored cells, no outputs."""
     for cell in nb.cells:
         keep_metadata(cell)
         kind = ours(cell).get("generated")
@@ -126,7 +126,9 @@ def write_cells(nb: NotebookNode, name: str, titles: dict[str, str], repo: str, 
             mirrored = map(resolve_name, ours(cell).get("mirror", []))
             code = "\n\n\n".join(inspect.getsource(thing).rstrip("\n") for thing in mirrored)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise SyncError(f"{name}, cell {cell.id!r} mirrors no code ({error})") from error
+            raise SyncError(
+                f"{name}, cell {cell.id!r} mirrors code that does not exist ({error})"
+            ) from error
         cell.source = (code or cell.source).strip("\n")
         fold(cell)
         if cell.cell_type == "code":
@@ -172,7 +174,7 @@ def sync(
 
 
 def with_address(readme: str, repo: str, ref: str) -> str:
-    """The text of the README, with the address in its badges and its link to the pages."""
+    """The README's text, with the address in its badges and in its link to the pages."""
 
     def with_badge(link: re.Match[str]) -> str:
         badge = f"{BADGE}({colab(link[2], repo, ref)}) " if repo else ""
@@ -184,13 +186,15 @@ def with_address(readme: str, repo: str, ref: str) -> str:
 
 
 def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
-    """Write the repository's address wherever it stands, and return the changed paths.
+    """Write the repository's address wherever it occurs, and return the changed paths.
 
     Those are series/address.py and all that `sync` writes; published files get it when they are
     published again. Raises SyncError unless `repo` is owner/name and `ref` a plain branch or tag.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9._-]{1,100}(?<!\.git)(?<!\.)", repo):
-        raise SyncError(f"repo={repo!r}: give owner/name, as in https://github.com/owner/name")
+        raise SyncError(
+            f"repo={repo!r}: give owner/name, for example for https://github.com/owner/name"
+        )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", ref):
         raise SyncError(f"ref={ref!r}: give a branch or a tag, without slashes")
     path = root / "nanogpt" / "series" / "address.py"

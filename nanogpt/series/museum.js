@@ -19,7 +19,7 @@ function show() {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; // what scrolls takes the keyboard
   }
   for (const room of document.querySelectorAll(".room")) room.hidden = !room.querySelector(".bug:not([hidden])");
-  count.textContent = shown === bugs.length ? "" : `${shown || "None"} of ${bugs.length} rooms`;
+  count.textContent = shown === bugs.length ? "" : `${shown || "None"} of ${bugs.length} bugs`;
 }
 
 // A link to a room shows it, whatever was asked for.

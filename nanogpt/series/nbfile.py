@@ -35,7 +35,7 @@ FILLED = "# For you to fill in. This run used the solution that is folded below.
 
 
 class Place(TypedDict):
-    """Where a notebook stands in the series: names of the notebooks around it."""
+    """A notebook's place in the series: the names of the notebooks around it."""
 
     origin: str | None  # the one that a branch leaves; None on the spine
     before: str | None
@@ -44,7 +44,7 @@ class Place(TypedDict):
 
 
 class SyncError(ValueError):
-    """A notebook, a page, a name or an address that cannot be used; the message names the cure."""
+    """A notebook, a page, a name or an address that cannot be used; the message says what to do."""
 
 
 def title(nb: NotebookNode) -> str:
@@ -58,7 +58,7 @@ def title(nb: NotebookNode) -> str:
 
 
 def place(name: str, names: Iterable[str]) -> Place:
-    """Where a notebook stands among `names`, in their order.
+    """A notebook's place among `names`, in their order.
 
     `before` and `after` lead along the spine, from a branch back to its origin and on from there.
     """
@@ -95,7 +95,7 @@ def to_text(nb: NotebookNode) -> str:
 
 
 def tagged(cell: NotebookNode, tag: str) -> bool:
-    """Whether the cell has this tag, as timing: its outputs differ from run to run."""
+    """Whether the cell has this tag, for example timing: its outputs differ from run to run."""
     return tag in cell.metadata.get("tags", [])
 
 
@@ -143,12 +143,12 @@ def figure_name(output: NotebookNode) -> str:
 
 
 def phone_png(output: NotebookNode) -> str | None:
-    """The picture as a phone shows it, in base64, or None."""
+    """The phone version of the picture, in base64, or None."""
     return _about_png(output).get("phone")
 
 
 def moving(output: NotebookNode) -> dict[str, Any] | None:
-    """{kind, data} of a picture that moves on a page; None for all others."""
+    """{kind, data} of an interactive figure; None for all others."""
     return _about_png(output).get("moving")
 
 

@@ -1,7 +1,7 @@
 """The plan of a run: its notebooks, their parameters, and how long it will take.
 
-One number is measured, how soon this machine does a fixed piece of work. It scales the seconds that
-each notebook took elsewhere. It says how long a run takes, and never changes its work.
+One number is measured: the time this machine takes for a fixed piece of work. It scales the seconds
+that each notebook took elsewhere. It only predicts a run's time, and never changes its work.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PASS = 2.0  # seconds there of one with the size `small`, for each million chara
 
 
 class RunError(ValueError):
-    """A run that cannot begin; the message names the mistake and its cure."""
+    """A run that cannot begin; the message says what is wrong and what to do."""
 
 
 class Parameter(NamedTuple):
@@ -71,35 +71,35 @@ READ: dict[str, Callable[[str], int | float | str | bool]] = {  # text of a kind
 
 @dataclass(frozen=True)
 class Pace:
-    """How long each notebook takes here, where that is known. No count of any follows from it."""
+    """How long each notebook takes here, if known. It never affects a run's counts."""
 
     profile: str
     work: float | None = None  # `seconds_of_work` here
-    speed: float = 1.0  # of this machine, as a multiple of the one where the seconds were measured
+    speed: float = 1.0  # this machine's speed, relative to the one where the seconds were measured
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
-        """Seconds of all notebooks; 0 where they are not known."""
+        """Seconds of all notebooks; 0 if unknown."""
         return sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """The plan in lines: the profile, the minutes of each notebook and of all."""
+        """The plan as text: the profile, and the minutes of each notebook and in total."""
         if not self.seconds:
             return f"profile {self.profile}"
         minutes = self.seconds | {"in all, about": self.total}
         rows = [{"notebook": name, "minutes": clock_text(s)} for name, s in minutes.items()]
-        speed = f"this machine has {self.speed:.2f} times the speed of the one that was measured"
+        speed = f"this machine is {self.speed:.2f} times as fast as the reference machine"
         return f"profile {self.profile}: the same work on every machine\n{speed}\n{table(rows)}"
 
 
 def estimate(
     profile: str, names: list[str], characters: int = SIZE, vocab_size: int = DISTINCT
 ) -> Pace:
-    """How long these notebooks take here, from one short measurement of this machine.
+    """Estimate how long these notebooks take here, from one short measurement of this machine.
 
-    Known are the seconds of `laptop`, in LAPTOP, and of `full`, in the published manifest, both of
-    Tiny Shakespeare. The text has so many `characters`, and `vocab_size` distinct ones.
+    The seconds of `laptop` (in LAPTOP) and of `full` (in the published manifest) are known, both
+    for Tiny Shakespeare. The text has `characters` characters, `vocab_size` of them distinct.
     """
     if profile not in ("laptop", "full"):
         return Pace(profile)
@@ -119,7 +119,7 @@ def estimate(
 
 
 def _longer_pass(profile: str, characters: int, vocab_size: int) -> float:
-    """Seconds, where LAPTOP was measured, that a loss takes longer than with Tiny Shakespeare."""
+    """Extra seconds, on LAPTOP's machine, that a loss takes compared with Tiny Shakespeare."""
 
     def seconds(n: int, distinct: int) -> float:
         shape = override(SIZES[get_profile(profile).size], vocab_size=distinct)
@@ -163,7 +163,7 @@ def convert(name: str, parameter: Parameter, text: str) -> int | float | str | b
         return READ[kind.removesuffix(" | None")](text)
     except (KeyError, ValueError):
         raise RunError(
-            f"-p {name}={text}: a value of type {kind} is needed, as in -p {name}={default}"
+            f"-p {name}={text}: must be of type {kind}, for example -p {name}={default}"
         ) from None
 
 

@@ -1,6 +1,6 @@
-"""The reader's code at work: it trains inside the package's recipe, writes, is served and exported.
+"""Use the reader's code: train with the package's recipe, generate, serve and export.
 
-Around their step stand the recipe's batches, rates, clipping, evaluation and checkpoints.
+The recipe supplies batches, learning rates, clipping, evaluation and checkpoints around their step.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ..training.trainer import Trainer
 from . import mine, proof
 
 if TYPE_CHECKING:
-    from ..cluster.job import Job  # with it come the servers, which a notebook does not need
+    from ..cluster.job import Job  # imports the servers, which a notebook does not need
 
 
 def trainer_with(
     attention_weights: Callable[[Tensor, Tensor, Tensor], Tensor],
     one_step: Callable[..., float],
 ) -> type[Trainer]:
-    """A Trainer whose model attends by these weights, and whose steps are made by one_step."""
+    """A Trainer whose model uses these attention weights, and whose steps are made by one_step."""
 
     class Mine(CausalSelfAttention):
-        """Attention by the reader's weights."""
+        """Attention with the reader's weights."""
 
         def attend(
             self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0
@@ -49,7 +49,7 @@ def trainer_with(
             return F.dropout(weights, dropout, training=dropout > 0) @ v
 
     class Practice(Trainer):
-        """The recipe's batches and rates, and the reader's step."""
+        """The recipe's batches and learning rates, and the reader's step."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -67,7 +67,7 @@ def trainer_with(
 
 
 class WindowedModel(nn.Module):
-    """The model as one_step calls it, model(x, y), for windows that stand anywhere in the block."""
+    """The model as one_step calls it, model(x, y), for windows at any position in the block."""
 
     def __init__(self, trainer: Trainer):
         super().__init__()
@@ -90,7 +90,7 @@ class Together:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of parameters of all of them."""
+        """The parameter groups of all of them."""
         groups = []
         for opt in self.trainer.optimizers:
             groups += opt.param_groups
@@ -102,7 +102,7 @@ class Together:
             opt.zero_grad(set_to_none=set_to_none)
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Move the weights once, by the gradients that are there or that closure() computes."""
+        """Update the weights once, with the existing gradients or those that closure() computes."""
         loss = closure() if closure else None
         self.trainer.update()
         return loss
@@ -112,7 +112,7 @@ class Together:
 
 
 def lesson_of(path: Path, *names: str) -> mine.Lesson:
-    """The lesson at a path, for these names; prints whose run. Raises LessonError, OSError."""
+    """The lesson at a path; prints whose code runs. Raises LessonError, OSError."""
     lesson = mine.read_lesson(path).check(names)
     for name in names:
         if name in lesson.broken:
@@ -122,12 +122,12 @@ def lesson_of(path: Path, *names: str) -> mine.Lesson:
 
 
 def model_with(lesson: mine.Lesson, model: LanguageModel) -> GPT:
-    """The model with the lesson's heads. Raises LessonError for one that they do not know."""
+    """The model with the lesson's heads. Raises LessonError if they do not support it."""
     c = model.config
     if beyond_lecture(c):
         raise mine.LessonError(
-            "your Head is the lecture's, and this model has newer ones: "
-            "pass a checkpoint of the lecture's form, as outputs/mine/model.safetensors"
+            "your Head is the lecture's, but this model has newer ones: pass a checkpoint of "
+            "the lecture's architecture, for example outputs/mine/model.safetensors"
         )
     lecture = model if isinstance(model, GPT) else unpack_heads(model)
     try:
@@ -140,7 +140,7 @@ def model_with(lesson: mine.Lesson, model: LanguageModel) -> GPT:
 def logits_apart(lesson: mine.Lesson, model: LanguageModel) -> float:
     """How far the logits with the lesson's heads are from the package's, for one text.
 
-    Raises LessonError where rounding does not explain it.
+    Raises LessonError if rounding does not explain the difference.
     """
     ids = torch.arange(model.config.block_size)[None] * 7 % model.config.vocab_size
     right = model(ids)[0]
@@ -151,7 +151,7 @@ def logits_apart(lesson: mine.Lesson, model: LanguageModel) -> float:
 
 
 class LessonWriter:
-    """Writes the texts of a job by the reader's loop, one after the other."""
+    """Generates a job's texts with the reader's loop, one after the other."""
 
     def __init__(self, path: Path, checkpoint: str | Path, temperature: float):
         self.lesson = lesson_of(path, "Head", "KVCache", "sample", "generate_with_cache")
@@ -160,13 +160,13 @@ class LessonWriter:
         self.temperature = temperature
 
     def shards(self, job: Job) -> Iterator[tuple[int, list[str]]]:
-        """(number, texts) of every shard of a job that is not done."""
+        """(number, texts) of every unfinished shard of a job."""
         for number in sorted(job.todo):
             n = job.task.max_new_tokens
             yield number, [self.text(prompt, seed, n) for prompt, seed in job.shards[number]]
 
     def text(self, prompt: str, seed: int, n: int) -> str:
-        """The n characters after a prompt. Raises LessonError where the loop stops."""
+        """The n characters after a prompt. Raises LessonError if the loop stops early."""
         tokenizer = self.saved.tokenizer
         generator = torch.Generator().manual_seed(seed)
         noise = draw_noise(n, 1, len(tokenizer), generator) ** self.temperature

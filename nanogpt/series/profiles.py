@@ -1,7 +1,7 @@
 """How much work one run of the series does: the profiles.
 
-A profile holds counts, never seconds. The same counts give the same bits on the same machine,
-however busy it is; a slow machine takes longer.
+A profile holds counts, never seconds. The same counts give bit-identical results on the same
+machine, however busy it is; a slow machine takes longer.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from ..training.recipes import TrainConfig, recipe_for
 
 @dataclass(frozen=True)
 class Profile:
-    """How much work one run of the series does: the same cells, other numbers."""
+    """How much work one run of the series does: the same cells, different counts."""
 
     name: str
     size: str  # the model that notebook 01 trains and the others use: a key of SIZES
     train: TrainConfig
-    seeds: int  # seeds tried where equality is counted
-    lengths: tuple[int, ...]  # new tokens, where speed is drawn against length
-    sizes: tuple[str, ...]  # models, where speed is drawn against size
-    batches: tuple[int, ...]  # batch sizes, where speed is drawn against batch
+    seeds: int  # seeds for counting equal texts
+    lengths: tuple[int, ...]  # new tokens, for speed against length
+    sizes: tuple[str, ...]  # models, for speed against size
+    batches: tuple[int, ...]  # batch sizes, for speed against batch size
     repeats: int  # of every timing, interleaved, after one warm-up
-    # CPU threads; None: as many as torch takes. To decode these models, a second thread gains
-    # little, loses much where the machine is shared, and moves the last bits.
+    # CPU threads; None: torch's default. For decoding these models, a second thread gains
+    # little, loses a lot on a shared machine, and changes the last bits.
     threads: int | None = None
-    # To train, it gains 1.4 times. A count, so that bits do not depend on the machine's cores.
+    # For training, it gains 1.4×. A fixed count, so that bits do not depend on the core count.
     train_threads: int | None = None  # None: as many as `threads`
 
 
 def _fast(size: str, **changes: Any) -> TrainConfig:
-    """The recipe `fast` for the model of that size, with some changes."""
+    """The recipe `fast` for a model of that size, with some changes."""
     return replace(recipe_for("fast", SIZES[size])[0], **changes)
 
 
@@ -58,7 +58,7 @@ LAPTOP = replace(
     train=_fast("small"),
     sizes=("article", "small"),
 )
-# Every cell, as little work as shows it: for tests.
+# Every cell, with minimal work: for tests.
 SMOKE = replace(
     LAPTOP,
     name="smoke",
@@ -81,7 +81,7 @@ PROFILES = {profile.name: profile for profile in (SMOKE, LAPTOP, FULL, GPU)}
 
 
 def get_profile(name: str, *, cuda: bool = False) -> Profile:
-    """The profile of that name; "auto" is "gpu" where CUDA is, else "laptop".
+    """The profile of that name; "auto" is "gpu" if CUDA is available, else "laptop".
 
     Raises ValueError for a name that is not in PROFILES.
     """
@@ -95,17 +95,17 @@ def get_profile(name: str, *, cuda: bool = False) -> Profile:
 
 
 def beside_published(profile: Profile) -> str:
-    """In one line, in which counts this profile differs from the one of the published run."""
+    """One line on which counts differ from the published run's profile."""
     if profile == FULL:
-        return "the published run is of this profile"
+        return "the published run used this profile"
     names = ("size", "seeds", "lengths", "sizes", "batches", "repeats")
     pairs = [(name, getattr(profile, name), getattr(FULL, name)) for name in names]
     pairs.insert(1, ("steps", profile.train.steps, FULL.train.steps))
     differences = []
     for name, count, published in pairs:
         if count != published:
-            differences.append(f"{name} {_short(count)} for {_short(published)}")
-    return f"beside the published run: {', '.join(differences) or 'the same counts'}"
+            differences.append(f"{name} {_short(count)} instead of {_short(published)}")
+    return f"compared with the published run: {', '.join(differences) or 'the same counts'}"
 
 
 def _short(value: object) -> str:

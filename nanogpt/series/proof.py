@@ -1,7 +1,7 @@
-"""A lesson as a whole: its loop with each of its caches to the last position, and its training.
+"""Test a lesson as a whole: its loop with each of its caches to the last position, and training.
 
-The checks try each name alone, the referee the heads and caches without the loop. This tries all
-of it at once, in models and lengths that no check has.
+The checks test each name alone, and the referee tests heads and caches without the loop. This tests
+everything together, with models and lengths that no check uses.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from .limits import TooLong, limit
 from .mine import Scope
 
 CACHES = ("KVCache", "StaticKVCache")
-TEXTS = ((17, 2, 7), (64, 2, 7), (150, 1, 1))  # of so many positions: texts, tokens of a prompt
-SECONDS = 120  # at most, for one of these texts
+TEXTS = ((17, 2, 7), (64, 2, 7), (150, 1, 1))  # positions: batch size, tokens in the prompt
+SECONDS = 120  # time limit for one of these texts
 STEPS = 3  # of training
 
 
 class Fault(ValueError):
-    """A mistake of a lesson as a whole, in words that begin with the name it is about."""
+    """A mistake of a lesson as a whole; the message begins with the name it is about."""
 
 
 def faults(scope: Scope, seed: int = 0) -> list[str]:
-    """All that is wrong with the lesson of these names, in words; [] where nothing is."""
+    """Everything that is wrong with the lesson of these names, in words; [] if nothing is."""
     words = []
     for check in (_texts, _full, _training):
         try:
-            with limit(SECONDS, "your lesson has come to no end"), torch.enable_grad():
+            with limit(SECONDS, "your lesson did not finish"), torch.enable_grad():
                 for _ in check(scope, seed):
                     pass
         except (Fault, TooLong) as fault:
@@ -49,10 +49,10 @@ def faults(scope: Scope, seed: int = 0) -> list[str]:
 
 
 def write(scope: Scope, model: GPT, prompt: Tensor, noise: Tensor, cache: Any) -> Tensor:
-    """The text of the lesson's loop.  (B, T), (n, B, V) -> (B, n). Raises Fault where it stops."""
+    """The text from the lesson's loop.  (B, T), (n, B, V) -> (B, n). Raises Fault."""
     name = getattr(cache, "__name__", "its cache")
     try:
-        with limit(SECONDS, f"your generate_with_cache, with {name}, has come to no end"):
+        with limit(SECONDS, f"your generate_with_cache, with {name}, did not finish"):
             return torch.cat(list(scope["generate_with_cache"](model, prompt, noise, cache)), dim=1)
     except (KeyboardInterrupt, TooLong):
         raise
@@ -64,10 +64,11 @@ def write(scope: Scope, model: GPT, prompt: Tensor, noise: Tensor, cache: Any) -
 
 @torch.no_grad()
 def is_plain(model: GPT, prompt: Tensor, noise: Tensor, text: Tensor) -> bool:
-    """Whether a text is the one of the model without a cache.  (B, T), (n, B, V), (B, n)
+    """Whether a text is the uncached model's.  (B, T), (n, B, V), (B, n)
 
-    In one pass: a causal model has the same logits at a token whatever follows. By induction each
-    token is right if the tokens before it are, and the noise draws it from the logits behind them.
+    One pass suffices, because a causal model's logits at a token do not depend on what follows. By
+    induction, a token is right if the tokens before it are, and the noise samples it from their
+    logits.
     """
     if text.shape != (len(prompt), len(noise)):
         return False
@@ -78,7 +79,7 @@ def is_plain(model: GPT, prompt: Tensor, noise: Tensor, text: Tensor) -> bool:
 
 
 def pair(scope: Scope, config: GPTConfig, seed: int) -> tuple[GPT, GPT]:
-    """A model of the lesson's heads, and the package's of the same weights, in eval mode."""
+    """A model with the lesson's heads, and the package's with the same weights, in eval mode."""
     model = GPT(config, generator=torch.Generator().manual_seed(seed)).double().eval()
     for weight in model.parameters():
         weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
@@ -86,7 +87,7 @@ def pair(scope: Scope, config: GPTConfig, seed: int) -> tuple[GPT, GPT]:
 
 
 def with_heads(scope: Scope, model: GPT) -> GPT:
-    """A model with the lesson's heads and these weights. Raises Fault where its Head cannot."""
+    """A model with the lesson's heads and these weights. Raises Fault if the Head fails."""
     weight = model.lm_head.weight
     try:
         theirs = GPT(model.config, scope["Head"]).to(weight.device, weight.dtype)
@@ -94,7 +95,7 @@ def with_heads(scope: Scope, model: GPT) -> GPT:
     except (KeyboardInterrupt, TooLong):
         raise
     except BaseException as error:
-        raise Fault(f"Head builds no model: {type(error).__name__}: {error}") from None
+        raise Fault(f"Head cannot build a model: {type(error).__name__}: {error}") from None
     return theirs.train(model.training)
 
 
@@ -103,7 +104,7 @@ def _shape(block_size: int) -> GPTConfig:
 
 
 def _texts(scope: Scope, seed: int) -> Iterator[None]:
-    """Texts to the last position, with each cache: tokens and logits of the plain pass."""
+    """Compare texts to the last position with the plain pass, for each cache: tokens and logits."""
     for block_size, B, T in TEXTS:
         theirs, plain = pair(scope, _shape(block_size), seed)
         rng = torch.Generator().manual_seed(seed + block_size)
@@ -115,16 +116,16 @@ def _texts(scope: Scope, seed: int) -> Iterator[None]:
                 text = write(scope, theirs, prompt, noise, scope[name])
             where = f"a text of {block_size + 1} tokens after a prompt of {T}"
             if not is_plain(plain, prompt, noise, text):
-                raise Fault(f"generate_with_cache with {name} writes another text: {where}")
+                raise Fault(f"generate_with_cache with {name} generates a different text: {where}")
             with torch.no_grad():
                 right = plain(torch.cat([prompt, text], dim=1)[:, :-1])[0]
             if not alike(torch.cat(read, dim=1), right, 1e-4):
-                raise Fault(f"generate_with_cache with {name} has other logits on the way: {where}")
+                raise Fault(f"generate_with_cache with {name} computes different logits: {where}")
             yield
 
 
 def _full(scope: Scope, seed: int) -> Iterator[None]:
-    """A text past the capacity of a cache: an error, or the right tokens."""
+    """A text longer than a cache's capacity must raise an error or give the right tokens."""
     theirs, plain = pair(scope, _shape(40), seed)
     prompt = torch.zeros(1, 3, dtype=torch.long)
     noise = draw_noise(30, 1, 19)
@@ -135,7 +136,7 @@ def _full(scope: Scope, seed: int) -> Iterator[None]:
         except Fault:
             continue
         if not is_plain(plain, prompt, noise, text):
-            raise Fault(f"{name} of 20 slots loses tokens of a text of 33, and keeps quiet")
+            raise Fault(f"{name} of 20 slots silently loses tokens of a text of 33")
         yield
 
 
@@ -145,25 +146,25 @@ def _of_20_slots(kind: type, capacity: int) -> Any:
 
 
 def _training(scope: Scope, seed: int) -> Iterator[None]:
-    """A few steps by the lesson's one_step, with its heads: the package's weights after each."""
+    """Compare a few of the lesson's one_step calls, with its heads, with the package's weights."""
     models = pair(scope, _shape(24), seed)
     optimizers = [torch.optim.SGD(model.train().parameters(), lr=0.1) for model in models]
     for step in range(STEPS):
         rng = torch.Generator().manual_seed(seed + step)
         x, y = torch.randint(19, (2, 5, 24), generator=rng)
-        with limit(SECONDS, "your one_step has come to no end"):
+        with limit(SECONDS, "your one_step did not finish"):
             loss = scope["one_step"](models[0], optimizers[0], x, y)
         right = models[1](x, y)[1]
         optimizers[1].zero_grad()
         right.backward()
         optimizers[1].step()
         if not math.isclose(loss, right.item(), rel_tol=1e-5):
-            raise Fault(f"one_step gives the loss {loss:.4f}, and it is {right.item():.4f}")
+            raise Fault(f"one_step returns the loss {loss:.4f}, expected {right.item():.4f}")
         theirs = dict(models[0].named_parameters())
         for name, weight in models[1].named_parameters():
             if not alike(theirs[name].detach(), weight.detach(), 1e-7):
                 raise Fault(
-                    f"after {step + 1} steps {name} is another matrix: "
-                    f"attention_weights, Head or one_step computes another gradient"
+                    f"after {step + 1} steps {name} differs: attention_weights, Head or one_step "
+                    "computes a wrong gradient"
                 )
         yield

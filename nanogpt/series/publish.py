@@ -1,7 +1,7 @@
-"""outputs/published as a whole: the runs that may go there, their exchange, a run beside it.
+"""outputs/published as a whole: which runs may replace it, and how a run compares with it.
 
-On one machine with the same versions nothing but timings may differ between two runs; elsewhere
-the comparison says which cells do, and where.
+On one machine with the same versions, only timings may differ between two runs; elsewhere the
+comparison says which cells differ, and where.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def publish(new: Path, target: Path) -> list[str]:
 
 
 def compare_runs(old: Path, new: Path) -> tuple[int, list[str]]:
-    """How many cells of `old` were compared, and a line for each that is not the same in `new`.
+    """How many cells of `old` were compared, and a line for each that differs in `new`.
 
     Of cells that measure time only the sources are compared, and they do not count.
     """
@@ -87,9 +87,9 @@ def compare_runs(old: Path, new: Path) -> tuple[int, list[str]]:
 
 
 def difference(cell: NotebookNode | None, other: NotebookNode | None) -> str:
-    """The difference of two cells, in words; empty where there is none."""
+    """The difference between two cells, in words; empty if there is none."""
     if cell is None or other is None:
-        return "it is not there any more" if cell else "a new cell"
+        return "it no longer exists" if cell else "a new cell"
     if cell.source != other.source:
         return "its source has changed"
     a = shown(cell)
@@ -113,22 +113,24 @@ def shown(cell: NotebookNode) -> str:
 
 
 def print_comparison(old: Path, new: Path) -> bool:
-    """Print whether the new run is the same, and the differences; True where there are none."""
+    """Print whether the new run is the same, and the differences; True if there are none."""
     compared, differences = compare_runs(old, new)
     weights = _digest(old / WEIGHTS)
     if not weights or weights != _digest(new / WEIGHTS):
-        differences.append(f"{WEIGHTS}: other bytes, or not there")
+        differences.append(f"{WEIGHTS}: different bytes, or missing")
     for line in differences:
         print(line)
     if compared and not differences:
-        print(f"reproduced: {compared} cells and the weights are those of {old.name}, to the byte")
+        print(f"reproduced: {compared} cells and the weights are byte-identical to {old.name}")
         return True
     published = read_manifest(old).get("environment", {})
     current = read_manifest(new).get("environment", {})
     pairs = ((key, published.get(key), current.get(key)) for key in MACHINE)
     changed = "; ".join(f"{key} {was}, here {now}" for key, was, now in pairs if was != now)
     n = len(differences)
-    print(f"{n} differences in {compared} cells. Equal bits are promised for one machine")
+    print(
+        f"{n} differences in {compared} cells. Bit-identical results are promised for one machine"
+    )
     print(f"and the same versions. {changed or 'These are the same: has the code changed since?'}")
     return False
 

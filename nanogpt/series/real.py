@@ -1,4 +1,4 @@
-"""A real model for a notebook, or a small random one of the same architecture in its place."""
+"""A real model for a notebook, or a small random stand-in of the same architecture."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RealModel:
 
 
 def real_model(source: str = "auto", *, brief: bool = False) -> RealModel:
-    """SmolLM2-135M if it is here or can be fetched, else a small random model; or the one named.
+    """SmolLM2-135M if available or downloadable, else a small random model; or the named one.
 
     `source` is "auto", "small" for the random one, or what `load_pretrained` takes. With `brief`,
     "auto" is the random one, and no network is asked. Raises as `load_pretrained` does for a source
@@ -96,14 +96,14 @@ def _stand_in(reason: str) -> RealModel:
             weight.mul_(20 if weight.ndim == 2 else 1)
     note = (
         f"NOT A REAL MODEL, because {reason}: {model.n_params:,} random weights of the same "
-        f"architecture, which write no English. What this page measures is of this small model, "
-        f"and its findings are left out."
+        "architecture, which generate no English. This notebook's measurements are of the small "
+        "model, and its findings are left out."
     )
     return RealModel(model, CharTokenizer(LETTERS), False, note)
 
 
 def to_transformers(model: Decoder) -> Any:
-    """The same weights in transformers' model of that family, which computes with its own code.
+    """The same weights in the transformers model of that family, which uses its own code.
 
     Raises ExportError for a shape that no family has, and ModuleNotFoundError without transformers.
     """

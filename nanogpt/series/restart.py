@@ -1,4 +1,4 @@
-"""After a restart: which cell makes a missing name, and how all cells of a page run again."""
+"""After a restart: which cell defines a missing name, and how to rerun a notebook's cells."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from .program import without_magics
 TITLE = re.compile(r"# @title (.+)")
 HEADING = re.compile(r"^#+ +(.+)$", re.M)
 ALONE = "catch_up()"
-SHORT = 60  # characters of a line that a message quotes
+SHORT = 60  # characters of a line quoted in a message
 
 _catching_up = False
 
 
 class RestartError(InOneLine, RuntimeError):
-    """A page that cannot be run again from here; the message says what to do."""
+    """A notebook that cannot be rerun from here; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of a page, and the heading above it."""
+    """A notebook's code cell, and the heading above it."""
 
     id: str
     source: str
     section: str
 
     def defines(self, name: str) -> bool:
-        """Whether the cell makes this name, in whatever way."""
+        """Whether the cell defines this name in any way."""
         try:
             symbol = symtable.symtable(without_magics(self.source), "a cell", "exec").lookup(name)
         except (SyntaxError, ValueError, KeyError):
@@ -66,16 +66,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Page:
-    """The code cells of the notebook that runs here, and how many stand above the running cell.
+    """The code cells of the running notebook, and how many are above the running cell.
 
-    `above` is None where the running cell is not one of them.
+    `above` is None if the running cell is not one of them.
     """
 
     cells: list[Cell]
     above: int | None
 
     def maker(self, name: str) -> Cell | None:
-        """The cell that makes a name: the last one above the running cell, else the first."""
+        """The cell that defines a name: the last one above the running cell, else the first."""
         makers = [i for i, cell in enumerate(self.cells) if cell.defines(name)]
         before = [i for i in makers if self.above is None or i < self.above]
         if self.above is not None and before:
@@ -87,7 +87,7 @@ class Page:
 
 
 def cells_of(path: Path) -> list[Cell]:
-    """The code cells of a notebook. Raises OSError and ValueError for a file that is none."""
+    """A notebook's code cells. Raises OSError or ValueError if the file is not a notebook."""
     nb = nbformat.read(path, as_version=4)
     section = ""
     cells = []
@@ -101,10 +101,10 @@ def cells_of(path: Path) -> list[Cell]:
 
 
 def running_page() -> Page | None:
-    """The page that runs in this kernel; None outside a notebook of the series.
+    """The notebook that runs in this kernel; None outside the series.
 
-    JupyterLab tells the kernel its notebook's file. Elsewhere, as on Colab, it is the notebook of
-    the series that shares the most cells with what was typed.
+    JupyterLab tells the kernel its notebook's file. Elsewhere, for example on Colab, it is the
+    notebook of the series that shares the most cells with the input history.
     """
     shell: Any = get_ipython()
     if not hasattr(shell, "kernel"):
@@ -126,7 +126,7 @@ def running_page() -> Page | None:
 
 
 def _above(cells: list[Cell], shell: Any, source: str) -> int | None:
-    """How many cells stand above the running one, which a client names, or which has this text."""
+    """How many cells are above the running one, found by the client's cell id or by its text."""
     parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
     name = str((parent or {}).get("metadata", {}).get("cellId", ""))
     for i, cell in enumerate(cells):
@@ -137,7 +137,7 @@ def _above(cells: list[Cell], shell: Any, source: str) -> int | None:
 
 
 def _without(source: str) -> str:
-    """A cell without the call of catch_up at its top."""
+    """A cell's source without the call of catch_up at its top."""
     return source.strip().removeprefix(ALONE).strip()
 
 
@@ -145,7 +145,7 @@ def _without(source: str) -> str:
 
 
 def explain_errors() -> None:
-    """In a notebook, let the error about a missing name say which cell makes it."""
+    """In a notebook, make a NameError say which cell defines the name."""
     shell: Any = get_ipython()
     if hasattr(shell, "kernel") and "NANOGPT_HEADLESS" not in os.environ:
         shell.set_custom_exc((NameError,), _explained)
@@ -158,7 +158,7 @@ def _explained(
     trace: TracebackType,
     tb_offset: int | None = None,
 ) -> list[str]:
-    """The usual traceback, and below it the cell that makes the missing name."""
+    """The usual traceback, and below it the cell that defines the missing name."""
     lines: list[str] = shell.InteractiveTB.structured_traceback(
         kind, error, trace, tb_offset=tb_offset
     )
@@ -169,17 +169,17 @@ def _explained(
 
 
 def explanation(name: str) -> str:
-    """Which cell of this page makes the name; "" if none does."""
+    """A message saying which cell of this notebook defines the name; "" if none does."""
     page = running_page()
     maker = page.maker(name) if page and name else None
     if maker is None:
         return ""
     shell: Any = get_ipython()
     near = difflib.get_close_matches(name, [x for x in shell.user_ns if x[0] != "_"], 1, 0.8)
-    slip = f" There is {near[0]}: is one of the names a slip?" if near else ""
+    slip = f" Did you mean {near[0]}?" if near else ""
     return (
-        f"{name} is made by {maker}: run that cell first.{slip} After a restart, catch_up() runs "
-        f"all cells above the one in which it stands."
+        f"{name} is defined in {maker}: run that cell first.{slip} After a restart, catch_up() "
+        "runs all cells above its own."
     )
 
 
@@ -187,20 +187,22 @@ def explanation(name: str) -> str:
 
 
 def catching_up() -> bool:
-    """Whether cells run again after a restart: what was trained already can be continued."""
+    """Whether cells are being rerun after a restart, so that a training can be resumed."""
     return _catching_up
 
 
 def catch_up() -> None:
-    """After a restart: run all cells of this page above this one, without their outputs.
+    """After a restart: run all cells of this notebook above this one, without their outputs.
 
-    In a cell that is not part of the page, those up to the last check that your lesson has passed.
-    Raises RestartError outside a notebook of the series, where it does not know how far to go, and
-    at a cell that fails.
+    In a cell that is not part of the notebook, run those up to the last check that your lesson
+    has passed. Raises RestartError outside a notebook of the series, if it is unclear where to
+    stop, and if a cell fails.
     """
     page = running_page()
     if page is None:
-        raise RestartError("catch_up() runs the cells of a notebook of the series: this is none")
+        raise RestartError(
+            "catch_up() runs the cells of a notebook of the series, and this is not one"
+        )
     shell: Any = get_ipython()
     end = page.above
     if end is None:
@@ -208,8 +210,8 @@ def catch_up() -> None:
         passed = [i for i, cell in enumerate(page.cells) if _checks(cell) in yours]
         if not passed:
             raise RestartError(
-                "catch_up() does not know how far to go: put it at the top of the cell at which "
-                "you want to go on"
+                "catch_up() does not know where to stop: put it at the top of the cell from "
+                "which you want to continue"
             )
         end = passed[-1] + 1
     begun = time.monotonic()
@@ -223,7 +225,7 @@ def catch_up() -> None:
             if not result.success:
                 shown.show()
                 raise RestartError(f"stopped at {cell}")
-    print(f"{end} cells in {time.monotonic() - begun:.0f} seconds: go on from here")
+    print(f"{end} cells in {time.monotonic() - begun:.0f} seconds: continue from here")
 
 
 def _checks(cell: Cell) -> str:

@@ -1,7 +1,7 @@
 """Run notebooks headless and keep their results.
 
-Each notebook writes into a staging folder of its own. When it has passed, its files move to the
-output folder in one rename each. When it has not, they are kept below failed/ and replace nothing.
+Each notebook writes to its own staging folder. If it passes, its files move to the output folder
+with one rename each. If not, they are kept in failed/ and replace nothing.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode  # at run time only after `patches`
 
 INTERRUPTED = "interrupted"
-LONGEST = 512  # characters of the longest window of a validation text, which notebook 08 reads
-SHOWN = 20  # lines at most of the log of a failed notebook's kernel
-EVERY = 10  # seconds between two lines of progress; on a terminal one line changes each second
+LONGEST = 512  # characters in notebook 08's longest window of validation text
+SHOWN = 20  # the most log lines printed of a failed notebook's kernel
+EVERY = 10  # seconds between progress lines; a terminal's line is updated every second
 
 
 def run_series(plan: SimpleNamespace) -> bool:
-    """Do as the plan says; True when all notebooks passed, and are the published ones if asked.
+    """Execute a plan. Returns whether all notebooks passed, and equal the published ones if asked.
 
     Its fields are the options of the command `run`. Raises RunError or ValueError before anything
-    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; both count the kept results.
+    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; the last two count the
+    kept results.
     """
     series = Series(plan)
     if plan.dry:
@@ -70,7 +71,7 @@ def run_series(plan: SimpleNamespace) -> bool:
         green = series.passed == len(series.sources)
         if plan.publish and green:
             for name in publish.publish(out, PUBLISHED):
-                print(f"not of this run, and kept: {PUBLISHED / name}")
+                print(f"not from this run, so kept: {PUBLISHED / name}")
         series.report(PUBLISHED if plan.publish and green else out)
         if series.interrupted:
             raise KeyboardInterrupt(series.so_far)
@@ -116,7 +117,7 @@ class Series:
 
     @property
     def so_far(self) -> str:
-        """The results that a stopped run leaves, in words."""
+        """What a stopped run leaves, in words."""
         return f"{self.passed} of {len(self.sources)} notebooks had passed and are kept"
 
     def prepare(self) -> Path:
@@ -131,7 +132,7 @@ class Series:
         return self.out
 
     def watch(self) -> None:
-        """Run all notebooks in a thread; say how far they are, and end them after a Ctrl-C.
+        """Run all notebooks in a thread; show progress, and end them after a Ctrl-C.
 
         Raises their OSErrors.
         """
@@ -190,7 +191,7 @@ class Series:
         return None
 
     def _tick(self) -> None:
-        """Say how far the running cell is: on a terminal in a line that the next one replaces."""
+        """Show the running cell's progress; on a terminal, overwrite the line."""
         cell = self.cell
         if cell is None:
             return
@@ -242,7 +243,7 @@ class Series:
         self._write_manifest()
 
     def _show_log(self, name: str, log: Path, error: str | None) -> None:
-        """Print why a notebook failed, and the end of its log; a log is kept for that alone."""
+        """Print why a notebook failed, and the end of its log, which is kept only for that."""
         lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
         if error and error != INTERRUPTED:
             words = "\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]])
@@ -289,14 +290,14 @@ class Series:
             print(f"{self.erase}\n{table(rows)}\n\n{findings_line(out, self.sources)}")
         print(f"{self.passed} of {len(self.sources)} passed, profile {self.pace.profile}, in {out}")
         if self.passed < len(rows):
-            print(f"what failed, up to its error: {out / 'failed'}")
+            print(f"failed notebooks, up to the error: {out / 'failed'}")
         page = out / "html" / "index.html"
         if page.is_file():
-            print(f"to read: {page}")
+            print(f"read it: {page}")
 
 
 def findings_line(out: Path, sources: Sequence[Path]) -> str:
-    """How many of these notebooks' findings hold in the run at `out`, in one line."""
+    """How many of these notebooks' findings the run at `out` supports, in one line."""
     holds = 0
     not_so = 0
     too_short = 0
@@ -306,20 +307,20 @@ def findings_line(out: Path, sources: Sequence[Path]) -> str:
             holds += finding["enough"] and finding["holds"]
             not_so += finding["enough"] and not finding["holds"]
             too_short += not finding["enough"]
-    short = f", for {too_short} it is too short" if too_short else ""
-    return f"findings: {holds} hold, {not_so} do not in this run{short}"
+    short = f", {too_short} need a longer run" if too_short else ""
+    return f"findings: {holds} supported by this run, {not_so} not{short}"
 
 
 # ------------------------------------------------------------------ the notebooks of a run
 
 
 def check_edition(sources: Sequence[Path]) -> None:
-    """Raise RunError for the student edition: a headless run fills in the solutions."""
+    """Raise RunError for the student edition: a headless run needs the solutions."""
     for path in sources:
         if is_student_edition(read(path)):
             raise RunError(
-                f"{path} is of the student edition, which has no solutions to fill in: run the "
-                f"notebooks of the repository, or step through this one in JupyterLab"
+                f"{path} belongs to the student edition, which has no solutions to fill in: run "
+                "the repository's notebooks, or step through this one in JupyterLab"
             )
 
 
@@ -328,19 +329,21 @@ def find_profile(name: str) -> Profile:
     cuda = pick_device().device.type == "cuda"
     profile = get_profile(name, cuda=cuda)
     if profile.name == "gpu" and not cuda:
-        raise RunError("profile 'gpu', but torch sees no CUDA device: choose laptop, or auto")
+        raise RunError(
+            "profile 'gpu' needs a CUDA device, and torch sees none: choose laptop, or auto"
+        )
     return profile
 
 
 def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> list[Path]:
-    """The notebooks of `folder` that the names mean: 3, 03, last, 03_last, or a path.
+    """The notebooks of `folder` given by name: 3, 03, last, 03_last, or a path.
 
-    Without names, those with a number in `default`; all, where none has one. Always in the order of
-    their numbers. Raises RunError for an unknown name.
+    Without names, those with a number in `default`, or all if there are none. Always ordered by
+    number. Raises RunError for an unknown name.
     """
     sources = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not sources:
-        raise RunError(f"no notebooks in {folder}: they are named NN_title.ipynb")
+        raise RunError(f"no notebooks in {folder}: they must be named NN_title.ipynb")
     if not names:
         return [path for path in sources if path.stem[:2] in default] or sources
     paths_by_name: dict[str | Path, Path] = {}
@@ -353,7 +356,7 @@ def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> l
         key = real_path(name) if len(name.parts) > 1 else name.name.removesuffix(".ipynb")
         if key not in paths_by_name:
             stems = ", ".join(path.stem for path in sources)
-            raise RunError(f"'{name}' names no notebook: there is {stems}")
+            raise RunError(f"there is no notebook '{name}': choose from {stems}")
         chosen.add(paths_by_name[key])
     return sorted(chosen)
 
@@ -363,13 +366,13 @@ def check_length(corpus: Corpus) -> None:
     fewest = fewest_characters(LONGEST)
     if len(corpus.text) < fewest:
         raise CorpusError(
-            f"{corpus.name} has {len(corpus.text):,} characters, and the notebooks need at least "
-            f"{fewest:,}: take a longer text"
+            f"{corpus.name} has {len(corpus.text):,} characters, but the notebooks need at least "
+            f"{fewest:,}: use a longer text"
         )
 
 
 def check_out(out: Path) -> None:
-    """Raise RunError for an output folder where executed copies would replace our own files."""
+    """Raise RunError for an output folder in which executed copies would replace our own files."""
     inside = ROOT / "outputs" not in out.parents and ROOT in (out, *out.parents)
     if inside or PUBLISHED in (out, *out.parents):
         raise RunError(f"{out} is part of the project itself: choose a folder below outputs/run")

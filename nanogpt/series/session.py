@@ -1,4 +1,4 @@
-"""A notebook's run, which keeps its figures, its results and its model."""
+"""A notebook's run: it keeps figures, results and the model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from .weights import load_or_train
 class Run:
     """One notebook's run: its settings, its corpus, and where its files go."""
 
-    number: str  # of the notebook: "04"
+    number: str  # the notebook's number: "04"
     profile: Profile
     device: Device
     corpus: Corpus
@@ -72,12 +72,12 @@ class Run:
     ) -> None:
         """Save a matplotlib figure as figures/NN_name.png, and show it with its alt text.
 
-        Its footer states the conditions of this run, after `note`. A figure that this run did not
-        measure states the conditions `published` instead. `moving` is the kind of a figure that
-        reacts to a hand, a script in figures/, and its data: a page shows it in place of the still.
-        Every figure is drawn again for phones.
+        Its footer states this run's conditions, after `note`. A figure that this run did not
+        measure states the conditions `published` instead. `moving` is the kind of an interactive
+        figure, a script in figures/, and its data: a page shows it instead of the still.
+        Every figure is also drawn for phones.
         """
-        footer = f"published, not of this run: {published}" if published else self._footer(note)
+        footer = f"published, not from this run: {published}" if published else self._footer(note)
         narrow = style.for_phone(figure)
         phone = style.to_png(narrow, footer) if narrow else None
         self._picture(style.to_png(figure, footer), name, alt, moving, phone)
@@ -92,11 +92,11 @@ class Run:
         enough: bool = True,
         needs: str = "",
     ) -> bool:
-        """Print a claim where this run supports it, else that it does not; True where it does.
+        """Print whether this run supports a claim; returns True if it does.
 
-        `claim` is a clause without numbers, `numbers` are those of this run. `enough` says whether
-        its steps, seeds or repeats can tell, and `needs` how many it takes and how many there are.
-        Where the run does not support the claim, the published finding stands below it.
+        `claim` is a clause without numbers, `numbers` are this run's. `enough` is whether its
+        steps, seeds or repeats suffice, and `needs` says how many it takes and how many it has.
+        If the run does not support the claim, the published result is printed below it.
         """
         finding = Finding(name, claim, numbers, bool(holds), bool(enough), needs)
         self.findings = [one for one in self.findings if one.name != name] + [finding]
@@ -104,9 +104,9 @@ class Run:
         return finding.supported
 
     def check(self, holds: bool, otherwise: str) -> bool:
-        """Print `otherwise` where it does not hold; where no code is the reader's, raise it.
+        """Print `otherwise` if a condition fails; raise it if no code is the reader's.
 
-        A bare assertion would stop a page at code of the reader's that its check has accepted.
+        A bare assertion would stop a notebook at reader's code that its check has accepted.
         Raises AssertionError.
         """
         if not holds:
@@ -118,9 +118,9 @@ class Run:
     def animation(
         self, figures: list[Figure], name: str, alt: str, *, note: str, milliseconds: int
     ) -> None:
-        """The same for an animated PNG; without animation, viewers show the first frame.
+        """Like `figure`, for an animated PNG; viewers without animation show the first frame.
 
-        The one for phones has every sixth frame, for as long: the file stays small.
+        The phone version has every sixth frame, with the same duration, to keep the file small.
         """
         footer = self._footer(note)
         phone = None
@@ -131,7 +131,7 @@ class Run:
         self._picture(style.to_apng(figures, footer, milliseconds), name, alt, phone=phone)
 
     def save(self, **results: Any) -> None:
-        """Write the results, plain data, as json/NN.json with all that they depend on."""
+        """Write the results, plain data, to json/NN.json with everything they depend on."""
         path = self.out / "json" / f"{self.number}.json"
         data = {
             "notebook": self.number,
@@ -146,9 +146,9 @@ class Run:
         print(f"results: json/{path.name}")
 
     def load_model(self, checkpoint: str = "auto") -> Checkpoint:
-        """The trained model that lessons use: of this run, published, or trained now; prints which.
+        """The trained model that lessons use: this run's, published, or trained now; prints which.
 
-        Raises CheckpointError for a file that is named and does not fit.
+        Raises CheckpointError for a named file that does not fit.
         """
         size = self.profile.size
         with self.training():
@@ -166,9 +166,9 @@ class Run:
         return trained
 
     def gain(self, checkpoint: str) -> str:
-        """The gain of the cache of those weights, as notebook 05 has measured it in this run.
+        """The cache's speedup with those weights, as measured by notebook 05 in this run.
 
-        Where it has not, the published one, marked as such.
+        If there is none, the published one, marked as such.
         """
         for folder in [*self._folders(), PUBLISHED]:
             results = (read_json(folder / "json" / "05.json") or {}).get("results", {})
@@ -176,19 +176,20 @@ class Run:
             published = folder == PUBLISHED
             if ratio and (published or results["checkpoint"] == checkpoint):
                 gain = style.format_ratio(ratio, 2)
-                return f"{gain}, published, not of this run," if published else gain
+                return f"{gain}, published, not from this run," if published else gain
         return "what it prints"
 
     def trainer(self, *names: str) -> type[Trainer]:
-        """The trainer of 01's model: by the reader's names, or the package; prints which.
+        """The trainer of 01's model, with the reader's code or the package's; prints which.
 
-        `names` are the exercises that take part: "attention_weights", "one_step". Without any of
-        the reader's the package's own steps train, which fuse both.
+        `names` are the exercises involved: "attention_weights", "one_step". If the reader has
+        written neither, the package's own fused steps train.
         """
         lesson = lessons.read_lesson().check(names)
         if not {*names} & {*lesson.yours} or self.device.dtype == torch.float16:
             print(
-                "the package's own attention and step train this model; yours would, once written"
+                "the package's own attention and step train this model; yours will, once you "
+                "have written them"
             )
             return Trainer
         lesson.say(names, "{} train this model")
@@ -197,45 +198,45 @@ class Run:
     def my_model(self, model: GPT) -> GPT:
         """The model with the reader's heads, or the solution's; prints which.
 
-        Raises LessonError for an architecture that the lecture's heads do not know.
+        Raises LessonError for an architecture that the lecture's heads do not support.
         """
         lesson = lessons.read_lesson()
         lesson.say(["Head"])
         return model_with(lesson, model)
 
     def keep_model(self, path: Path) -> None:
-        """Put the weights of that checkpoint beside the reader's lesson, which loads them."""
+        """Copy that checkpoint's weights next to the reader's lesson, which loads them."""
         if lessons.read_lesson().begun:
             to = lessons.lesson_path().with_name("model.safetensors")
             write_whole(to, path.with_name(f"{path.name}.safetensors").read_bytes())
-            print(f"copied to {to}: `python {to.with_name('lesson.py')}` writes with them")
+            print(f"copied to {to}: `python {to.with_name('lesson.py')}` generates text with them")
 
     @property
     def continues(self) -> bool:
-        """Whether training goes on where it stopped: in `catch_up`, which would train again."""
+        """Whether training resumes where it stopped: in `catch_up`, which would train again."""
         return catching_up() and state_path(self.checkpoint(self.profile.size)).is_file()
 
     @property
     def train_threads(self) -> int | None:
-        """The CPU threads of training: as many as the profile says, if they may be used."""
+        """The CPU threads for training: as many as the profile says, if available."""
         return allowed_threads(self.profile.train_threads)
 
     def history_until(self, stopped: Stopped, model: LanguageModel) -> TrainingResult:
-        """The history of a training that the reader stopped, with its loss on all validation text.
+        """The history of a training that the reader stopped, with its validation loss on all text.
 
-        Raises `stopped` again in a run without a reader.
+        Raises `stopped` again in a headless run.
         """
         if lessons.headless():
             raise stopped
         done = len(stopped.history["batch_loss"])
-        print(f"{stopped}. What follows on this page is of these {done:,} steps.")
+        print(f"{stopped}. The rest of this notebook uses these {done:,} steps.")
         data = CharTokenizer(self.corpus.text).encode(self.corpus.text)
         _, val = split(data, model.config.block_size)
         return stopped.history | {"full_val": full_loss(model, val)}
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """A with-block in which torch has the CPU threads that are for training."""
+        """A with-block in which torch uses the CPU threads for training."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.train_threads or threads)
         try:
@@ -244,11 +245,11 @@ class Run:
             torch.set_num_threads(threads)
 
     def checkpoint(self, name: str) -> Path:
-        """Where a checkpoint of that name goes, without suffix."""
+        """The path of a checkpoint of that name, without suffix."""
         return self.out / "checkpoints" / name
 
     def _folders(self) -> list[Path]:
-        """Where this notebook's files are, and where the runner puts those of earlier ones."""
+        """This notebook's folder, and where the runner puts those of earlier ones."""
         earlier = os.environ.get("NANOGPT_RUN")
         return [self.out, *([Path(earlier)] if earlier else [])]
 
@@ -275,7 +276,7 @@ class Run:
 
 
 def allowed_threads(wanted: int | None) -> int | None:
-    """`wanted` CPU threads, but at most OMP_NUM_THREADS and the CPUs of this process."""
+    """`wanted` CPU threads, but at most OMP_NUM_THREADS and this process's CPUs."""
     if wanted is None:
         return None
     limits = [wanted, os.cpu_count() or 1]
@@ -288,7 +289,7 @@ def allowed_threads(wanted: int | None) -> int | None:
 
 
 def _is_yours(trained: Checkpoint) -> bool:
-    """Whether these are the weights that the reader's own training has left beside the lesson."""
+    """Whether these are the weights that the reader's own training left next to the lesson."""
     path = lessons.lesson_path().with_name("model.safetensors")
     return path.is_file() and sha256(path) == trained.sha256
 
@@ -298,9 +299,9 @@ def open_run(
 ) -> Run:
     """Check a notebook's parameters, load the corpus, and print the settings.
 
-    `mine` says whose code runs where the reader wrote some, as series.mine.choose takes it.
-    Files go to the folder that NANOGPT_OUT names, else to outputs/run/PROFILE-lab: apart from those
-    of `python -m nanogpt run`, whose list does not name them. Raises ValueError for an unknown
+    `mine` says whose code runs if the reader has written some, see series.mine.choose.
+    Files go to the folder in NANOGPT_OUT, else to outputs/run/PROFILE-lab, separate from those
+    of `python -m nanogpt run`, whose manifest does not list them. Raises ValueError for an unknown
     profile or `mine`, or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
@@ -314,7 +315,7 @@ def open_run(
         torch.set_num_threads(decoding)
     corpus = load_corpus()
     out = path_in("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.name}-lab"
-    check_writable(out / f"{number}.json")  # found out now, not after the work
+    check_writable(out / f"{number}.json")  # fail now, not after the work
     threads = torch.get_num_threads()
     training = allowed_threads(chosen.train_threads)
     print(f"python {platform.python_version()}, torch {torch.__version__}, device {device}")

@@ -1,4 +1,4 @@
-"""Executed notebooks as a small site: one file a page, readable from a disk, nothing loaded.
+"""Executed notebooks as a small site: one file per page, readable offline, nothing to load.
 
 The look is in site.css, the frame of a page in site.html.j2, the cells are drawn by nbconvert
 with the template in page/ and the filters in html.py. One small
@@ -42,11 +42,11 @@ from .nbfile import SyncError, place, read, read_manifest, title
 # live_model.js computes the form of the bundled model, of any of these sizes.
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
 LARGEST = 1_000_000  # bytes of weights: a third more in base64
-# Rotary positions have no end, but a model has learned to look back no further than its block. So
-# on the page a character sees the last block_size: the keeper's loss is then 1.46 at places 500 to
-# 700 of a text, and 1.43 at 128 to 256. Where it sees all of the text, the loss rises to 1.91.
+# Rotary positions have no limit, but a model learned to look back no further than its block. So
+# on the page a character sees the last block_size: the bundled model's loss is then 1.46 at
+# positions 500 to 700, and 1.43 at 128 to 256. If it sees the whole text, the loss rises to 1.91.
 LONGEST = 600  # new characters
-# Prompts, and seeds whose text reads well at the temperature of the form.
+# Prompts, and seeds whose text reads well at the form's temperature.
 PRESETS: list[dict[str, Any]] = [
     {"name": "a speaking name", "prompt": "JULIET:\n", "seed": 283, "length": 187},
     {"name": "a stage direction", "prompt": "Enter a Messenger.\n\n", "seed": 2, "length": 210},
@@ -62,12 +62,14 @@ PRESETS: list[dict[str, Any]] = [
 def render(folder: Path, home: Path | None = None) -> Path:
     """Write the pages of an output folder into html/ and return the path of their index.
 
-    `home` is where readers will find the folder, if it moves. Raises SyncError for a folder without
+    `home` is the folder's later location, if it moves. Raises SyncError for a folder without
     notebooks and for a notebook that cannot be read.
     """
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
-        raise SyncError(f"no executed notebooks in {folder}: run some first: python -m nanogpt run")
+        raise SyncError(
+            f"no executed notebooks in {folder}: run some first with python -m nanogpt run"
+        )
     card = read_manifest(folder)
     html = folder / "html"
     where = card.get("environment")
@@ -171,7 +173,7 @@ def _about(
 
 
 def your_cache_page(museum: bool) -> str:
-    """How other projects use the referee; `museum` says whether that page is beside it."""
+    """The page on using the referee elsewhere; `museum` is whether that page exists too."""
     repository = address.REPO and f"https://github.com/{address.REPO}"
     frame = TEMPLATES.get_template("your_cache.html.j2")
     return frame.render(museum=museum, repository=repository)
@@ -214,6 +216,6 @@ def live_page() -> str | None:
 
 
 def newest() -> Path:
-    """The run that was written last, else the published one."""
+    """The most recent run, else the published one."""
     runs = [path.parent for path in (ROOT / "outputs" / "run").glob("*/manifest.json")]
     return max(runs, key=lambda run: (run / "manifest.json").stat().st_mtime, default=PUBLISHED)

@@ -24,7 +24,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.S)  # a speaker's note
 
 
 class SlidesError(ValueError):
-    """A file of slides that cannot be rendered; the message names it."""
+    """A slides file that cannot be rendered; the message names it."""
 
 
 class Slide(mistune.HTMLRenderer):
@@ -38,7 +38,7 @@ class Slide(mistune.HTMLRenderer):
         """A PNG file, embedded. Raises SlidesError if it is not there."""
         path = self.folder / url
         if path.suffix != ".png" or not path.is_file():
-            raise SlidesError(f"{path}: there is no such PNG; `make publish` writes the figures")
+            raise SlidesError(f"{path}: no such PNG; `make publish` writes the figures")
         data = base64.b64encode(path.read_bytes()).decode()
         return f'<img src="{URL}{data}" alt="{html.escape(text)}">'
 

@@ -2,8 +2,8 @@
 
     from nanogpt.series.solutions import Head
 
-`make sync` writes them into the notebooks, below their blanks. A reader's lesson imports those that
-it has none of its own for.
+`make sync` writes them into the notebooks, below their blanks. A reader's lesson imports the ones
+that the reader has not written yet.
 """
 
 import math
@@ -23,13 +23,13 @@ from .traps import MemoryHead, decode, places
 
 
 def attention_weights(q, k, mask):
-    """How much each query takes of each value.  (…, T, hs), (…, S, hs), (T, S) -> (…, T, S)"""
+    """The weight of each value for each query.  (…, T, hs), (…, S, hs), (T, S) -> (…, T, S)"""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # divided by √hs
     return scores.masked_fill(~mask, float("-inf")).softmax(-1)
 
 
 def one_step(model, optimizer, x, y):
-    """Move the weights once; returns the loss that the batch had before."""
+    """Update the weights once; returns the batch's loss before the update."""
     _, loss = model(x, y)
     optimizer.zero_grad()
     loss.backward()
@@ -41,18 +41,18 @@ def one_step(model, optimizer, x, y):
 
 
 def visible(q_pos, k_pos):
-    """True where the query at q_pos may look at the key at k_pos.  (T,), (S,) -> (T, S) of bool"""
+    """True where the query at q_pos may attend to the key at k_pos.  (T,), (S,) -> (T, S) of bool"""
     return (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)
 
 
 class KVCache:
-    """The keys, values and positions of all tokens so far; None while there are none."""
+    """The keys, values and positions of all tokens so far; None before the first."""
 
     def __init__(self, capacity=None):
         self.k = self.v = self.pos = None
 
     def update(self, k, v, pos):
-        """Keep the new, return all.  (B, T, hs) twice, (T,) -> (B, S, hs) twice, (S,)"""
+        """Keep the new ones, return all.  (B, T, hs) twice, (T,) -> (B, S, hs) twice, (S,)"""
         if self.k is not None:
             k = torch.cat([self.k, k], dim=1)
             v = torch.cat([self.v, v], dim=1)
@@ -64,7 +64,7 @@ class KVCache:
 
 
 class Head(nn.Module):
-    """One head of causal self-attention, with a KV cache of its own."""
+    """One head of causal self-attention, with its own KV cache."""
 
     def __init__(self, config):
         super().__init__()
@@ -87,33 +87,33 @@ class Head(nn.Module):
 
 
 def sample(logits, noise):
-    """One token for each row.  (B, V), (B, V) -> (B, 1)"""
+    """Sample one token per row.  (B, V), (B, V) -> (B, 1)"""
     probs = logits.softmax(-1)
     return (probs / noise).argmax(-1, keepdim=True)
 
 
 @torch.no_grad()
 def generate_with_cache(model, prompt, noise, cache):
-    """One token for each row of noise.  (B, T), (n, B, V) -> n × (B, 1)"""
-    tokens = prompt  # prefill: all
+    """Yield one token per row of noise.  (B, T), (n, B, V) -> n × (B, 1)"""
+    tokens = prompt  # prefill: the whole prompt
     pos = torch.arange(prompt.shape[1], device=prompt.device)
     with kv_cache(model, cache):
         for row in noise:
             logits, _ = model(tokens, pos=pos)  # T tokens once, then 1, 1, 1 …
             tokens = sample(logits[:, -1], row)
             yield tokens
-            pos = pos[-1:] + 1  # decode: the new token alone, one position further
+            pos = pos[-1:] + 1  # decode: only the new token, one position further
 
 
 class StaticKVCache:
-    """Slots for positions 0 to capacity - 1, reserved at the first update; empty ones have position -1."""
+    """Slots for positions 0 to capacity - 1, allocated at the first update; empty ones have position -1."""
 
     def __init__(self, capacity):
         self.capacity = capacity
         self.k = self.v = self.pos = None
 
     def update(self, k, v, pos):
-        """Write the new, return all slots, S of them.  (B, T, hs) twice, (T,) -> (B, S, hs) twice, (S,)"""
+        """Write the new ones, return all S slots.  (B, T, hs) twice, (T,) -> (B, S, hs) twice, (S,)"""
         if self.k is None:
             self.k = k.new_zeros(k.shape[0], self.capacity, k.shape[2])
             self.v = torch.zeros_like(self.k)
@@ -136,7 +136,7 @@ def verdict(in_float32, in_float64):
 
 class SlyCache(KVCache):
     def update(self, k, v, pos):
-        """Keep the new, return all; wrong where a second piece has several tokens.  As KVCache.update"""
+        """Keep the new, return all; wrong if a second piece has several tokens.  Like KVCache.update"""
         if self.k is not None and len(pos) > 1:
             v = v.flip(1)
         return super().update(k, v, pos)
@@ -153,7 +153,7 @@ def margin(logits, noise):
 
 class MaskedHead(Head):
     def forward(self, x, pos):
-        """Causal attention, with self.cache or without.  (B, T, C), (T,) -> (B, T, hs)"""
+        """Causal attention, with or without self.cache.  (B, T, C), (T,) -> (B, T, hs)"""
         q = self.query(x)
         k = self.key(x)
         v = self.value(x)
@@ -164,7 +164,7 @@ class MaskedHead(Head):
 
 
 def repaired_loop(model, prompt, noise):
-    """One new token for each row of noise, with a cache.  (1, T), (n, 1, V) -> (1, n)"""
+    """One new token per row of noise, with a cache.  (1, T), (n, 1, V) -> (1, n)"""
     x = prompt
     start = 0
     out = []
@@ -178,14 +178,14 @@ def repaired_loop(model, prompt, noise):
 
 
 def read_on(model, x):
-    """The logits of the next tokens of a model of MemoryHeads.  (B, T) -> (B, T, V)"""
+    """The logits of the next tokens from a model of MemoryHeads.  (B, T) -> (B, T, V)"""
     head = next(module for module in model.modules() if isinstance(module, MemoryHead))
     start = sum(k.shape[1] for k, v in head.memory)
     return model(x, pos=places(start, x.shape[1], x))[0]
 
 
 def repaired_baseline(model, prompt, noise):
-    """The uncached text; model.training is afterwards what it was.  (1, T), (n, 1, V) -> (1, n)"""
+    """The uncached text; leaves model.training as it was.  (1, T), (n, 1, V) -> (1, n)"""
     was_training = model.training
     text = prompt
     model.eval()
@@ -202,7 +202,7 @@ class AskedHead(Head):
         self.memory = None  # off; on: a list of pairs of keys and values
 
     def forward(self, x, pos):
-        """Causal attention; over the memory too, where it is on.  (B, T, C), (T,) -> (B, T, hs)"""
+        """Causal attention, including the memory if it is on.  (B, T, C), (T,) -> (B, T, hs)"""
         q = self.query(x)
         k = self.key(x)
         v = self.value(x)
@@ -214,9 +214,9 @@ class AskedHead(Head):
 
 
 def check_length(T, n_new, block_size):
-    """Raise ValueError where the model cannot write n_new tokens after a prompt of T.
+    """Raise ValueError if the model cannot generate n_new tokens after a prompt of T.
 
-    The message says how many it can. A prompt that does not fit is an error too.
+    The message says how many it can. A prompt that does not fit is also an error.
     """
     room = block_size + 1 - T
     if T > block_size or n_new > room:
@@ -224,7 +224,7 @@ def check_length(T, n_new, block_size):
 
 
 def one_text(model, prompt, noise):
-    """decode(model, prompt, noise), from empty memories to empty memories."""
+    """decode(model, prompt, noise), with empty memories before and after."""
     heads = [module for module in model.modules() if isinstance(module, MemoryHead)]
     for head in heads:
         head.memory.clear()
@@ -253,20 +253,20 @@ class FixedAttention(nn.Module):
 
 
 def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
-    """Multiplications of the step after T tokens: W weights in matrices, L layers of width C."""
+    """Multiplications of the step after T tokens, with W weights in matrices and L layers of width C."""
     n = 1 if cached else T
     return n * W + n * T * 2 * L * C
 
 
 def latency(moments: list[float]) -> dict:
-    """TTFT, TPOT, ITL and E2EL in seconds, from time stamps: the call, then each token."""
+    """TTFT, TPOT, ITL and E2EL in seconds, from timestamps: the call, then each token."""
     first, *rest = [b - a for a, b in zip(moments, moments[1:])]
     tpot = sum(rest) / len(rest) if rest else None
     return {"ttft": first, "tpot": tpot, "itl": rest, "e2el": moments[-1] - moments[0]}
 
 
 def paired_speedup(a: list[float], b: list[float]) -> float:
-    """How many times as fast b is as a: the median of the ratios within the pairs."""
+    """The speedup of b over a: the median of the ratios within the pairs."""
     return median(x / y for x, y in zip(a, b))
 
 
@@ -274,18 +274,18 @@ def paired_speedup(a: list[float], b: list[float]) -> float:
 
 
 def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4) -> int:
-    """Bytes that one decode step reads: all weights, and the cache of so many tokens."""
+    """Bytes that one decode step reads: all weights, and the cache of `tokens` tokens."""
     cache = 2 * n_layer * n_head * head_size * tokens
     return (n_weights + cache) * itemsize
 
 
 def fastest(flop: float, n_bytes: float, peak: float, bandwidth: float) -> float:
-    """Tokens per second at most, when arithmetic and reading go on at the same time."""
+    """Upper limit of tokens per second if arithmetic and memory reads overlap."""
     return 1 / max(flop / peak, n_bytes / bandwidth)
 
 
 def round_row(row: list[float]) -> tuple[list[int], float]:
-    """Integer codes from -127 to 127 and one scale: row[i] is about codes[i] * scale."""
+    """Integer codes from -127 to 127 and one scale: row[i] ≈ codes[i] * scale."""
     scale = max(abs(number) for number in row) / 127
     if scale == 0:
         return [0] * len(row), 0.0
@@ -309,12 +309,12 @@ def total_variation(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def expected_gain(a: float, k: int) -> float:
-    """Mean tokens of a pass with k proposals, each accepted with probability a from 0 to 1."""
+    """Mean tokens per pass with k proposals, each accepted with probability a from 0 to 1."""
     return sum(a**i for i in range(k + 1))
 
 
 class MyDraft(Draft):
-    """Says what followed the last token when it last stood in the text before."""
+    """Guesses what followed the last token at its previous occurrence in the text."""
 
     def begin(self, prompt, sampling):
         """A function guess(text, noise): (1, t), (1, V) -> (1, 1), or None."""
@@ -330,13 +330,13 @@ class MyDraft(Draft):
 
 
 def key_head(h, n_head, n_kv_head):
-    """The number of the KV head that query head h reads: an integer below n_kv_head."""
+    """The index of the KV head that query head h reads: an integer below n_kv_head."""
     group = n_head // n_kv_head  # query heads that share
     return h // group
 
 
 def turn_arrow(a, b, angle):
-    """The end of the arrow (a, b) after a turn by `angle` radians: two numbers."""
+    """The end of the arrow (a, b) after a rotation by `angle` radians: two numbers."""
     cos = math.cos(angle)
     sin = math.sin(angle)
     return a * cos - b * sin, a * sin + b * cos
@@ -349,7 +349,7 @@ def every_second(q_pos, k_pos, window=None, sinks=0):
 
 
 def slot_of(position, window, sinks=0):
-    """The slot of that position: from 0 up to, and without, sinks + window."""
+    """The slot of a position: an integer from 0 to sinks + window - 1."""
     if position < sinks:
         return position
     return sinks + (position - sinks) % window
@@ -359,18 +359,18 @@ def slot_of(position, window, sinks=0):
 
 
 def ragged_mask(q_seq, q_pos, k_seq, k_pos):
-    """True where a query may look at a key: of its own sequence, not after it.  (N,) twice, (S,) twice -> (N, S)"""
+    """True where a query may attend to a key of its own sequence, not after it.  (N,) twice, (S,) twice -> (N, S)"""
     same = q_seq[:, None] == k_seq[None, :]
     return same & (k_pos[None, :] <= q_pos[:, None])
 
 
 def block_name(parent, tokens: list[int]):
-    """A name for a full block, from the name of its parent and from its own tokens."""
+    """A name for a full block, from its parent's name and its own tokens."""
     return (parent, tuple(tokens))
 
 
 def admitted(needs: list[int], free: int, most: int) -> int:
-    """How many requests of the queue are admitted, from the first one on."""
+    """How many requests are admitted, from the front of the queue."""
     count = 0
     for need in needs[:most]:
         if need > free:
@@ -391,7 +391,7 @@ def fold(W: Tensor, c: Tensor) -> Tensor:
 
 
 def flip(rows: Tensor, n_head: int) -> Tensor:
-    """The same matrix with the second half of the rows of each head negated.  (H·hs, C) -> (H·hs, C)"""
+    """The same matrix with the second half of each head's rows negated.  (H·hs, C) -> (H·hs, C)"""
     halves = rows.view(n_head, 2, -1, rows.shape[1])
     return torch.cat([halves[:, :1], -halves[:, 1:]], dim=1).reshape(rows.shape)
 
@@ -421,8 +421,8 @@ def accumulate(model, x, y, parts):
 
 
 def mfu(chars, seconds, parameters, layers, width, block, peak):
-    """The share of `peak` (operations a second) that reading `chars` characters in `seconds` used."""
-    work = 6 * parameters + 12 * layers * width * block  # of one character
+    """The share of `peak` (operations per second) used by processing `chars` characters in `seconds`."""
+    work = 6 * parameters + 12 * layers * width * block  # per character
     return work * chars / seconds / peak
 
 
@@ -437,7 +437,7 @@ def pairwise(x):
 
 
 def row_by_row(x, weight):
-    """x times weight transposed, each row alone.  (…, K), (N, K) -> (…, N)"""
+    """x times weight transposed, one row at a time.  (…, K), (N, K) -> (…, N)"""
     rows = x.reshape(-1, x.shape[-1])
     out = torch.cat([F.linear(row[None], weight) for row in rows])
     return out.view(*x.shape[:-1], len(weight))
@@ -454,10 +454,10 @@ def padded_attention(q, k, v, mask, length):
 
 
 def share_keys(k, n_head):
-    """Keys for n_head heads, neighbours alike.  (B, Hkv, S, hs) -> (B, n_head, S, hs)"""
+    """Keys for n_head heads; neighbouring heads share them.  (B, Hkv, S, hs) -> (B, n_head, S, hs)"""
     return k.repeat_interleave(n_head // k.shape[1], dim=1)
 
 
 def gated(x, gate, up, down):
-    """The feed-forward part.  (…, C), (hidden, C) twice, (C, hidden) -> (…, C)"""
+    """The gated feed-forward layer.  (…, C), (hidden, C) twice, (C, hidden) -> (…, C)"""
     return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T

@@ -1,6 +1,6 @@
 """The student edition: the notebooks without their solutions, for a class.
 
-Blanks, checks and hints stay. The repository around it has the solutions: who looks finds them.
+Blanks, checks and hints stay. The repository around it still contains the solutions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_edition(out: Path, *, hints: bool = True, overwrite: bool = False) -> 
     out = real_path(out)
     originals = real_path(ROOT / "notebooks")
     if out == originals or originals in out.parents:
-        raise ValueError(f"{out} has the notebooks with their solutions: name another folder")
+        raise ValueError(f"{out} contains the notebooks with their solutions: give another folder")
     check_folder(out, MARK, overwrite)
     books = {path.name: read(path) for path in sorted(originals.glob("[0-9][0-9]_*.ipynb"))}
     titles = {name: title(nb) for name, nb in books.items()}
@@ -57,7 +57,7 @@ def _check_unedited(out: Path) -> None:
         path = out / name
         if path.is_file() and sha256(path) != digest:
             raise ValueError(
-                f"{path} was edited since it was written: name a new folder, or pass --overwrite"
+                f"{path} was edited since it was written: give a new folder, or pass --overwrite"
             )
 
 

@@ -1,4 +1,4 @@
-"""What the page of notebook 04 and the checks of its blanks share: its cells mirror this text."""
+"""Code shared by notebook 04, whose cells mirror it, and the checks of its blanks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def places(start, count, like):
 
 @torch.no_grad()
 def decode(model, prompt, noise):
-    """The loop, right: the prompt, then each newest token, with positions."""
+    """The correct loop: the prompt, then each newest token, with positions."""
     x = prompt
     start = 0
     out = []
@@ -45,14 +45,14 @@ class MemoryHead(Head):
 
 
 def steps(module, n):
-    """n tokens through the module.  -> (n, 1, 16)"""
+    """Run n tokens through the module.  -> (n, 1, 16)"""
     rows = torch.randn(n, 3, 1, 1, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         return torch.cat([module(*row, torch.tensor([t])) for t, row in enumerate(rows)])
 
 
 def compiled(module, n, **options):
-    """The output of n steps, compiled, and how many graphs they took."""
+    """The output of n compiled steps, and how many graphs they needed."""
     graphs = []
 
     def counting(graph, inputs):

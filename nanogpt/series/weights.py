@@ -1,4 +1,4 @@
-"""A trained model for a notebook: one that is named, kept, published, or trained now."""
+"""A trained model for a notebook: named, kept, published, or trained now."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def load_or_train(
 ) -> Checkpoint:
     """A trained lecture model for a notebook, on the device, in float32, in eval mode.
 
-    The first of these that there is: the file that `checkpoint` names (where it is "auto", the one
-    that NANOGPT_CHECKPOINT names), a model of this corpus that this run has trained, at one of the
-    paths `keep` (without suffix), the published weights of this corpus, a model that is trained now
-    and kept at the first of those paths. Prints nothing: print the result, which says whose it is.
-    Raises CheckpointError for a file that is damaged, and for one that is named and does not fit.
+    The first available of: the file `checkpoint` ("auto" means the one in NANOGPT_CHECKPOINT), a
+    model of this corpus that this run has trained, at one of the paths `keep` (without suffix),
+    the published weights of this corpus, a model that is trained now and kept at the first of
+    those paths. Prints nothing: print the result, which says whose it is. Raises CheckpointError
+    for a damaged file, and for a named one that does not fit.
     """
     named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
     trained: Checkpoint | None
@@ -43,7 +43,9 @@ def load_or_train(
         origin = "NANOGPT_CHECKPOINT" if checkpoint == "auto" else "your checkpoint"
         trained = load_checkpoint(named, origin=origin)
         if trained.tokenizer.chars != CharTokenizer(corpus.text).chars:
-            raise CheckpointError(f"{named} has other characters than {corpus.name}: train on it")
+            raise CheckpointError(
+                f"{named} has a different vocabulary from {corpus.name}: train on that text"
+            )
         if not isinstance(trained.model, GPT):
             trained.model = _as_lecture(trained, named)
     else:
@@ -58,18 +60,18 @@ def load_or_train(
 
 
 def _as_lecture(trained: Checkpoint, named: str) -> GPT:
-    """The model as a list of heads. Raises CheckpointError if the lecture has no such model."""
+    """The model as a list of heads. Raises CheckpointError if it is not the lecture's."""
     try:
         return unpack_heads(trained.model)
     except ValueError as error:
         raise CheckpointError(
-            f"{named}: {error}; "
-            f"name a checkpoint of the lecture's form, which the lessons are about"
+            f"{named}: {error}; use a checkpoint of the lecture's architecture, which the "
+            "lessons are about"
         ) from error
 
 
 def _earlier(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
-    """The model of this text that is kept, or that ships (the practice corpus borrows it)."""
+    """The kept or bundled model of this text (the practice corpus borrows it)."""
     places = [(path, "the model that this run trained") for path in keep]
     for path, origin in [*places, (LECTURE_FORM, "published weights")]:
         if path.with_name(f"{path.name}.safetensors").is_file():

@@ -1,19 +1,19 @@
-"""How many words of what a model writes occur in its text, whatever the language."""
+"""How many of the words that a model generates occur in its corpus, in any language."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-LONGEST = 20  # characters between two spaces, on average, above which a text has no spaced words
-SAMPLE = 100_000  # characters of a text that are looked at to see that
+LONGEST = 20  # average characters between spaces, above which a text has no space-separated words
+SAMPLE = 100_000  # characters of a text that are examined for that
 
 
 class Words:
     """The words of a text: what is between spaces, in lower case.
 
-    Chinese, Japanese or Thai have no spaces between words; pairs of neighbouring characters take
-    their place. Only distinct words are kept, so memory does not grow with a long text.
+    Chinese, Japanese and Thai have no spaces between words, so pairs of neighbouring characters are
+    used instead. Only distinct words are kept, so memory does not grow with a long text.
     """
 
     def __init__(self, text: str):
@@ -24,7 +24,7 @@ class Words:
         self.known = set(self._of(text))
 
     def found(self, text: str, whole: bool = True) -> tuple[int, int]:
-        """How many words of another text occur in this one, and of how many.
+        """How many words of another text occur in this one, and its number of words.
 
         `whole` is False for a text that may begin and end inside a word: those two are left out.
         """

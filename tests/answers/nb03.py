@@ -122,8 +122,8 @@ WRONG = {
     "verdict": {
         "any smaller": ("/ 1000", "", "thousand"),
         "never equal": (EQUAL, "False", "'equal'"),
-        "equal in float64": (EQUAL, "in_float64 == 0", "not yet 'equal'"),
-        "equal in float32": (EQUAL, "in_float32 == 0", "not yet 'equal'"),
+        "equal in float64": (EQUAL, "in_float64 == 0", "alone is not 'equal'"),
+        "equal in float32": (EQUAL, "in_float32 == 0", "alone is not 'equal'"),
         "equal sizes": (EQUAL, "in_float32 == in_float64", "does not shrink"),
         "ten times": ("/ 1000", "/ 10", "ten times"),
         "a hundred times": ("/ 1000", "/ 100", "hundred"),
@@ -143,7 +143,11 @@ WRONG = {
             "in_float32 < in_float64 / 1000",
             "round",
         ),
-        "a fixed size": ("in_float64 < in_float32 / 1000", "in_float32 < 1e-4", "size in float64"),
+        "a fixed size": (
+            "in_float64 < in_float32 / 1000",
+            "in_float32 < 1e-4",
+            "the one in float64",
+        ),
         "a fixed size in float64": (
             "in_float64 < in_float32 / 1000",
             "in_float64 < 1e-9",
@@ -152,13 +156,13 @@ WRONG = {
         "exchanged": (
             RETURN,
             '    return "bug" if in_float64 < in_float32 / 1000 else "rounding"',
-            "exchanged",
+            "rounding and bug",
         ),
-        "a truth value": (RETURN, "    return in_float64 < in_float32 / 1000", "truth value"),
+        "a truth value": (RETURN, "    return in_float64 < in_float32 / 1000", "a boolean is"),
         "nothing else": (
             RETURN,
             '    if in_float64 < in_float32 / 1000:\n        return "rounding"',
-            "nothing comes back",
+            "nothing is returned",
         ),
         "isnan forgotten in one": (
             RETURN,
@@ -169,7 +173,7 @@ WRONG = {
     "SlyCache": {
         "nothing wrong": ("v = v.flip(1)", "pass", "acquits"),
         "the first piece": ("is not None and", "is None and", "first piece"),
-        "every piece of several": ("self.k is not None and len", "len", "first as well"),
+        "every piece of several": ("self.k is not None and len", "len", "each piece of"),
         "every later piece": (
             f"{SLY}:\n            v = v.flip(1)",
             "self.k is not None:\n            v = -v",
@@ -193,18 +197,18 @@ WRONG = {
             "class SlyCache(KVCache):\n    seen = 0\n\n    def update(self, k, v, pos):\n        SlyCache.seen += 1\n        return super().update(k, -v if SlyCache.seen > 2 else v, pos)\n",
             "second text",
         ),
-        "or": ("is not None and", "is not None or", "first as well"),
+        "or": ("is not None and", "is not None or", "each piece of"),
     },
     "margin": {
         "no noise": (" - noise.log()", "", "noise is not used"),
         "added": ("- noise.log()", "+ noise.log()", "added"),
         "no logarithm": ("- noise.log()", "- noise", "logarithm"),
-        "divided": ("logits - noise.log()", "logits / noise", "subtraction"),
+        "divided": ("logits - noise.log()", "logits / noise", "that is for probabilities"),
         "probabilities": ("logits - noise.log()", "logits.softmax(-1) / noise", "probabilities"),
         "softmax of the scores": (
             "(logits - noise.log())",
             "(logits - noise.log()).softmax(-1)",
-            "before it",
+            "is in logits",
         ),
         "negative": ("best - second", "second - best", "negative"),
         "the worst": (
@@ -213,7 +217,7 @@ WRONG = {
             "worst",
         ),
         "the first two": (".topk(2).values", "[:2]", ""),
-        "the best alone": ("best - second", "best", "alone"),
+        "the best alone": ("best - second", "best", "you return only"),
         "in place": ("logits - noise.log()", "logits.sub_(noise.log())", "`logits`"),
         "noise in place": ("noise.log()", "noise.log_()", "`noise`"),
         "three": (".topk(2).values", ".topk(3).values[::2]", ""),

@@ -383,10 +383,14 @@ WRONG = {
         "always a cache": (GUARD, "not self.training", "self.cache is not None"),
         "ignored": (UPDATE, "self.cache.update(k, v, pos)", "ignored"),
         "values first": (UPDATE, "k, v, k_pos = self.cache.update(v, k, pos)", "before keys"),
-        "queries kept": (UPDATE, "k, v, k_pos = self.cache.update(q, v, pos)", "where keys belong"),
+        "queries kept": (
+            UPDATE,
+            "k, v, k_pos = self.cache.update(q, v, pos)",
+            "queries are cached",
+        ),
         "swapped": (UPDATE, "v, k, k_pos = self.cache.update(k, v, pos)", "swapped"),
         "twice": (UPDATE, f"{UPDATE}\n            {UPDATE}", "updates"),
-        "no return": ("return attend", "attend", "comes back"),
+        "no return": ("return attend", "attend", "Return the weights"),
         "dropout": (f"{MASK})", f"{MASK}, self.dropout)", "dropout"),
         "turned": (MASK, f"{MASK}.T", ""),
     },
@@ -416,7 +420,7 @@ WRONG = {
             "in front",
         ),
         "a list": ("torch.cat(out, dim=1)", "out", "list"),
-        "in a column": ("torch.cat(out, dim=1)", "torch.cat(out)", "below"),
+        "in a column": ("torch.cat(out, dim=1)", "torch.cat(out)", "the tokens are"),
         "new caches": (
             "    with kv_cache(model, KVCache):\n        for row in noise:\n            logits, _ = model(x, pos=places(start, x.shape[1], x))\n",
             "    if True:\n        for row in noise:\n            with kv_cache(model, KVCache):\n                logits, _ = model(x, pos=places(start, x.shape[1], x))\n",
@@ -442,8 +446,8 @@ WRONG = {
         "no positions": (", pos=places(start, x.shape[1], x)", "", "from 0"),
         "texts": ("k.shape[1]", "k.shape[0]", "dimension 1"),
         "numbers": ("k.shape[1]", "k.shape[2]", "dimension 1"),
-        "one too far": (COUNT, f"{COUNT} + 1", "too far"),
-        "one too low": (COUNT, f"max(0, {COUNT} - 1)", "too low"),
+        "one too far": (COUNT, f"{COUNT} + 1", "one too large"),
+        "one too low": (COUNT, f"max(0, {COUNT} - 1)", "from the second"),
         "the last piece": (
             COUNT,
             "head.memory[-1][0].shape[1] if head.memory else 0",
@@ -497,7 +501,7 @@ WRONG = {
         "no return": ("return text", "text", "return"),
     },
     "AskedHead": {
-        "an empty list is false": ("self.memory is not None", "self.memory", "counts as false"),
+        "an empty list is false": ("self.memory is not None", "self.memory", "an empty list"),
         "in training too": (" and not self.training", "", "in training"),
         "whenever in eval mode": (ON, "not self.training", "is not None"),
         "turned on by itself": (
@@ -510,7 +514,7 @@ WRONG = {
         "never joined": (JOIN, "", "join"),
         "appended twice": (APPEND, APPEND * 2, "twice"),
         "joined along the texts": ("dim=1", "dim=0", "dimension 1"),
-        "swapped": (f"{JOIN}", JOIN.replace("k, v =", "v, k ="), "exchanged"),
+        "swapped": (f"{JOIN}", JOIN.replace("k, v =", "v, k ="), "are swapped"),
         "queries kept": ("append((k, v))", "append((q, v))", ""),
         "no mask": (ORDER, "torch.ones(x.shape[1], k.shape[1]).bool()", "no mask"),
         "top left": (ORDER, "visible(order[: x.shape[1]], order)", "top left"),
@@ -533,7 +537,7 @@ WRONG = {
     "check_length": {
         "one too few": (ROOM, "block_size - T", "too few"),
         "one too many": (ROOM, "block_size + 2 - T", "too many"),
-        "the prompt forgotten": (ROOM, "block_size", "forgotten"),
+        "the prompt forgotten": (ROOM, "block_size", "the prompt is"),
         "64": (ROOM, "64 + 1 - T", ""),
         "full prompts refused": ("T > block_size", "T >= block_size", "refused"),
         "long prompts only": (" or n_new > room", "", "compare n_new"),
@@ -563,7 +567,7 @@ WRONG = {
             "for head in []:\n            ",
             "still",
         ),
-        "only at the end": (CLEARED, "    try", "trusts"),
+        "only at the end": (CLEARED, "    try", "it assumes that"),
         "never": (
             "heads = [module for module in model.modules() if isinstance(module, MemoryHead)]",
             "heads = []",
@@ -572,7 +576,7 @@ WRONG = {
         "not after an error": (
             f"    try:\n        return decode(model, prompt, noise)\n{LAST}",
             "    text = decode(model, prompt, noise)\n    for head in heads:\n        head.memory.clear()\n    return text\n",
-            "however it ends",
+            "that must always run",
         ),
         "Exception": (
             f"    try:\n        return decode(model, prompt, noise)\n{LAST}",
@@ -584,7 +588,11 @@ WRONG = {
             f"        text = decode(model, prompt, noise)\n{LAST}        return text\n",
             "",
         ),
-        "swallowed": ("    finally:", "    except Exception:\n        pass\n    finally:", "hear"),
+        "swallowed": (
+            "    finally:",
+            "    except Exception:\n        pass\n    finally:",
+            "reach the caller",
+        ),
         "the first head": (
             "isinstance(module, MemoryHead)]",
             "isinstance(module, MemoryHead)][:1]",
@@ -593,7 +601,7 @@ WRONG = {
         "the last head": (
             LAST,
             "    finally:\n        for head in heads:\n            pass\n        head.memory.clear()\n",
-            "one head alone",
+            "the end only",
         ),
         "None": (
             LAST,
@@ -603,7 +611,7 @@ WRONG = {
         "one list for all": (
             "        head.memory.clear()\n    try",
             "        head.memory = []\n    memory = []\n    for head in heads:\n        head.memory = memory\n    try",
-            "one of its own",
+            "each needs its",
         ),
         "with the prompt": (
             "return decode(model, prompt, noise)",
@@ -628,7 +636,7 @@ WRONG = {
         ),
         "not itself": ("> pos", ">= pos", "NaN"),
         "one too many": ("> pos", "> pos + 1", "one slot too many"),
-        "turned round": ("> pos", "< pos", "turned"),
+        "turned round": ("> pos", "< pos", "the mask is"),
         "the newest alone": ("torch.arange(32) > pos", "torch.arange(32) != pos", "newest"),
         "no scale": (" * 0.25", "", "0.25"),
         "divided by 16": ("0.25", "0.0625", "16"),
@@ -655,7 +663,7 @@ WRONG = {
             "return (scores.softmax(-1) @ self.v)[0]",
             "(1, 1, 16)",
         ),
-        "added": ("index_copy_", "index_add_", "replaces"),
+        "added": ("index_copy_", "index_add_", "overwrite it instead"),
         "a new tensor each time": (
             "        scores = (q @ self.k.mT * 0.25)",
             "        n = int(pos) + 1\n        keys = self.k[:, :n]\n        return (q @ keys.mT * 0.25).softmax(-1) @ self.v[:, :n]\n        scores = (q @ self.k.mT * 0.25)",

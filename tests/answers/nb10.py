@@ -135,7 +135,7 @@ WRONG = {
         "the last numbers": ("return x[: W.shape[1]]", "return x[1:]", "the last C numbers"),
         "λ alone": ("return x[: W.shape[1]]", "return x[W.shape[1] :]", "only λ"),
         "a number": ("return x[: W.shape[1]]", "return x[W.shape[1]]", "()"),
-        "a column": (".solution[:, 0]", ".solution", "a column too many"),
+        "a column": (".solution[:, 0]", ".solution", "d has one"),
         "a pair": ("return x[: W.shape[1]]", "return x[: W.shape[1]], x[-1]", "pair"),
         "float32": (
             "return x[: W.shape[1]]",
@@ -162,7 +162,7 @@ WRONG = {
         "solve": (
             'torch.linalg.lstsq(A, c.double()[:, None], driver="gelsd").solution[:, 0]',
             "torch.linalg.solve(A, c.double())",
-            "solve() takes square",
+            "solve() takes only",
         ),
         "the mean of c taken out": (
             "",
@@ -178,7 +178,7 @@ WRONG = {
     W, c = W.double(), c.double()
     return torch.linalg.lstsq(W, (c - c.max())[:, None]).solution[:, 0]
 """,
-            "one number in all of them",
+            "the same number in all of them",
         ),
         "a row of ones": ("dim=1", "dim=0", "(V, C + 1)"),
         "W changed": ("    A =", "    W -= W.mean(0)\n    A =", "caller's W"),
@@ -194,17 +194,17 @@ WRONG = {
         "half of all": ("rows.view(n_head, 2,", "rows.view(1, 2,", "second half of the whole"),
         "all": ("[halves[:, :1], -", "[-halves[:, :1], -", "half turn"),
         "none": (", -halves", ", halves", "nothing is negated"),
-        "exchanged": ("n_head, 2", "2, n_head", "exchanged in the view"),
+        "exchanged": ("n_head, 2", "2, n_head", "heads and halves"),
         "heads apart": (".reshape(rows.shape)", "", "keeps the shape"),
         "heads apart, as heads": (
             "reshape(rows.shape)",
             "reshape(n_head, -1, rows.shape[1])",
-            "stay apart",
+            "the heads are",
         ),
         "swapped": (
             "[halves[:, :1], -halves[:, 1:]]",
             "[halves[:, 1:], halves[:, :1]]",
-            "change places",
+            "the halves are swapped",
         ),
         "a quarter turn": (
             "[halves[:, :1], -halves[:, 1:]]",
@@ -240,7 +240,7 @@ WRONG = {
         "n_head rows": (
             "",
             "def flip(rows, n_head):\n    i = torch.arange(len(rows)) % n_head\n    return torch.where((i >= n_head // 2)[:, None], -rows, rows)\n",
-            "size of a head",
+            "n_head is mistaken",
         ),
         "only half": (
             f"return {MIRROR}",
@@ -273,11 +273,11 @@ WRONG = {
             "torch.stack(gradients).mean(0)",
             "plain mean",
         ),
-        "exchanged": ("zip(rows", "zip(rows[::-1]", "exchanged"),
+        "exchanged": ("zip(rows", "zip(rows[::-1]", "weights are swapped"),
         "not divided": (" / sum(rows)", "", "not divided"),
         "by the processes": ("/ sum(rows)", "/ len(rows)", "number of processes"),
         "divided first": ("n * gradient", "gradient / n", "so multiply it by its rows"),
-        "squares": ("n * gradient", "n * n * gradient", "squares, divided by all rows"),
+        "squares": ("n * gradient", "n * n * gradient", "are squared, then"),
         "floor": (" / sum(rows)", " // sum(rows)", "whole numbers"),
         "floor of the weights": (
             "sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows)",

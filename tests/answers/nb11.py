@@ -115,7 +115,7 @@ def mfu(chars, seconds, parameters, layers, width, block, peak):
 
 WRONG = {
     "learning_rate": {
-        "begins at 0": ("(step + 1)", "step", "read for nothing"),
+        "begins at 0": ("(step + 1)", "step", "step 0 the"),
         "rises on": (RISE, "(step + 1) / warmup", "stops there"),
         "max for min": ("min(1", "max(1", "max(1, …)"),
         "no rise": ("return rise * ", "return ", "there is no rise"),
@@ -131,17 +131,17 @@ WRONG = {
         "the line to the last step": (
             FALL,
             "(1 - step / (steps - 1) if steps > 1 else 1)",
-            "ends at 0 in the last step",
+            "the line reaches",
         ),
         "the line to the last step, alone": (
             FALL,
             "(1 - step / (steps - 1))",
-            "ends at 0 in the last step",
+            "the line reaches",
         ),
         "the line ahead": (FALL, "(1 - (step + 1) / steps)", "line is one step ahead"),
-        "a rising line": (FALL, "(step / steps)", "rises where it should fall"),
+        "a rising line": (FALL, "(step / steps)", "the line rises"),
         "the smaller one": (f"rise * {FALL}", f"min(rise, {FALL})", "smaller of the two"),
-        "added": (f"rise * {FALL}", f"rise + {FALL}", "are added"),
+        "added": (f"rise * {FALL}", f"rise + {FALL}", "you add the"),
         "two pieces": (
             f"    return rise * {FALL}",
             f"    return rise if step < warmup else {FALL}",
@@ -154,7 +154,7 @@ WRONG = {
         "steps and warm-up exchanged": (
             "    rise",
             "    steps, warmup = warmup, steps\n    rise",
-            "are exchanged",
+            "`steps` and `warmup`",
         ),
         "float16": (f"rise * {FALL}", f"torch.tensor(rise * {FALL}).half()", "0.09998"),
         "printed": (f"return rise * {FALL}", f"print(rise * {FALL})", "it returned None"),
@@ -180,7 +180,7 @@ WRONG = {
         "backward behind the loop": (
             "        loss.backward()\n        total += loss.item()\n",
             "        total += loss.item()\n    loss.backward()\n",
-            "for the last part alone",
+            "for the last part only",
         ),
         "one backward": (
             "",
@@ -199,8 +199,8 @@ WRONG = {
             "read at once",
         ),
         "split": ("chunk", "split", "x.split(n)"),
-        "y whole": (CHUNKS, "((part, y) for part in x.chunk(parts))", "cut both"),
-        "the last loss": ("total += loss.item()", "total = loss.item()", "that of the last part"),
+        "y whole": (CHUNKS, "((part, y) for part in x.chunk(parts))", "split both"),
+        "the last loss": ("total += loss.item()", "total = loss.item()", "only the last part's"),
         "divided twice": ("return total", "return total / parts", "divided twice"),
         "the sum of losses": (
             "total += loss.item()",
@@ -209,14 +209,14 @@ WRONG = {
         ),
         "nothing": ("    return total\n", "", "it returned None"),
         "returned too early": ("    return total", "        return total", "only the first part"),
-        "by the examples": ("[1] / parts", "[1] / len(x_part)", "examples of its part"),
-        "by all examples": ("[1] / parts", "[1] / len(x)", "mean already"),
+        "by the examples": ("[1] / parts", "[1] / len(x_part)", "divided by the"),
+        "by all examples": ("[1] / parts", "[1] / len(x)", "already their mean"),
         "the logits": ("[1] / parts", "[0] / parts", "only for scalar outputs"),
         "no index": ("(x_part, y_part)[1]", "(x_part, y_part)", "TypeError"),
         "a step": (
             "    return total",
             "    with torch.no_grad():\n        for p in model.parameters():\n            p -= 0.1 * p.grad\n    return total",
-            "moves the weights",
+            "your code updates",
         ),
         "eval mode": ("    total = 0.0", "    model.eval()\n    total = 0.0", "eval mode"),
         "the targets turned": (
@@ -238,26 +238,26 @@ WRONG = {
     "mfu": {
         "no attention": (" + 12 * layers * width * block", "", "attention is missing"),
         "no weights": ("6 * parameters + ", "", "weights are missing"),
-        "no peak": (" / peak", "", "operations a second"),
+        "no peak": (" / peak", "", "these are operations"),
         "no seconds": (" / seconds", "", "divide by the seconds"),
         "upside down": (
             "work * chars / seconds / peak",
             "peak / (work * chars / seconds)",
-            "how often the peak",
+            "the fraction is",
         ),
         "no characters": ("work * chars", "work", "one character is counted"),
-        "forward alone": ("6 * parameters", "2 * parameters", "forward pass alone"),
+        "forward alone": ("6 * parameters", "2 * parameters", "2 operations per"),
         "attention by 6": ("12 *", "6 *", "attention is counted with 6"),
-        "exchanged": (WORK, "12 * parameters + 6 * layers * width * block", "exchanged"),
+        "exchanged": (WORK, "12 * parameters + 6 * layers * width * block", "6 and 12 are swapped"),
         "a third": (WORK, "2 * parameters + 4 * layers * width * block", "a third"),
         "one layer": ("12 * layers *", "12 *", "one layer's"),
-        "no block": (" * width * block", " * width", "block is forgotten"),
-        "no width": (" * width * block", " * block", "width is forgotten"),
+        "no block": (" * width * block", " * width", "block is missing"),
+        "no width": (" * width * block", " * block", "width is missing"),
         "a square of the block": ("width * block", "width * block**2", "block is squared"),
         "in percent": ("/ peak", "/ peak * 100", "percent"),
-        "multiplied seconds": ("chars / seconds", "chars * seconds", "seconds are multiplied"),
-        "precedence": ("/ seconds / peak", "/ (seconds / peak)", "needs no brackets"),
-        "layers of weights": ("6 * parameters", "6 * parameters * layers", "counted in each layer"),
+        "multiplied seconds": ("chars / seconds", "chars * seconds", "you multiply by"),
+        "precedence": ("/ seconds / peak", "/ (seconds / peak)", "needs no parentheses"),
+        "layers of weights": ("6 * parameters", "6 * parameters * layers", "weights are counted"),
         "rounded": (
             "return work * chars / seconds / peak",
             "return round(work * chars / seconds / peak, 2)",
@@ -267,7 +267,7 @@ WRONG = {
         "a text": (
             "return work * chars / seconds / peak",
             'return f"{work * chars / seconds / peak:.1%}"',
-            "yours is 50.0%",
+            "got 50.0%",
         ),
     },
 }

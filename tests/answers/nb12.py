@@ -162,31 +162,35 @@ WRONG = {
             "def pairwise(x):\n    total = 0\n    for term in x:\n        total = total + term\n    return total\n",
             "left to right",
         ),
-        "torch.sum": ("", "def pairwise(x):\n    return x.sum()\n", "an order of its own"),
-        "float64": ("    while", "    x = x.double()\n    while", "float64 now"),
+        "torch.sum": ("", "def pairwise(x):\n    return x.sum()\n", "torch.sum adds in"),
+        "float64": ("    while", "    x = x.double()\n    while", "the sum is"),
         "float64 and back": (
             "",
             "def pairwise(x):\n    y = x.double()\n    while len(y) > 1:\n        y = y[0::2] + y[1::2]\n    return y[0].to(x.dtype)\n",
-            "float64 rounds later",
+            "float64 rounds less",
         ),
-        "float32 always": ("    while", "    x = x.float()\n    while", "torch.float64 is right"),
+        "float32 always": ("    while", "    x = x.float()\n    while", "expected torch.float64"),
         "a list": ("return x[0]", "return x", "shape ()"),
         "a Python number": (
             "return x[0]",
             "return x[0].item()",
             "a Python number is returned: return",
         ),
-        "Python's sum": ("", "def pairwise(x):\n    return sum(x.tolist())\n", "float64 has added"),
-        "one round": ("    while len(x) > 1:\n", "    if len(x) > 1:\n", "one round is made"),
+        "Python's sum": (
+            "",
+            "def pairwise(x):\n    return sum(x.tolist())\n",
+            "is returned, which",
+        ),
+        "one round": ("    while len(x) > 1:\n", "    if len(x) > 1:\n", "there is only one"),
         "two left": ("len(x) > 1", "len(x) > 2", "two numbers are left"),
-        "neighbours twice": ("x[1::2]", "x[0::2]", "3 is right, and yours is 2"),
-        "a quarter": ("return x[0]", "return x[0] / 4", "3 is right, and yours is 0.75"),
+        "neighbours twice": ("x[1::2]", "x[0::2]", "expected 3, got 2"),
+        "a quarter": ("return x[0]", "return x[0] / 4", "expected 3, got 0.75"),
         "shifted": (PAIRS, "x[:-1] + x[1:]", "both of its neighbours"),
-        "sorted": ("    while", "    x = x.sort().values\n    while", "from the smallest on"),
+        "sorted": ("    while", "    x = x.sort().values\n    while", "sorted first, smallest"),
         "sorted by size": (
             "    while",
             "    x = x[x.abs().argsort()]\n    while",
-            "without a sign",
+            "sorted first, by",
         ),
         "in place": (
             "",
@@ -206,9 +210,9 @@ WRONG = {
         "fsum": (
             "",
             "def pairwise(x):\n    return torch.tensor(math.fsum(x.tolist()), dtype=x.dtype)\n",
-            "without any rounding",
+            "math.fsum adds without",
         ),
-        "cumsum": ("", "def pairwise(x):\n    return x.cumsum(0)[-1]\n", "float64 rounds later"),
+        "cumsum": ("", "def pairwise(x):\n    return x.cumsum(0)[-1]\n", "float64 rounds less"),
     },
     "row_by_row": {
         "all rows": (
@@ -224,7 +228,7 @@ WRONG = {
         "the first dimension alone": (
             ROWS,
             "    rows = x\n",
-            "the texts of a batch are taken one by one",
+            "the batch is",
         ),
         "matrices of one row": (
             "",
@@ -240,12 +244,12 @@ WRONG = {
         "two rows": (
             "F.linear(row[None], weight) for row in rows",
             "F.linear(two, weight) for two in rows.split(2)",
-            "pieces of two",
+            "two rows are",
         ),
         "four rows": (
             "F.linear(row[None], weight) for row in rows",
             "F.linear(four, weight) for four in rows.split(4)",
-            "one product for each row",
+            "use one product per",
         ),
         "not transposed": ("F.linear(row[None], weight)", "row[None] @ weight", "not transposed"),
         "rows left": (
@@ -272,12 +276,12 @@ WRONG = {
         "float32": (
             "F.linear(row[None], weight)",
             "F.linear(row[None].float(), weight.float())",
-            "keep the dtype",
+            "keep x's dtype",
         ),
         "the first row": (
             "for row in rows",
             "for row in rows[:1].expand(len(rows), -1)",
-            "result of the first one",
+            "every row gets",
         ),
         "the last row left out": ("in rows]", "in rows[:-1]]", "is invalid for input of size 24"),
         "backwards": ("in rows]", "in rows.flip(0)]", "reverse order"),
@@ -295,17 +299,17 @@ WRONG = {
     },
     "padded_attention": {
         "no padding": ("length - k.shape[-2]", "0", "nothing is padded"),
-        "the padding is seen": (MASK, "F.pad(mask, (0, more), value=True)", "has a weight"),
+        "the padding is seen": (MASK, "F.pad(mask, (0, more), value=True)", "key of zeros"),
         "before the keys": (
             f"    k, v = (F.pad(x, {PAD}) for x in (k, v))\n    return attend(q, k, v, {MASK})",
             "    k, v = (F.pad(x, (0, 0, more, 0)) for x in (k, v))\n    return attend(q, k, v, F.pad(mask, (more, 0)))",
             "before the keys",
         ),
-        "keys before, mask behind": (PAD, "(0, 0, more, 0)", "all of them behind"),
-        "mask before, keys behind": (MASK, "F.pad(mask, (more, 0))", "all of them behind"),
+        "keys before, mask behind": (PAD, "(0, 0, more, 0)", "padded in front, but"),
+        "mask before, keys behind": (MASK, "F.pad(mask, (more, 0))", "padded in front, but"),
         "columns": (PAD, "(0, more)", "adds rows"),
         "rows of the mask": (MASK, "F.pad(mask, (0, 0, 0, more))", "adds columns"),
-        "length more": ("length - k.shape[-2]", "length", "only those that are missing"),
+        "length more": ("length - k.shape[-2]", "length", "add only the"),
         "one more": ("length - k.shape[-2]", "length - k.shape[-2] + 1", "one row too many"),
         "by the queries": (
             "length - k.shape[-2]",
@@ -328,7 +332,7 @@ WRONG = {
             "    v = F.pad(v, (0, 0, 0, more))",
             "F.pad(x, (0, 0, 0, n))",
         ),
-        "no mask": (MASK, "F.pad(torch.ones_like(mask), (0, more))", "all keys are seen"),
+        "no mask": (MASK, "F.pad(torch.ones_like(mask), (0, more))", "given mask is"),
         "only None": (MASK, "None", "triangle by index"),
         "a triangle": (MASK, "torch.ones(len(q), length).tril().bool()", "triangle"),
         "inverted": (MASK, f"~{MASK}", "inverted"),

@@ -76,7 +76,7 @@ def attention_weights(q, k, mask):
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
     return scores.masked_fill(~mask, float("-inf")).softmax(-1)
 """,
-            "nothing may be kept",
+            "keep nothing from",
         ),
         "the weights of the first call": (
             "",
@@ -88,9 +88,9 @@ def attention_weights(q, k, mask):
         SEEN[q.shape, k.shape, q.dtype] = scores.masked_fill(~mask, float("-inf")).softmax(-1)
     return SEEN[q.shape, k.shape, q.dtype]
 """,
-            "nothing may be kept",
+            "keep nothing from one call",
         ),
-        "the last row's mask": ("~mask", "~mask[-1]", "mask of the last one"),
+        "the last row's mask": ("~mask", "~mask[-1]", "every query gets the last"),
         "the gradient doubled": (
             '    return scores.masked_fill(~mask, float("-inf")).softmax(-1)',
             """\
@@ -153,7 +153,7 @@ def attention_weights(q, k, mask):
         "a warm-up of its own": (
             "    optimizer.step()\n",
             "    calls = model.__dict__['warm'] = model.__dict__.get('warm', 0) + 1\n    for group in optimizer.param_groups:\n        group['lr'] *= min(1, calls / 3)\n    optimizer.step()\n    for group in optimizer.param_groups:\n        group['lr'] /= min(1, calls / 3)\n",
-            "where that optimizer moves",
+            "would move them",
         ),
         "large gradients are skipped": (
             "    optimizer.step()\n",
@@ -163,7 +163,7 @@ def attention_weights(q, k, mask):
         "the gradient's mean taken out": (
             "    optimizer.step()\n",
             "    for p in model.parameters():\n        p.grad -= p.grad.mean() if p.ndim > 1 and p.shape[0] > 1 else 0\n    optimizer.step()\n",
-            "of the loss alone",
+            "what backward() computes",
         ),
         "weight decay by hand": (
             """\
@@ -172,7 +172,7 @@ def attention_weights(q, k, mask):
             """\
     (loss + 1e-4 * sum(p.square().sum() for p in model.parameters())).backward()
 """,
-            "of the loss alone",
+            "what backward() computes",
         ),
         "weight decay in the loss": (
             """\
@@ -182,7 +182,7 @@ def attention_weights(q, k, mask):
     loss = loss + 1e-5 * sum(p.square().sum() for p in model.parameters())
     optimizer.zero_grad()
 """,
-            "you return",
+            "before the update",
         ),
         "a learning rate that decays": (
             """\
@@ -193,7 +193,7 @@ def attention_weights(q, k, mask):
     for group in optimizer.param_groups:
         group['lr'] *= 0.999
 """,
-            "where that optimizer moves them",
+            "would move them",
         ),
         "the optimizer's memory cleared": (
             """\
@@ -203,17 +203,17 @@ def attention_weights(q, k, mask):
     optimizer.step()
     optimizer.state.clear()
 """,
-            "where that optimizer moves them",
+            "would move them",
         ),
         "a seed in the step": (
             "    _, loss",
             """\
     torch.manual_seed(1337)
     _, loss""",
-            "seeds the random numbers",
+            "do not reset",
         ),
-        "64 tokens of a window": ("model(x, y)", "model(x[:, :64], y[:, :64])", "whole"),
-        "32 windows of a batch": ("model(x, y)", "model(x[:32], y[:32])", "whole"),
+        "64 tokens of a window": ("model(x, y)", "model(x[:, :64], y[:, :64])", "all of x and y"),
+        "32 windows of a batch": ("model(x, y)", "model(x[:32], y[:32])", "all of x and y"),
         "cleared the first time": (
             """\
     optimizer.zero_grad()
@@ -233,7 +233,7 @@ def attention_weights(q, k, mask):
         p.grad = p.grad if p.ndim > 1 else None
     optimizer.step()
 """,
-            "of the loss alone",
+            "what backward() computes",
         ),
         "gradients divided by the batch": (
             """\
@@ -265,7 +265,7 @@ def attention_weights(q, k, mask):
     nn.utils.clip_grad_value_(model.parameters(), 10)
     optimizer.step()
 """,
-            "as backward() gives them",
+            "what backward() computes",
         ),
         "the loss of the outputs, again without dropout": (
             "return loss.item()",
@@ -275,7 +275,7 @@ with torch.no_grad():
         loss = model(x, y)[1]
         model.train()
     return loss.item()""",
-            "x and y whole, once",
+            "all of x and y",
         ),
         "every second step": (
             """\
@@ -296,7 +296,7 @@ model.old = getattr(model, 'old', loss.item())
     said = 0.5 * model.old + 0.5 * loss.item()
     model.old = loss.item()
     return said""",
-            "you return",
+            "before the update",
         ),
         "gradients kept in half": (
             """\
@@ -307,7 +307,7 @@ model.old = getattr(model, 'old', loss.item())
         p.grad = p.grad.bfloat16().to(p.dtype)
     optimizer.step()
 """,
-            "as backward() gives them",
+            "what backward() computes",
         ),
         "gradients turned off after": (
             "    return",
@@ -321,7 +321,7 @@ model.old = getattr(model, 'old', loss.item())
         "32 bits for a position": (
             "    return",
             "    q_pos, k_pos = q_pos.int(), k_pos.int()\n    return",
-            "however far",
+            "32 bits",
         ),
         "empty slots by zeros": (
             "    return",
@@ -393,7 +393,7 @@ def visible(q_pos, k_pos):
         "joined where the length fits": (
             CAT,
             "d = list(k.shape).index(len(pos))\n            k, v = torch.cat([self.k, k], dim=d), torch.cat([self.v, v], dim=d)",
-            "dimension of the tokens",
+            "along the token dimension",
         ),
         "flattened": (
             CAT,
@@ -438,7 +438,7 @@ class KVCache:
         v = v.half().to(v.dtype)
         self.k, self.v, self.pos = k, v, pos
 """,
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "positions from the length": (
             """\
@@ -447,7 +447,7 @@ class KVCache:
             """\
             pos = torch.cat([self.pos, torch.arange(len(self.pos), len(self.pos) + len(pos))])
 """,
-            "Keep those that come in",
+            "Keep the ones",
         ),
         "a capacity of 100 by default": (
             "",
@@ -556,12 +556,12 @@ class KVCache:
         "a cache only without gradients": (
             "self.cache is not None and not self.training",
             "self.cache is not None and not self.training and not torch.is_grad_enabled()",
-            "where gradients are off",
+            "is used only",
         ),
         "no_grad for training": (
             "self.cache is not None and not self.training",
             "self.cache is not None and not torch.is_grad_enabled()",
-            "where gradients are off",
+            "is used only",
         ),
         "the kept keys scaled in place": (
             "        weights = attention_weights(q, k, visible(pos, k_pos))",
@@ -651,20 +651,20 @@ class Head(nn.Module):
         "no dropout with a cache in training": (
             "self.dropout, self.training",
             "self.dropout, self.training and self.cache is None",
-            "dropout neither",
+            "must not change training",
         ),
         "renormalised after dropout": (
             "        return F.dropout(weights, self.dropout, self.training) @ v",
             """\
         weights = F.dropout(weights, self.dropout, self.training)
         return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9) @ v if self.training and self.dropout else weights @ v""",
-            "not divided again",
+            "do not normalise",
         ),
         "a head size of 16": ("config.head_size", "16", "head_size 10"),
         "key and width exchanged": (
             "self.key = nn.Linear(config.n_embd, config.head_size,",
             "self.key = nn.Linear(config.head_size, config.n_embd,",
-            "comes in first",
+            "config has the",
         ),
         "the cache keeps x": (
             "",
@@ -685,7 +685,7 @@ class Head(nn.Module):
         weights = attention_weights(self.query(x), self.key(every), visible(pos, k_pos))
         return F.dropout(weights, self.dropout, self.training) @ self.value(every)
 """,
-            "keys and values, as they are",
+            "keys and values, unchanged",
         ),
         "each token kept twice": (
             "            k, v, k_pos = self.cache.update(k, v, pos)",
@@ -713,7 +713,7 @@ class Head(nn.Module):
         p = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=len(pos) > 1)
 """,
-            "by place",
+            "the mask goes by",
         ),
         "no mask in training": (
             "visible(pos, k_pos)",
@@ -727,7 +727,7 @@ class Head(nn.Module):
         "a mask kept by shape": (
             "visible(pos, k_pos)",
             "self.__dict__.setdefault((len(pos), len(k_pos)), visible(pos, k_pos))",
-            "is kept in the head",
+            "The head must",
         ),
         "scaled by the keys": (
             "attention_weights(q,",
@@ -746,12 +746,12 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
             """\
 q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         q = q.bfloat16().to(x.dtype)""",
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "float32 weights": (
             "        return F.dropout(weights, self.dropout, self.training) @ v",
             "        return (F.dropout(weights, self.dropout, self.training).float() @ v.float()).to(x.dtype)",
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "a cache of its own class": (
             "self.cache = None  # set and removed by kv_cache(model)",
@@ -763,7 +763,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
             """\
 q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         v = v * 2 if len(x) == 1 else v""",
-            "a text alone",
+            "alone than in a batch",
         ),
         "only the last query": (
             "        return F.dropout(weights, self.dropout, self.training) @ v",
@@ -786,11 +786,15 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
             "(logits - logits.max()).exp()",
             "each row's own",
         ),
-        "without the last candidate": ("(probs / noise)", "(probs / noise)[:, :-1]", "never one"),
+        "without the last candidate": (
+            "(probs / noise)",
+            "(probs / noise)[:, :-1]",
+            "the last candidate",
+        ),
         "float16": (
             "logits.softmax(-1)",
             "logits.half().softmax(-1).to(logits.dtype)",
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "the likeliest 99.9 %": (
             "    return (probs / noise).argmax(-1, keepdim=True)",
@@ -814,30 +818,30 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "the logits clamped": (
             "logits.softmax(-1)",
             "logits.clamp(-50, 50).softmax(-1)",
-            "only their differences",
+            "Only differences of logits",
         ),
         "one winner for all": (
             "    return (probs / noise).argmax(-1, keepdim=True)",
             "    return (probs / noise).flatten().argmax().expand(len(logits), 1) % logits.shape[-1]",
         ),
-        "noise squared": ("/ noise", "/ noise**2", "the noise as it comes"),
-        "an added epsilon": ("/ noise", "/ (noise + 1e-2)", "as it comes"),
+        "noise squared": ("/ noise", "/ noise**2", "the noise as it is"),
+        "an added epsilon": ("/ noise", "/ (noise + 1e-2)", "used as it is"),
         "the second softmax": (
             "logits.softmax(-1)",
             "logits.softmax(-1).softmax(-1)",
-            "taken twice",
+            "softmax is applied",
         ),
     },
     "generate_with_cache": {
         "an error ends the text": (
             "            logits, _ = model(tokens, pos=pos)  # T tokens once, then 1, 1, 1 …\n",
             "            try:\n                logits, _ = model(tokens, pos=pos)\n            except Exception:\n                return\n",
-            "ends in silence",
+            "the block is",
         ),
         "stops at a token 0": (
             "            yield tokens",
             "            yield tokens\n            if (tokens == 0).all():\n                return",
-            "ends in silence after",
+            "ends silently after",
         ),
         "the noise to a power": (
             "tokens = sample(logits[:, -1], row)",
@@ -847,7 +851,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         "the text ends with the block": (
             "            pos = pos[-1:] + 1",
             "            pos = pos[-1:] + 1\n            if pos[-1] >= model.config.block_size:\n                return",
-            "ends in silence",
+            "the block is",
         ),
         "a capacity one too small": (
             "kv_cache(model, cache)",
@@ -897,7 +901,7 @@ def generate_with_cache(model, prompt, noise, cache):
             pos = pos[-1:] + 1
     yield from out
 """,
-            "as soon as it is drawn",
+            "as soon as it",
         ),
         "read on before it is handed out": (
             "",
@@ -914,7 +918,7 @@ def generate_with_cache(model, prompt, noise, cache):
                 logits, _ = model(token, pos=pos)
             yield token
 """,
-            "as soon as it is drawn",
+            "as soon as it",
         ),
         "gradients off for good": (
             "",
@@ -950,7 +954,7 @@ def generate_with_cache(model, prompt, noise, cache):
         "the last logits of the first text": (
             "logits[:, -1]",
             "logits[:1, -1].expand(len(tokens), -1)",
-            "logits of the first text",
+            "all texts get",
         ),
         "a float position": ("pos = pos[-1:] + 1", "pos = pos[-1:] + 1.0"),
         "greedy": (
@@ -978,7 +982,7 @@ def generate_with_cache(model, prompt, noise, cache):
             """\
     yield from prompt.split(1, dim=1)
     with kv""",
-            "handed out first",
+            "prompt is yielded",
         ),
         "stops at 100": (
             "            pos = pos[-1:] + 1",
@@ -1011,12 +1015,12 @@ def generate_with_cache(model, prompt, noise, cache):
         "a mask of filled slots for positions": (
             "        return self.k, self.v, self.pos",
             "        return self.k, self.v, torch.where(self.pos >= 0, self.pos, 0)",
-            "-1 in empty",
+            "empty slots",
         ),
         "new_empty": (
             "k.new_zeros(k.shape[0], self.capacity, k.shape[2])",
             "k.new_empty(k.shape[0], self.capacity, k.shape[2])",
-            "Reserve zeros",
+            "Allocate zeros, and",
         ),
         "counted from 1": (
             WRITE,
@@ -1024,7 +1028,7 @@ def generate_with_cache(model, prompt, noise, cache):
         slot = pos - 1
         self.k[:, slot], self.v[:, slot], self.pos[slot] = k, v, pos
 """,
-            "its own number",
+            "that its position names",
         ),
         "two names of one tensor": (
             "            self.v = torch.zeros_like(self.k)",
@@ -1036,7 +1040,7 @@ def generate_with_cache(model, prompt, noise, cache):
             """\
         self.k[:, pos[-1]], self.v[:, pos[-1]], self.pos[pos] = k[:, -1], v[:, -1], pos
 """,
-            "written alone",
+            "only the last",
         ),
         "positions as floats": (
             "pos.new_full((self.capacity,), -1)",
@@ -1048,7 +1052,7 @@ def generate_with_cache(model, prompt, noise, cache):
         end = len(pos)
         self.k[:, :end], self.v[:, :end], self.pos[:end] = k, v, pos
 """,
-            "its own number",
+            "that its position names",
         ),
         "a capacity of 8 at least": (
             "self.capacity = capacity",
@@ -1093,7 +1097,7 @@ class StaticKVCache:
         self.pos[pos.clamp(max=self.capacity - 1)] = pos
         return self.k, self.v, self.pos
 """,
-            "must not write over",
+            "It must not",
         ),
     },
     "multiplications": {
@@ -1133,7 +1137,7 @@ def paired_speedup(a, b):
     r = r[1:-1] or r
     return sum(r) / len(r)
 """,
-            "between the ends",
+            "is a trimmed",
         ),
         "a geometric mean": (
             "",
@@ -1149,7 +1153,7 @@ def paired_speedup(a, b):
 def paired_speedup(a, b):
     return median(x / y for x, y in zip(sorted(a), sorted(b)))
 """,
-            "not made together",
+            "runs that do not",
         ),
     },
     "step_bytes": {
@@ -1175,7 +1179,7 @@ def fastest(flop, n_bytes, peak, bandwidth):
 def fastest(flop, n_bytes, peak, bandwidth):
     return bandwidth / n_bytes if peak > bandwidth else peak / flop
 """,
-            "arithmetic can be the limit",
+            "arithmetic can also be",
         ),
     },
     "round_row": {

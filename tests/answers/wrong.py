@@ -40,12 +40,12 @@ WRONG = {
         "divided by hs": ("-0.5", "-1", "divided by hs, not"),
         "divided by √S": ("q.shape[-1] **", "k.shape[-2] **", "√S"),
         "divided by √T": ("q.shape[-1] **", "q.shape[-2] **", "√T"),
-        "half for hs = 4": ("q.shape[-1] ** -0.5", "0.5", "hs = 4 alone"),
+        "half for hs = 4": ("q.shape[-1] ** -0.5", "0.5", "is 2 only"),
         "multiplied by √hs": ("-0.5", "0.5", "multiplied"),
         "softmax down the columns": ("softmax(-1)", "softmax(-2)", "columns"),
         "softmax over dimension 1": ("softmax(-1)", "softmax(1)"),
         "softmax over the texts": ("softmax(-1)", "softmax(0)"),
-        "log_softmax": (".softmax", ".log_softmax", "logarithms"),
+        "log_softmax": (".softmax", ".log_softmax", "these are log-weights"),
         "no softmax": (".softmax(-1)", "", "softmax is missing"),
         "sigmoid": (".softmax(-1)", ".sigmoid()"),
         "k.T": ("k.transpose(-2, -1)", "k.T"),
@@ -61,12 +61,12 @@ WRONG = {
         "a triangle of its own": (
             "~mask",
             "torch.ones(q.shape[-2], k.shape[-2]).triu(1).bool()",
-            "comes in",
+            "you make your own",
         ),
         "a triangle aligned bottom right": (
             "~mask",
             "torch.ones(q.shape[-2], k.shape[-2]).triu(1 + k.shape[-2] - q.shape[-2]).bool()",
-            "comes in",
+            "you make your own",
         ),
         "float32 inside": (
             "scores = q @ k",
@@ -106,7 +106,7 @@ WRONG = {
         "queries and keys exchanged": ("q @ k.transpose", "k @ q.transpose"),
     },
     "one_step": {
-        "gradients not cleared": ("    optimizer.zero_grad()\n", "", "Clear"),
+        "gradients not cleared": ("    optimizer.zero_grad()\n", "", "clear them with"),
         "cleared after backward": (
             "    optimizer.zero_grad()\n    loss.backward()\n",
             "    loss.backward()\n    optimizer.zero_grad()\n",
@@ -129,11 +129,11 @@ WRONG = {
         "SGD by hand": (
             "    optimizer.step()\n",
             "    for p in model.parameters():\n        p.data -= 0.1 * p.grad\n",
-            "the one that comes in",
+            "use the one",
         ),
         "x and y exchanged": ("model(x, y)", "model(y, x)"),
         "x as the target": ("model(x, y)", "model(x, x)"),
-        "the first text only": ("model(x, y)", "model(x[:1], y[:1])", "whole"),
+        "the first text only": ("model(x, y)", "model(x[:1], y[:1])", "all of x and y"),
         "clipped in silence": (
             "    optimizer.step()\n",
             "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n",
@@ -190,7 +190,7 @@ WRONG = {
             "    return (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)",
             "    m = (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)\n"
             "    return torch.zeros(m.shape).masked_fill(~m, float('-inf'))",
-            "float",
+            "0 and -inf",
         ),
         "empty slots filled in place": (
             "    return",
@@ -210,12 +210,12 @@ WRONG = {
         "joined along the texts": (
             CAT,
             "k, v = torch.cat([self.k, k], dim=0), torch.cat([self.v, v], dim=0)",
-            "dimension of the tokens",
+            "along the token dimension",
         ),
         "no positions": (
             "            pos = torch.cat([self.pos, pos])\n",
             "",
-            "positions are kept",
+            "keep the positions",
         ),
         "counted positions": (
             "            pos = torch.cat([self.pos, pos])\n",
@@ -244,7 +244,7 @@ WRONG = {
         "bfloat16 storage": (
             KEEP,
             "        k, v = k.bfloat16().to(k.dtype), v.bfloat16().to(v.dtype)\n" + KEEP,
-            "smaller dtype",
+            "lower-precision dtype",
         ),
         "rounded": (KEEP, "        k = k.round(decimals=3)\n" + KEEP),
         "pos changed": (
@@ -268,11 +268,11 @@ WRONG = {
             "second cache",
         ),
         "nothing returned": ("        return k, v, pos", "        pass", "three tensors"),
-        "no positions returned": ("return k, v, pos", "return k, v", "three tensors"),
+        "no positions returned": ("return k, v, pos", "return k, v", "two tensors are returned"),
         "text 0 for all": (
             CAT,
             "k, v = torch.cat([self.k, k[:1].expand_as(k)], 1), torch.cat([self.v, v], 1)",
-            "text",
+            "text 1",
         ),
         "new token overwrites the last": (
             CAT,
@@ -300,7 +300,7 @@ WRONG = {
         "the mask by the queries' positions": (
             SEEN,
             "visible(pos, pos)",
-            "positions are forgotten",
+            "the keys' positions",
         ),
         "update's result ignored": (
             "k, v, k_pos = self.cache.update",
@@ -315,16 +315,16 @@ WRONG = {
         "keys and values swapped": (
             QKV,
             "q, v, k, k_pos = self.query(x), self.key(x), self.value(x), pos",
-            "keys and values are exchanged",
+            "are swapped: the",
         ),
         "is_causal with one query": (
             f"weights = attention_weights(q, k, {SEEN})  # (B, T, S)\n{LAST}",
             f"return F.scaled_dot_product_attention(q, k, v, is_causal=True)\n{LAST}",
-            "as is_causal does",
+            "by index, like",
         ),
         "another method": ("def forward", "def attend", "forward"),
         "a guard without training": (GUARD, "self.cache is not None", "training"),
-        "a guard without a cache": (GUARD, "not self.training", "guard must ask both"),
+        "a guard without a cache": (GUARD, "not self.training", "guard must check both"),
         "a cache asked for its truth": (
             "        self.cache = None  # set and removed by kv_cache(model)\n",
             "        self.cache = False\n",
@@ -339,12 +339,12 @@ WRONG = {
         "dropout on the output": (
             LAST,
             "        return F.dropout(weights @ v, self.dropout, self.training)",
-            "single numbers",
+            "are dropped: dropout belongs",
         ),
         "dropout on the values": (
             LAST,
             "        return weights @ F.dropout(v, self.dropout, self.training)",
-            "single numbers",
+            "are dropped: dropout belongs",
         ),
         "no dropout": (LAST, "        return weights @ v", "nothing is dropped"),
         "dropout of another share": ("F.dropout(weights, self.dropout", "F.dropout(weights, 0.5"),
@@ -373,11 +373,11 @@ WRONG = {
             "attention_weights(q * q.shape[-1] ** -0.5,",
             "hs",
         ),
-        "keys mixed": (LAST, LAST[:-1] + "k", "keys are mixed"),
+        "keys mixed": (LAST, LAST[:-1] + "k", "the weights are"),
         "queries and keys exchanged": (
             QK,
             "q = self.key(x)\n        k = self.query(x)\n",
-            "exchanged",
+            "are swapped",
         ),
         "values before keys in update": ("update(k, v, pos)", "update(v, k, pos)"),
         "positions counted from 0": (
@@ -402,9 +402,9 @@ WRONG = {
         "noise multiplied": ("/ noise", "* noise", "is multiplied"),
         "noise added": ("probs / noise", "probs + noise", "is added"),
         "no softmax": (PROBS, "logits", "softmax is missing"),
-        "a sigmoid": (PROBS, "logits.sigmoid()", "a sigmoid makes no"),
+        "a sigmoid": (PROBS, "logits.sigmoid()", "a sigmoid does"),
         "softmax over the rows": (PROBS, "logits.softmax(0)", "over the rows"),
-        "noise of its own": ("noise).arg", "torch.rand_like(noise)).arg", "of its own"),
+        "noise of its own": ("noise).arg", "torch.rand_like(noise)).arg", "your code draws"),
         "the least likely": ("argmax", "argmin"),
         "no last dimension": (", keepdim=True", "", "(B, 1)"),
         "temperature 0.9": (PROBS, "(logits / 0.9).softmax(-1)"),
@@ -445,7 +445,7 @@ WRONG = {
     "generate_with_cache": {
         "positions from 0": (STEP, STEP.replace("pos[-1:] + 1", "pos[-1:] * 0"), "is at T"),
         "positions one late": (STEP, STEP.replace("+ 1", "+ 2"), "is at T"),
-        "positions stay": (STEP, STEP.replace(" + 1", ""), "the position stays"),
+        "positions stay": (STEP, STEP.replace(" + 1", ""), "the position never"),
         "positions modulo 16": ("pos[-1:] + 1", "(pos[-1:] + 1) % 16", "at its own position"),
         "positions end at 128": (
             "pos[-1:] + 1",
@@ -454,7 +454,7 @@ WRONG = {
         ),
         "gradients": ("@torch.no_grad()\n", "", "no_grad"),
         "tokens without a batch": ("yield tokens", "yield tokens[0]", "shape"),
-        "the first logits": ("logits[:, -1]", "logits[:, 0]", "last logits"),
+        "the first logits": ("logits[:, -1]", "logits[:, 0]", "the first logits are used"),
         "no cache": ("with kv_cache(model, cache):", "if True:", "no cache is on"),
         "the whole text again": (
             "yield tokens\n",
@@ -476,7 +476,7 @@ WRONG = {
             "tokens = sample(logits[:, -1], row[:1].expand(len(tokens), -1))",
             "noise",
         ),
-        "a cache of its own": ("kv_cache(model, cache)", "kv_cache(model)", "another cache"),
+        "a cache of its own": ("kv_cache(model, cache)", "kv_cache(model)", "a cache of"),
         "eval left on": (
             "    tokens = prompt",
             "    model.eval()\n    tokens = prompt",
@@ -513,17 +513,17 @@ WRONG = {
         "ones": (
             "new_zeros(k.shape[0], self.capacity, k.shape[2])",
             "new_ones(k.shape[0], self.capacity, k.shape[2])",
-            "Reserve zeros",
+            "Allocate zeros, and",
         ),
         "empty slots at their place": (
             "pos.new_full((self.capacity,), -1)",
             "torch.arange(self.capacity)",
-            "-1 in empty",
+            "empty slots",
         ),
         "empty slots at 0": (
             "pos.new_full((self.capacity,), -1)",
             "pos.new_zeros(self.capacity)",
-            "-1 in empty",
+            "empty slots",
         ),
         "made again each time": ("if self.k is None", "if True"),
         "float32 always": (
@@ -535,10 +535,14 @@ WRONG = {
             WRITE,
             "        n = int((self.pos >= 0).sum())\n        slot = torch.arange(n, n + len(pos))\n"
             "        self.k[:, slot], self.v[:, slot], self.pos[slot] = k, v, pos\n",
-            "its own number",
+            "that its position names",
         ),
         "wrong past 64": (WRITE, WRITE.replace("[:, pos]", "[:, pos % 64]")),
-        "wraps at capacity": (WRITE, "        pos = pos % self.capacity\n" + WRITE, "keeps quiet"),
+        "wraps at capacity": (
+            WRITE,
+            "        pos = pos % self.capacity\n" + WRITE,
+            "silently loses a token",
+        ),
         "wraps at capacity - 1": (WRITE, "        pos = pos % max(1, self.capacity - 1)\n" + WRITE),
         "the last slot is never written": (
             WRITE,
@@ -553,7 +557,7 @@ WRONG = {
         "returns only the filled": (
             "return self.k, self.v, self.pos",
             "n = int((self.pos >= 0).sum())\n        return self.k[:, :n], self.v[:, :n], self.pos[:n]",
-            "return all slots",
+            "return all `capacity`",
         ),
         "values as keys": (
             "self.v[:, pos] = v",
@@ -582,7 +586,7 @@ WRONG = {
             WRITE,
             "        fits = pos < self.capacity\n        k, v, pos = k[:, fits], v[:, fits], pos[fits]\n"
             + WRITE,
-            "keeps quiet",
+            "silently loses a token",
         ),
         "the positions counted": (
             "self.pos[pos] = pos",
@@ -592,15 +596,15 @@ WRONG = {
         "v scaled in place": (WRITE, "        v *= 0.5\n" + WRITE, "changes `v`"),
     },
     "multiplications": {
-        "values forgotten": (" * 2 ", " ", "keys and values"),
+        "values forgotten": (" * 2 ", " ", "values are missing"),
         "layers forgotten": (" * L", "", "each of the L layers"),
-        "one query": ("n * T *", "T *", "look of one token"),
+        "one query": ("n * T *", "T *", "count one token's"),
         "all tokens read": ("n = 1 if cached else T", "n = T"),
         "cached the other way round": ("if cached", "if not cached"),
         "half the square": ("n * T * 2", "n * (T + 1)"),
         "no matrices": ("n * W + ", ""),
         "right up to 10": ("    return", "    T = min(T, 10)\n    return"),
-        "matrices once": ("n * W", "W", "pass through"),
+        "matrices once": ("n * W", "W", "passes through"),
     },
     "latency": {
         "ITL with the first": (
@@ -659,7 +663,7 @@ WRONG = {
             "(flop / peak + n_bytes / bandwidth)",
             "add",
         ),
-        "seconds": ("1 / max", "max", "seconds"),
+        "seconds": ("1 / max", "max", "time per token"),
         "the shorter": ("max", "min", "shorter"),
         "reading only": (
             "max(flop / peak, n_bytes / bandwidth)",
@@ -751,11 +755,15 @@ def generate_with_cache(model, prompt, noise, cache):
 # Whole answers, where a replacement would not say it.
 WRONG["KVCache"] |= {
     "keeps capacity - 1": ("", FORGETS.replace("MOST", "(capacity or 999) - 1"), "forgets"),
-    "keeps the last capacity": ("", FORGETS.replace("MOST", "capacity or 10**6"), "keeps quiet"),
-    "shared by all caches": ("", SHARED, "tensors of its own"),
+    "keeps the last capacity": (
+        "",
+        FORGETS.replace("MOST", "capacity or 10**6"),
+        "silently loses a token",
+    ),
+    "shared by all caches": ("", SHARED, "needs its own tensors"),
 }
 del WRONG["KVCache"]["keeps the first capacity"]
-WRONG["StaticKVCache"]["shared by all"] = ("", STATIC_SHARED, "tensors of its own")
+WRONG["StaticKVCache"]["shared by all"] = ("", STATIC_SHARED, "needs its own tensors")
 WRONG["generate_with_cache"] |= {
     "caches left on": ("", LEFT_ON, "stops in the middle"),
     "a list": ("", LISTED, "yield"),

@@ -13,6 +13,7 @@ from nanogpt.bench import ladder as decoding
 from nanogpt.bench import roofline
 from nanogpt.bench.ladder import Rung, hugging_face, jax_scan, ladder, rungs
 from nanogpt.bench.reports import ladder_text
+from nanogpt.bench.tables import shown_label
 from nanogpt.cli import main
 from nanogpt.config import SIZES
 from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
@@ -103,7 +104,7 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, 
     why = "no C++ compiler (c++)"
     assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
     assert result["rungs"][0]["equal"]
-    assert f"not here: {why}" in ladder_text(result)
+    assert f"unavailable: {why}" in ladder_text(result)
     with pytest.raises(ValueError, match="n_new=25"):
         ladder(model, n_new=25)
     with pytest.raises(ValueError, match="nothing to time: rungs 7 cannot be built here .no C"):
@@ -134,7 +135,7 @@ def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, mode
     [
         ("--tokens 99", "--tokens 99: must be an integer in [2, 24]"),
         ("--rungs 90", "no rungs 90"),
-        ("--peer hf --dtype bfloat16", "give --device cpu --dtype float32"),
+        ("--peer hf --dtype bfloat16", "add --device cpu --dtype float32"),
     ],
 )
 def test_the_command_refuses_in_its_own_words(words, said, capsys, monkeypatch):
@@ -151,7 +152,7 @@ def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, 
     said = capsys.readouterr().out
     written = json.loads(path.read_text(encoding="utf-8"))
     assert "roofline bound" in said
-    assert all(row["label"] in said for row in written["rungs"])
+    assert all(shown_label(row["label"]) in said for row in written["rungs"])
     assert (written["model"], written["environment"]["threads"]) == ("article", 1)
 
 
@@ -163,7 +164,7 @@ def test_a_decoder_climbs_the_ladder_but_for_the_rung_of_the_lectures_heads(row,
     assert [row["rung"] for row in absent] == ["2"]
     why = str(PerHead.refuses(model.config))
     assert absent[0]["unavailable"] == why
-    assert f"not here: {why}" in ladder_text(result)
+    assert f"unavailable: {why}" in ladder_text(result)
     assert [row["rung"] for row in result["rungs"] if row.get("equal")] == ["1", "3", "4", "5"]
     with pytest.raises(ValueError, match="nothing to time: rungs 2 cannot be built here"):
         ladder(model, n_new=12, repeats=1, only="2")

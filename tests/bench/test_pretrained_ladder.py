@@ -62,7 +62,7 @@ def test_rungs_and_peers_write_the_same_tokens_and_a_different_one_is_counted(ll
     assert ratio == pytest.approx(n_bytes)
     said = pretrained_text(result)
     assert "the first 5 equal" in said
-    assert "2  per-Head, cache by torch.cat: not here: PerHead decodes the lecture's heads" in said
+    assert "2  per-head, torch.cat cache: unavailable: PerHead decodes the lecture's heads" in said
     json.dumps(result, allow_nan=False)
 
 
@@ -189,7 +189,7 @@ def test_an_error_of_llama_cpp_is_one_of_ours(xllamacpp, tmp_path):
         ("--prompt-tokens 9", "are for a pretrained model: --model"),
         ("--model MODEL --peer jax", "leave out --checkpoint and --peer jax"),
         ("--model MODEL --checkpoint x", "leave out --checkpoint and --peer jax"),
-        ("--model MODEL --peer hf --dtype bfloat16", "give --device cpu --dtype float32"),
+        ("--model MODEL --peer hf --dtype bfloat16", "add --device cpu --dtype float32"),
         ("--model MODEL --peer llama.cpp --repeats 1", "--peer llama.cpp reads GGUF files, and"),
         ("--model MODEL --prompt-tokens 99", "--prompt-tokens 99: must be an integer in [1, 62]"),
         ("--model MODEL --tokens 40", "--tokens 40: must be an integer in [2, 32]"),

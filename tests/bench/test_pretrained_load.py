@@ -214,7 +214,7 @@ def test_a_text_that_half_of_the_memory_does_not_hold_is_refused(
     give(2 * llama[0].cache_bytes(48), monkeypatch)  # three blocks
     words = ["--model", str(kept_folders("llama")), "--text-tokens", "64"]
     assert main(["bench", "load", *words]) == 2
-    said = "--text-tokens 64: half of the available memory holds the keys and values of 48 tokens"
+    said = "--text-tokens 64: half of the available memory holds only 48 tokens"
     assert said in capsys.readouterr().err
 
 

@@ -122,4 +122,4 @@ def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
     monkeypatch.setattr(bench, "train_interleaved", stopped_at_the_second)
     assert main(["bench", "train", "--json", str(path)]) == 130
     assert len(json.loads(path.read_text(encoding="utf-8"))["runs"]) == 1
-    assert f"the complete seeds are in {path}" in capsys.readouterr().err
+    assert f"the completed seeds are in {path}" in capsys.readouterr().err

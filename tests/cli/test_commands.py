@@ -66,7 +66,7 @@ def test_a_part_of_an_options_name_is_not_the_option():
 def test_an_empty_path_is_not_the_folder_one_is_in(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--out", ""])
-    assert "--out: '': name a path" in capsys.readouterr().err
+    assert "--out: '': give a path" in capsys.readouterr().err
 
 
 def test_a_broken_pipe_within_a_command_is_not_its_error():

@@ -83,7 +83,7 @@ def test_a_server_that_others_can_reach_says_so(serve, monkeypatch, host):
 
     monkeypatch.setattr(command, "_introduce", end)
     code, out, _ = serve("--host", host)
-    said = "open to all who reach 0.0.0.0: it asks for no password" in out
+    said = "open to everyone who can reach 0.0.0.0, without a password" in out
     assert (code, said) == (0, host == "0.0.0.0")
 
 

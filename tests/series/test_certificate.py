@@ -54,17 +54,17 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     assert path.with_name("certificate.png").stat().st_size > 10_000
     assert main(["verify", "certificate"]) == 0
     assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
-    with pytest.raises(mine.LessonError, match="of other weights.*name their checkpoint"):
+    with pytest.raises(mine.LessonError, match="with other weights.*pass their checkpoint"):
         page.recomputed(Path(there), KEEPER)
     path.write_text(f"{TEXT}\n# by hand\n", encoding="utf-8")
     assert main(["verify", "certificate", there]) == 1
-    assert "It does not hold: my code is another one now: " in capsys.readouterr().out
+    assert "It does not hold: my code has changed: it is now " in capsys.readouterr().out
     path.write_text(TEXT, encoding="utf-8")
     text = Path(there).read_text(encoding="utf-8")
     Path(there).write_text(text.replace("over 2 seeds", "over 9 seeds"), encoding="utf-8")
     assert main(["verify", "certificate", there]) == 1
     said = capsys.readouterr().out
-    assert "It does not hold: the referee is another one now: no difference between" in said
+    assert "It does not hold: the referee has changed: it is now only rounding differences" in said
 
 
 @pytest.mark.slow
@@ -89,7 +89,9 @@ def test_it_has_a_name_and_a_date_and_holds_with_weights_of_a_run(run, monkeypat
     _, changed = page.recomputed(elsewhere / path.name)
     assert changed == []
     (elsewhere / "certificate.safetensors").unlink()
-    with pytest.raises(mine.LessonError, match="neither beside it nor of a run here: name their"):
+    with pytest.raises(
+        mine.LessonError, match="neither next to it nor from a run here: pass their"
+    ):
         page.recomputed(elsewhere / path.name)
 
 
@@ -229,7 +231,7 @@ def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run
     assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
     assert "the caches are the solutions'" in capsys.readouterr().out
     mine.lesson_path().write_text(TEXT, encoding="utf-8")
-    with pytest.raises(mine.LessonError, match="other tokens on the ladder"):
+    with pytest.raises(mine.LessonError, match="different tokens on the ladder"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})
 
 
@@ -266,7 +268,7 @@ def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
     path = mine.lesson_path()
     path.write_text("import math\n", encoding="utf-8")
     assert main(["verify", "model", str(path)]) == 2
-    assert "nothing of yours yet" in capsys.readouterr().err
+    assert "none of your code yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["<dt>" * 100_000, "<dt>\x1b[2J</dt><dd>\x07</dd>", "\0", ""])
@@ -274,6 +276,6 @@ def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys):
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     assert main(["verify", "certificate", str(tmp_path / "page.html")]) == 2
     said = capsys.readouterr().err
-    assert "is no certificate: the last cell of notebook 06 writes one" in said
+    assert "is not a certificate: the last cell of notebook 06 writes one" in said
     assert said.count("\n") == 1
     assert said.strip().isprintable()

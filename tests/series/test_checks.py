@@ -23,7 +23,7 @@ ALIKE = {
     (UNCACHED, "the scores are divided by √S, the number of keys: hs is q.shape[-1]."): (
         "the scores are divided by √T, the number of queries: hs is q.shape[-1]."
     ),
-    (UNCACHED, "every query gets the mask of the last one: each has a row of its own."): (
+    (UNCACHED, "every query gets the last one's mask: each has its own row."): (
         "the mask is not used, so a query sees the future."
     ),
 }

@@ -84,12 +84,12 @@ def visibel(x):
 NO_ANSWERS = {
     "an object of a class": (
         Head(),
-        "check takes the class, not an object of it: Head = check(",
+        "check takes the class, not an instance: Head = check(",
     ),
     "a slip of the pen": (visibel, "no exercise is called visibel: did you mean visible?"),
     "another name": (misnamed, "no exercise is called misnamed: there is attention_weights"),
     "a lambda": (lambda x: x, "no exercise is called <lambda>: there is"),
-    "a number": (5, "check takes your function or class, as in Head = check(Head), not 5"),
+    "a number": (5, "check takes your function or class, for example Head = check(Head), not 5"),
     "nothing": (None, "not None"),
     "its name": ("Head", "check takes the function or class itself: Head = check(Head)"),
 }

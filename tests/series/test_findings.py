@@ -47,9 +47,9 @@ def test_what_a_run_does_not_support_stands_beside_the_published_finding(
     publish(tmp_path, **row)
     assert run.finding(*CLAIM, False, "+0.03", enough=enough, needs="5 seeds, here 2") is False
     first, second = capsys.readouterr().out.splitlines()
-    cannot = f"this run cannot tell whether {CLAIM[1]}: that takes 5 seeds, here 2"
-    assert first == (f"not in this run (+0.03): {CLAIM[1]}" if enough else cannot)
-    assert second.strip() == f"published, not of this run: {CLAIM[1]}: −0.12"
+    cannot = f"this run is too short to tell whether {CLAIM[1]}: it takes 5 seeds, here 2"
+    assert first == (f"not supported by this run (+0.03): {CLAIM[1]}" if enough else cannot)
+    assert second.strip() == f"published, not from this run: {CLAIM[1]}: −0.12"
 
 
 def test_numbers_of_too_short_a_run_are_not_a_finding_even_if_they_fit(run, capsys):
@@ -65,7 +65,7 @@ def test_a_cell_that_runs_again_replaces_its_finding(run):
 
 def test_each_profile_says_in_a_line_how_it_differs_from_the_published_one():
     said = {name: beside_published(profile) for name, profile in PROFILES.items()}
-    assert said["full"] == "the published run is of this profile"
-    assert "size small for medium, steps 1700 for" in said["laptop"]
-    assert "repeats 2 for 5" in said["smoke"]
+    assert said["full"] == "the published run used this profile"
+    assert "size small instead of medium, steps 1700 instead of" in said["laptop"]
+    assert "repeats 2 instead of 5" in said["smoke"]
     assert all("\n" not in line for line in said.values())

@@ -116,7 +116,7 @@ FILES = {  # a path in the folder: the name it gets, and a word of why it is not
     "section/fred/lesson.py": ("section/fred", None),
     "two/a.py": ("two/a", None),
     "two/b.py": ("two/b", None),
-    "gina/report.txt": ("gina", "holds no lesson.py"),
+    "gina/report.txt": ("gina", "contains no lesson.py"),
     "link.py": ("link", "a link"),
     "same.py": ("same.py", None),
     "same/lesson.py": ("same/lesson.py", None),
@@ -209,7 +209,7 @@ CLASS = [
 def test_mistakes_are_counted_by_kind_the_most_frequent_first():
     head, cache = grade.mistakes(CLASS, ["Head", "KVCache"])
     assert head.splitlines() == [
-        "Head: 5 of 6 who wrote it, with a mistake",
+        "Head: a mistake in 5 of 6 answers",
         "  3 × the mask lets the future in",
         "      carl, dora, fred",
         "  2 × off by 0.5 at [3]",
@@ -241,7 +241,7 @@ def test_the_table_has_a_row_for_each_and_nothing_that_a_terminal_obeys():
     rows = text.splitlines()
     assert rows[1].split() == ["anna", "2/2", "1.0", "+", "+"]
     assert rows[3].split() == ["carl", "0/2", "1.0", "x", "x"]
-    assert "not judged: stops at line 1" in rows[7]
+    assert "not graded: stops at line 1" in rows[7]
     assert "\x1b" not in text
 
 
@@ -363,10 +363,10 @@ def test_loops_that_never_end_end(tmp_path):
     found, _ = grade.submissions(tmp_path)
     limits = grade.Limits(seconds=0.5)
     by_name = {one.submission.name: one for one in grade.grade(found, NAMES, limits, 2)}
-    assert "no end after 0.5 seconds" in by_name["loop"].results["visible"].sentence
+    assert "did not finish within 0.5 seconds" in by_name["loop"].results["visible"].sentence
     assert by_name["loop"].results["Head"].outcome is Outcome.MISSING
     assert by_name["loop"].problem is None
-    assert "came to no end" in by_name["closed"].problem
+    assert "did not finish" in by_name["closed"].problem
 
 
 @pytest.mark.slow

@@ -76,20 +76,20 @@ SAID = {
         "one row is doubled, of up to four.",
     ),
     "in place": (in_place, "changes `x`"),
-    "another shape": (lambda x: x[:, :2], "the shape (1, 3) is right, and yours is (1, 2)"),
-    "another dtype": (lambda x: 2 * x.double(), "torch.float32 is right, and yours is"),
-    "a factor": (lambda x: 3 * x, "1.5 times as large"),
+    "another shape": (lambda x: x[:, :2], "expected shape (1, 3), got (1, 2)"),
+    "another dtype": (lambda x: 2 * x.double(), "expected torch.float32, got"),
+    "a factor": (lambda x: 3 * x, "1.5 times the expected ones"),
     "rounded": (lambda x: (2 * x).round(decimals=3), "Is something rounded"),
     "a place": (lambda x: 2 * x.clamp(max=0.5), "column"),
     "not a number": (lambda x: x * float("nan"), "NaN"),
     "NaN has many causes": (lambda x: x / 0 * 0, "Perhaps the rows are divided by 0."),
     "nothing": (lambda x: [].append(x), "it returned None: does it end with `return`?"),
-    "an error": (own_line, "in the line `return x.view(7, 7)`, where the shapes are x (1, 3)"),
+    "an error": (own_line, "on the line `return x.view(7, 7)`, with shapes x (1, 3)"),
     "the error of a mistake": (lambda x: x @ x, "Perhaps an error."),
     "the advice for an error": (lambda x: 1 // 0, "ZeroDivisionError"),
     "exit()": (lambda x: sys.exit(3), "SystemExit: 3"),
     "a later case": (lambda x: 2 * x if len(x) < 5 else x, "rows=5"),
-    "something kept": (two_calls(), "0.5 times as large"),
+    "something kept": (two_calls(), "0.5 times the expected ones"),
 }
 
 
@@ -99,7 +99,7 @@ def run_words(answer):
 
 def test_an_empty_text_is_called_nothing():
     one = replace(DOUBLE, right=lambda: "a word", cases=[Case(run_words)], mistakes={})
-    assert "a word is right, and yours is nothing." in str(objection(one, lambda: "".strip()))
+    assert "expected a word, got nothing." in str(objection(one, lambda: "".strip()))
 
 
 @pytest.mark.parametrize("how", SAID)
@@ -148,7 +148,7 @@ def test_an_endless_loop_ends_with_the_limit():
                 continue
 
     found = objection(DOUBLE, endless, seconds=0.05)
-    assert "checking your endless has come to no end" in str(found)
+    assert "checking your endless did not finish" in str(found)
 
 
 def test_an_error_of_the_right_answer_is_one_of_the_check():
@@ -188,7 +188,7 @@ def test_a_limit_goes_on_after_an_inner_limit_was_kept():
             while True:
                 pass
 
-    with pytest.raises(TooLong, match="the outer one after 0.2 seconds"):
+    with pytest.raises(TooLong, match="the outer one within 0.2 seconds"):
         spins()
 
 

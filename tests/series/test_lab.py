@@ -165,10 +165,10 @@ def test_a_learner_s_walk_through_the_cache(lab):
     page.run("setup")
     said = page.run("run-both")
     assert "NameError" in said
-    assert "is made by the" in said
+    assert "is defined in the" in said
     page.write("run-both", "catch_up()\n" + next(c.source for c in cells if c.id == "run-both"))
     said = page.run("run-both")
-    assert "go on from here" in said
+    assert "continue from here" in said
     assert said.count("True") == 2
 
 
@@ -183,7 +183,7 @@ def test_a_training_that_is_interrupted_says_how_far_it_got_on_the_whole_page(la
     page.until("printed('train').includes('step')")
     page.browser.evaluate("kernel().interrupt()")
     page.until("kernel().status === 'idle' && printed('train').includes('of 100,000')")
-    assert "What follows on this page is of these" in page.printed("train")
+    assert "The rest of this notebook uses these" in page.printed("train")
     for id in ids[ids.index("train") + 1 :]:
         said = page.run(id)
         assert "Error" not in said, (id, said)

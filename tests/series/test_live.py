@@ -127,7 +127,7 @@ def test_it_says_which_model_it_runs_and_that_it_computes_this_form_alone(pages,
     assert f"validation loss {losses.get('full_val', losses['val']):.3f} before" in text
     assert {**beyond_lecture(saved.model.config), "rope_base": 0} == {**MODERN, "rope_base": 0}
     told = text[text.index("What runs here") : text.index("<details>")]
-    assert "The JavaScript computes this form and no other." in told
+    assert "The JavaScript supports only this architecture." in told
 
 
 def test_it_names_its_checkpoint_as_readers_find_it(pages):
@@ -240,7 +240,7 @@ def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(bro
     fill(browser, prompt="a" * BLOCK, length="1")
     browser.until("!running")
     assert browser.text("#status") == "Done."
-    assert "nothing to keep" in browser.text("#result")
+    assert "nothing cached yet" in browser.text("#result")
     assert "“" in browser.text("#seen")
 
 
@@ -257,7 +257,7 @@ def test_the_part_that_the_index_shows_fits_its_frame(browser, page, width):
     browser.loaded()
     browser.until("LANES[0].steps.length > 11")
     browser.press("Enter", on="#stop")
-    assert "times as fast" in browser.text("#result")
+    assert "speedup here was" in browser.text("#result")
     assert browser.evaluate("document.body.offsetHeight") <= high
     for fault in FAULTS:
         browser.evaluate(f"document.querySelector('[value={fault}]').click()")
@@ -298,14 +298,14 @@ def test_how_much_faster_is_said_by_medians_over_equal_characters(browser, pages
     browser.evaluate(f"{taken.replace('STEPS', json.dumps([plain, cached]))}, report()")
     ratio = median(plain[1:]) / median(cached[1:])
     assert "By the median of 59 steps" in browser.text("#result")
-    assert f"{ratio:.1f} times as fast" in browser.text("#result")
+    assert f"speedup here was {ratio:.1f}×" in browser.text("#result")
     # The plain way was stopped: only what both have written counts.
     browser.evaluate("LANES[0].steps.length = 30, LANES[0].decoding.text.length = 36, report()")
     ratio = median(plain[1:30]) / median(cached[1:30])
     read = sum(range(6, 36)) / 35
     said = browser.text("#result")
     assert "The same 30 characters" in said
-    assert f"{ratio:.1f} times as fast" in said
+    assert f"speedup here was {ratio:.1f}×" in said
     assert f"{read:.1f} times fewer positions" in said
     assert [len(lane) for lane in steps] == [60, 60]
 

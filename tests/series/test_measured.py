@@ -8,6 +8,7 @@ from notebook_fixtures import code, output, page_faults, png, write
 
 from nanogpt.bench.ladder import BUILT, EAGER
 from nanogpt.bench.roofline import breakdown, work
+from nanogpt.bench.tables import shown_label
 from nanogpt.config import SIZES
 from nanogpt.files import PUBLISHED, ROOT, read_json
 from nanogpt.series import site
@@ -217,7 +218,7 @@ def table_at(place, layers=4, width=128):
     return [
         ["", "without", "with", " "],
         [f"multiplications of token {place:,}", *(f"{n:,}" for n in now), times(now[0] / now[1])],
-        ["of the text so far, shaded", *map(compact, sums), times(sums[0] / sums[1])],
+        ["for the text so far, shaded", *map(compact, sums), times(sums[0] / sums[1])],
         [
             "if that text doubles",
             *(f"{b / a:.1f} times" for a, b in zip(sums, twice, strict=True)),
@@ -331,8 +332,9 @@ def said_of(ladder, i):
     speed = row["speedup"]
     shares = {part: f"{round(100 * row['split'][part] / total)} %" for part in PARTS}
     low, mid, high = (times(speed[key]) for key in ("low", "median", "high"))
+    label = shown_label(row["label"])
     line = (
-        f"Rung {row['rung']}, {row['label']}, {name}: {mid} ({low} to {high}, n = 3) the speed of "
+        f"Rung {row['rung']}, {label}, {name}: {mid} ({low} to {high}, n = 3) the speed of "
         f"rung 1; its tokens are equal. {duration(total)} a token: "
         f"{', '.join(f'{part} {share}' for part, share in shares.items())}."
     )
@@ -388,7 +390,7 @@ def test_a_rung_stays_open_in_the_ladder_of_another_model(ladder):
     ladder.press("Enter", on=".rungs li:nth-child(5) button")
     ladder.press("ArrowDown", on=".knob select")
     assert [ladder.text(".told"), parts_of(ladder)] == [*said_of(1, 3)]
-    assert "Published, not of this run (another machine)" in ladder.text(".stage .meta")
+    assert "Published, not from this run (another machine)" in ladder.text(".stage .meta")
     assert "overhead 0\xa0µs, 0 %" in parts_of(ladder)
     assert "None is left" in ladder.text(".opened:not([hidden])")
 

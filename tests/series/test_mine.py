@@ -109,7 +109,7 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
         (RIGHT, "your visible from"),
         (f"\ufeff{RIGHT}", "your visible from"),
         (RIGHT.replace("return", "exit(0)"), "raised SystemExit: 0"),
-        (WRONG, "lesson.py is wrong: a query does not see"),
+        (WRONG, "lesson.py does not pass its check: a query"),
         (f"{RIGHT}\n1 +", "stops at line 4 (SyntaxError"),
         (f"import gone\n{RIGHT}", "stops at line 1 (ModuleNotFoundError"),
         (RIGHT.replace("k_pos[None", "gone[None"), "NameError"),
@@ -136,13 +136,13 @@ def test_what_cannot_be_kept_runs_here(lesson, capsys):
     assert answer(text, helper=lambda a, b: (b <= a) & (b >= 0)).__name__ == "visible"
     assert not lesson.exists()
     said = capsys.readouterr().out
-    assert "not kept, as it fails there, with the imports, defs" in said
+    assert "not kept, because it fails with only the imports, defs" in said
     assert "your code raised NameError" in said
     lesson.parent.joinpath("earlier.py").mkdir()
     for other in (RIGHT, RIGHT.replace("return ", "return  ")):
         answer(other)
     assert RIGHT in lesson.read_text(encoding="utf-8")
-    assert "your visible runs, and is not kept: " in capsys.readouterr().out
+    assert "your visible runs, but is not kept: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("use", ["auto", "true", "false"])

@@ -378,7 +378,7 @@ def test_a_click_switches_a_trap_on_and_a_pointer_picks_a_query(moved, data):
     here = figure("trap")
     moved.click(found(f"{here} label:nth-of-type(4)"))
     check_trap(moved, data["trap"], 3)
-    assert "at place 4, where the code says 0: 5 of 7 cells wrong" in moved.text(f"{here} .told")
+    assert "at position 4, but the code says 0: 5 of 7 cells wrong" in moved.text(f"{here} .told")
     x, y = moved.middle(found(f"{here} [data-cell='.']")).values()
     moved.pointer(x + 5, y)
     assert "at position 0: every cell right" in moved.text(f"{here} .told")

@@ -65,7 +65,7 @@ def test_a_dry_run_prints_the_minutes_and_runs_nothing(machine, capsys, monkeypa
     assert main(["run", "--profile", "full", "--all", "--plan"]) == 0
     said = capsys.readouterr().out
     assert "profile full: the same work on every machine" in said
-    assert "1.00 times the speed" in said
+    assert "1.00 times as fast" in said
     assert all(f"{name} " in said for name in [*NAMES, "in all, about"])
 
 
@@ -141,7 +141,7 @@ def test_values_get_the_type_of_their_parameter_in_the_notebooks_that_know_it(so
 )
 def test_a_setting_that_does_not_fit_is_refused(sources, setting):
     of_a_type = setting[:2] == "n="
-    message = "a value of type int .* -p n=1" if of_a_type else "write name=value.*: n"
+    message = "must be of type int, .*-p n=1" if of_a_type else "write name=value.*: n"
     with pytest.raises(RunError, match=message):
         assign([write(sources / "00_x.ipynb")], [setting], "smoke")
 
@@ -168,4 +168,4 @@ def test_the_gpu_profile_needs_a_gpu(kind, code, monkeypatch, capsys):
     monkeypatch.setattr(runner, "pick_device", lambda: device)
     assert main(["run", "--profile", "gpu", "--plan"]) == code
     said = capsys.readouterr()
-    assert ("torch sees no CUDA device: choose laptop" in said.err) == bool(code)
+    assert ("and torch sees none: choose laptop" in said.err) == bool(code)

@@ -88,7 +88,7 @@ FIGURES = {
     "attention_step": ([TEXT[:3], "scores", SOFT, "all"], "q · k"),
     "attention_step, weights": ([TEXT[:3], "weights", SOFT, "shares"], "2, 3 mask|75%"),
     "attention_step, mix": ([TEXT[:3], "mix", [SOFT, VALUES], "x"], "−0.7|0.6"),
-    "triangle": ([TEXT, 3, "x", [[0.25] * 4] * 4], "3 rows in one pass|one row a step, 1 step."),
+    "triangle": ([TEXT, 3, "x", [[0.25] * 4] * 4], "3 rows in one pass|one row per step, 1 step."),
     "token_path": ([TEXT, COLUMNS, "x"], "one row is computed|all 4 rows|key|attention weights"),
     "arrows": ([ANGLES, "x", [[5, 2], [13, 10]]], "angle 86°"),
     "heads": ([[LOOKS] * 2, "x", 2], "step 0|head 1|90 |characters back"),
@@ -100,7 +100,7 @@ FIGURES = {
     "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.90×"),
     "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓|cache: 11 of 20"),
     "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
-    "timelines": ([[BATCHED], "idle places", "a clock"], "idle places|waits|an idle place|a clock"),
+    "timelines": ([[BATCHED], "idle places", "a clock"], "idle places|waits|an idle slot|a clock"),
     "timelines, named": ([[REQUEST], "one waits", "ms"], "client 1|a token"),
 }
 

@@ -62,7 +62,7 @@ CHANGES = {
     "another picture": (cell(picture("BBBB")), "was 'image/png: "),
     "another source": (cell(text("loss 1.7502\n"), source="g()"), "its source has changed"),
     "another timing": (cell(source="g()", tags=["timing"]), "its source has changed"),
-    "another cell": (cell(text("loss 1.7502\n"), cell_id="z"), "it is not there any more"),
+    "another cell": (cell(text("loss 1.7502\n"), cell_id="z"), "it no longer exists"),
 }
 
 
@@ -83,7 +83,7 @@ def test_all_that_differs_is_shown_first_the_first_of_each_cell_then_a_likely_re
     first, second, third, *_, last = capsys.readouterr().out.splitlines()
     assert first == "00_one, cell 'a': 'AAAA' was 'BBBB' here"
     assert second == "00_one, cell 'b': a new cell"
-    assert third == "checkpoints/medium.safetensors: other bytes, or not there"
+    assert third == "checkpoints/medium.safetensors: different bytes, or missing"
     assert "torch 2.9, here 2.13" in last
 
 

@@ -55,7 +55,7 @@ def test_a_cell_is_called_by_its_title_or_its_first_line():
 
 def test_outside_a_notebook_nothing_is_explained():
     assert restart.explanation("x") == ""
-    with pytest.raises(restart.RestartError, match="of a notebook of the series: this is none"):
+    with pytest.raises(restart.RestartError, match="and this is not one"):
         restart.catch_up()
 
 
@@ -105,10 +105,11 @@ def test_a_cell_that_is_run_too_early_says_which_one_to_run(page):
         "print('area', area)", "print(widht)", "def g():\n    return width\n\n\ng()"
     )
     assert "NameError" in early
-    assert "area is made by the cell that begins `area = width**2`, in the section “Areas”" in early
+    where = "the cell that begins `area = width**2`, in the section “Areas”"
+    assert f"area is defined in {where}" in early
     assert "catch_up() runs all cells above" in early
-    assert "is made by" not in typo
-    assert "width is made by the cell that begins `width = 4`, in the section “Shapes”" in inner
+    assert "is defined in" not in typo
+    assert "width is defined in the cell that begins `width = 4`, in the section “Shapes”" in inner
 
 
 @pytest.mark.slow
@@ -116,7 +117,7 @@ def test_one_line_runs_the_cells_above_and_keeps_their_outputs_to_itself(page):
     said, area = printed("catch_up()\nheight = 1 // (width - 4)", "print(width, area)")
     assert "running the cell that begins `area = width**2`" in said
     assert "seen again" not in said
-    assert "go on from here" in said
+    assert "continue from here" in said
     assert "ZeroDivisionError" in said, "the rest of the cell itself runs after it"
     assert area == "4 16\n"
 
@@ -127,7 +128,7 @@ def test_where_nobody_names_the_page_its_cells_do(page, monkeypatch):
     monkeypatch.delenv("JPY_SESSION_NAME")
     cells = [cell for cell in book(NOTEBOOKS[2]).cells if cell.cell_type == "code"]
     (said,) = printed(f"catch_up()\n{cells[3].source}")
-    assert "go on from here" in said
+    assert "continue from here" in said
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def manifest(out):
 # ------------------------------------------------------------------ refused before anything runs
 
 REFUSED = {
-    "07": "'07' names no notebook: there is 00_good",
+    "07": "there is no notebook '07': choose from 00_good",
     "-p sord=3": "a parameter of a chosen notebook: word",
     "-p profile=full": "a parameter of a chosen notebook: n, word",
     "--profile tpu": "--profile 'tpu' is unknown: choose auto, smoke, laptop, full, gpu",
@@ -47,7 +47,7 @@ REFUSED = {
     "--publish --profile smoke": "This is profile smoke",
     "--publish 00": "--publish runs all notebooks as they are",
     "--reproduce 00": "--reproduce runs all notebooks as they are",
-    "../00": "'../00' names no notebook",
+    "../00": "there is no notebook '../00'",
     "-p checkpoint=/no/such": "no checkpoint at /no/such.safetensors",
     "-p word=\udcff": "not UTF-8 text",
 }
@@ -127,7 +127,7 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
 def test_publishing_replaces_the_files_of_a_run_and_names_all_others(press, monkeypatch, capsys):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert main(["run", "--publish", "--no-html"]) == 0
-    assert f"not of this run, and kept: {press / 'old.txt'}" in capsys.readouterr().out
+    assert f"not from this run, so kept: {press / 'old.txt'}" in capsys.readouterr().out
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
     files.remove("old.txt")
     made = "figures/00_a.png json/00.json checkpoints/medium.safetensors manifest.json".split()
@@ -164,7 +164,7 @@ def test_reproducing_compares_with_what_is_published(press, sources, capsys):
     assert main(["run", "--publish"]) == 0
     before = contents(press)
     assert main(["run", "--reproduce"]) == 0
-    assert "to the byte" in capsys.readouterr().out
+    assert "byte-identical" in capsys.readouterr().out
     first = "import os; assert 'reproduce' in os.environ['NANOGPT_RUN']"
     write(sources / "00_first.ipynb", first)
     assert main(["run", "--reproduce"]) == 1

@@ -98,7 +98,8 @@ def test_a_figure_that_was_not_measured_here_states_its_own_conditions(run, monk
     with capture_output():
         run.figure(a_figure(), "counts", "two bars", published="a machine, torch 2")
         run.figure(a_figure(), "counts", "two bars", note="batch 1")
-    assert set(footers[:2]) == {"published, not of this run: a machine, torch 2"}, "on a phone too"
+    stated = "published, not from this run: a machine, torch 2"
+    assert set(footers[:2]) == {stated}, "on a phone too"
     assert footers[2].startswith("batch 1")
     assert footers[2].endswith("mine.txt  ·  profile smoke")
 
@@ -163,7 +164,7 @@ def test_a_training_that_was_stopped_goes_on_only_for_a_reader(headless, run, ca
         return
     history = run.history_until(stopped, model)
     assert history["full_val"] > 0
-    assert "What follows on this page is of these 2 steps." in capsys.readouterr().out
+    assert "The rest of this notebook uses these 2 steps." in capsys.readouterr().out
 
 
 def test_training_has_the_threads_of_the_profile_and_nothing_else_has(run, monkeypatch):
@@ -204,7 +205,7 @@ def test_the_gain_of_the_cache_is_quoted_from_this_run_or_marked_as_published(
     monkeypatch.setattr(session, "PUBLISHED", tmp_path / "published")
     assert run.gain("abc") == "what it prints"
     keep(tmp_path / "published", 3.5, "xyz")
-    published = "3.50× (2.00–4.00, n = 5), published, not of this run,"
+    published = "3.50× (2.00–4.00, n = 5), published, not from this run,"
     assert run.gain("abc") == published
     keep(out, None, "abc")
     assert run.gain("abc") == published, "this run was too short to tell"

@@ -1,8 +1,8 @@
-"""Checks of the exercises as data: a right answer, cases and mistakes, tried by one harness.
+"""The exercises' checks as data: reference solutions, cases and known mistakes for one harness.
 
 `exercise` says what a check is; `observing`, `comparing`, `finding` and `words` are the harness.
-The other modules hold the tables, one for each exercise or a few of a kind. A check compares what
-an answer shows, never the form of its code.
+The other modules hold the tables, one for each exercise or a few related ones. A check compares
+observed behaviour, never the form of the code.
 """
 
 from __future__ import annotations

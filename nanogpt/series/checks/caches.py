@@ -19,12 +19,13 @@ Held = list[Tensor]  # keys and values (B, S, hs), positions (S,)
 NAMES = ("keys", "values", "positions")
 AXES = [("text", "token", "number"), ("token",)]
 SHARED = (
-    "a second cache goes on with what the first one holds: each needs tensors of its own, made in "
-    "__init__ or at the first update and kept in self, not in the class or a default."
+    "a second cache continues with what the first one holds: each needs its own tensors, made "
+    "in __init__ or at the first update and kept in self, not in the class or in a default "
+    "argument."
 )
-MIXED = "keys and values are mixed up: they come and go as k, v, pos."
+MIXED = "keys and values are mixed up: the order is k, v, pos, in the call and in the result."
 ROOM = 2048  # more tokens than any case has
-LONG = [7, *[1] * 120, 40]  # tokens of each piece
+LONG = [7, *[1] * 120, 40]  # tokens in each piece
 
 
 # ------------------------------------------------------------------ drivers
@@ -39,7 +40,7 @@ def run_cache(
     capacity: int | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Pairs:
-    """Two caches that are filled alternately, piece by piece."""
+    """Two caches, filled alternately, piece by piece."""
     module = isinstance(answer, type) and issubclass(answer, nn.Module)
     yield "a cache is a plain class, not an nn.Module", module
     caches = [answer(capacity) if capacity else answer() for _ in range(2)]
@@ -53,11 +54,11 @@ def run_cache(
 
 
 def run_update(cache: Any, given: Arguments, after: str) -> Generator[tuple[str, Any], None, Held]:
-    """What an update gives back; returns it."""
+    """Yield what an update returns, and return it."""
     held = cache.update(*given.tensors.values())
     yield from given.changes()
-    yield f"what update gives back {after}", kinds(held)
-    yield f"the number of tokens that come back {after}", form(held[2])
+    yield f"what update returns {after}", kinds(held)
+    yield f"the number of tokens returned {after}", form(held[2])
     for name, part in zip(NAMES, held, strict=True):
         yield f"the shape of the {name} {after}", form(part)
     for name, part in zip(NAMES, held[:2], strict=False):
@@ -70,7 +71,7 @@ def run_update(cache: Any, given: Arguments, after: str) -> Generator[tuple[str,
 
 
 def run_past(answer: Answer, capacity: int) -> Pairs:
-    """One token more than the capacity: all tokens come back, or an error."""
+    """One token more than the capacity: all tokens are returned, or an error is raised."""
     cache = answer(capacity)
     cache.update(*new_tokens(torch.arange(capacity)).tensors.values())
     try:
@@ -79,13 +80,13 @@ def run_past(answer: Answer, capacity: int) -> Pairs:
         lost = positions != [*range(capacity + 1)]
     except Exception:
         lost = False
-    yield "one token past its capacity the cache keeps quiet, and a token is lost", lost
+    yield "one token past its capacity the cache silently loses a token", lost
 
 
 def new_tokens(
     pos: Tensor, B: int = 1, hs: int = 3, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> Arguments:
-    """Keys, values and positions of new tokens; no two numbers are the same."""
+    """Keys, values and positions of new tokens; no two numbers are equal."""
     seed += 2 * int(pos[0])
     k = numbers(B, len(pos), hs, seed=seed, dtype=dtype)
     v = numbers(B, len(pos), hs, seed=seed + 1, dtype=dtype)
@@ -93,7 +94,7 @@ def new_tokens(
 
 
 def kinds(held: Any) -> str:
-    """What came back, in words."""
+    """What was returned, in words."""
     if not isinstance(held, (tuple, list)):
         return f"a {type(held).__name__}"
     if len(held) == 3 and all(isinstance(part, Tensor) for part in held):
@@ -102,7 +103,7 @@ def kinds(held: Any) -> str:
 
 
 class Unwritten(TorchFunctionMode):
-    """In its with-block, memory that nobody has written holds 7, and no old numbers."""
+    """In its with-block, uninitialised memory holds 7 instead of leftovers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -116,14 +117,14 @@ class Unwritten(TorchFunctionMode):
 def cat_all(
     old: Iterable[Tensor], new: Iterable[Tensor], order: int = 1, dims: Any = (1, 1, 0)
 ) -> Held:
-    """Old and new keys, values and positions, joined in this order along these dimensions."""
+    """Concatenate old and new keys, values and positions in this order along these dimensions."""
     return [torch.cat((a, b)[::order], dim) for a, b, dim in zip(old, new, dims, strict=True)]
 
 
 class GrowingCache:
-    """The right answer. A step can be exchanged: how new tokens are joined, what is given back.
+    """The reference solution. The steps that join and return tokens can be replaced.
 
-    It notes what it is given, for the drivers of heads and loops.
+    It records what it is given, for the drivers of heads and loops.
     """
 
     def __init__(
@@ -141,14 +142,14 @@ class GrowingCache:
         self.given: list[Any] = []
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
-        """Keep the new tokens; all tokens so far."""
+        """Keep the new tokens and return all tokens so far."""
         self.given.append((k, v, pos))
         self.held = self.join(self.held, (k, v, pos)) if self.held else [k, v, pos]
         return self.given_back(self.give(self.held, (k, v, pos)))
 
 
 def caches_that_share() -> Answer:
-    """A class of which all caches hold the same."""
+    """A class whose caches all hold the same tensors."""
     store: dict[str, Any] = {}
 
     class Shared(GrowingCache):
@@ -162,7 +163,7 @@ def caches_that_share() -> Answer:
 
 
 def caches_in_one_memory() -> Answer:
-    """A class of which all caches write into the same memory."""
+    """A class whose caches all write into the same memory."""
     memory: dict[str, Tensor] = {}
 
     class OneMemory:
@@ -183,20 +184,19 @@ def caches_in_one_memory() -> Answer:
 
 
 def cache_by(**step: Any) -> Answer:
-    """A growing cache with a step exchanged."""
+    """A growing cache with one step replaced."""
     return partial(GrowingCache, **step)
 
 
 KV_CACHE = Exercise(
     notebook="02",
     hints=(
-        "After the second call, whose keys must `update` return: those of this call, or"
-        " all so far? Where do the earlier ones come from?",
-        "`torch.cat([old, new], dim=1)` joins along the tokens. Keep the result in "
-        "`self.k`, so that the next call can add to it. Positions have one dimension "
-        "only: theirs is 0.",
-        "if self.k is not None: k = torch.cat([self.k, k], dim=1), v in the same way, "
-        "pos along dim=0; then keep and return all three",
+        "After the second call, whose keys must `update` return: this call's, or all of them so "
+        "far? Where do the earlier ones come from?",
+        "`torch.cat([old, new], dim=1)` joins along the tokens. Keep the result in `self.k`, so "
+        "that the next call can add to it. Positions have only one dimension, dim=0.",
+        "if self.k is not None: k = torch.cat([self.k, k], dim=1), v likewise, pos along dim=0; "
+        "then keep and return all three",
     ),
     method="update",
     right=GrowingCache,
@@ -210,68 +210,69 @@ KV_CACHE = Exercise(
         Case(run_cache, pieces=[*LONG, 900], hs=2),
     ],
     mistakes={
-        "only the new tokens come back: the earlier ones were not kept.": cache_by(
+        "only the new tokens are returned: the earlier ones were not kept.": cache_by(
             give=lambda held, new: new
         ),
-        "the newest tokens come before the old ones: they belong last.": cache_by(
+        "the newest tokens come before the old ones: append them at the end.": cache_by(
             join=partial(cat_all, order=-1)
         ),
-        "the newest keys and values come before the old ones, and the positions do not: they "
-        "come last.": cache_by(
+        "the newest keys and values come before the old ones, but the positions do not: append "
+        "all three at the end.": cache_by(
             join=lambda old, new: [*cat_all(old, new, -1)[:2], cat_all(old, new)[2]]
         ),
-        "joined along the texts: join along the dimension of the tokens, 1.": cache_by(
+        "concatenated along the batch: concatenate along the token dimension, 1.": cache_by(
             join=partial(cat_all, dims=(0, 0, 0))
         ),
-        "joined along the numbers of a key: join along the dimension of the tokens, 1.": cache_by(
-            join=partial(cat_all, dims=(2, 2, 0))
-        ),
+        "concatenated along the head dimension: concatenate along the token dimension, "
+        "1.": cache_by(join=partial(cat_all, dims=(2, 2, 0))),
         "the new tokens are kept twice.": cache_by(
             join=lambda old, new: cat_all(cat_all(old, new), new)
         ),
         "the old tokens are kept twice.": cache_by(
             join=lambda old, new: cat_all(old, cat_all(old, new))
         ),
-        "the positions come back of the new tokens alone: positions are kept as well.": cache_by(
-            give=lambda held, new: [*held[:2], new[2]]
-        ),
-        "the positions are counted from 0: keep those that come in.": cache_by(
+        "only the new tokens' positions are returned: keep the positions, like keys "
+        "and values.": cache_by(give=lambda held, new: [*held[:2], new[2]]),
+        "the positions are counted from 0: keep the ones passed in.": cache_by(
             give=lambda held, new: [*held[:2], torch.arange(held[0].shape[1])]
         ),
         MIXED: cache_by(give=lambda held, new: [held[1], held[0], held[2]]),
-        "the keys come back in place of the values.": cache_by(
+        "the keys are returned in place of the values.": cache_by(
             give=lambda held, new: [held[0], held[0], held[2]]
         ),
         "the keys are kept in place of the values.": cache_by(
             join=lambda old, new: cat_all([old[0], old[0], old[2]], new)
         ),
-        "two tensors come back: update must return three tensors, also the positions.": cache_by(
+        "two tensors are returned: update must return three, including the positions.": cache_by(
             give=lambda held, new: held[:2]
         ),
-        "nothing comes back: update must return three tensors.": cache_by(
+        "nothing is returned: update must return three tensors.": cache_by(
             given_back=lambda held: None
         ),
-        "a piece of several tokens begins anew: the earlier ones were not kept.": cache_by(
+        "a piece of several tokens starts over: the earlier ones were not kept.": cache_by(
             join=lambda old, new: cat_all(old, new) if len(new[2]) == 1 else new
         ),
         SHARED: Anew(caches_that_share),
-        "two caches share their memory, and one writes over the tokens of the other: each needs "
-        "tensors of its own.": Anew(caches_in_one_memory),
+        "two caches share memory, and one overwrites the other's tokens: each needs its own "
+        "tensors.": Anew(caches_in_one_memory),
     },
     advice={
-        "not an nn.Module": "In a head it would become a part of the model, which kv_cache(model) "
-        "could not take away.",
+        "not an nn.Module": (
+            "Inside a head it would become part of the model, and kv_cache(model) could not remove "
+            "it."
+        ),
         "no method `update`": "A head calls cache.update(k, v, pos).",
-        "what update gives back": "It must return three tensors: keys, values, positions.",
-        "the number of tokens": "All tokens so far come back, once: the cache forgets some, or "
-        "holds some twice.",
-        "the shape of the keys": "Join along the dimension of the tokens, 1.",
-        "the shape of the values": "Join along the dimension of the tokens, 1.",
-        "in a second cache": "Each cache needs tensors of its own.",
-        "the positions": "Keep those that come in.",
-        "the keys": "Keys come back as they came in, in their order.",
-        "the values": "Values come back as they came in, in their order.",
-        "keeps quiet": "It must not forget one: keep all, or stop with an error.",
+        "what update returns": "It must return three tensors: keys, values, positions.",
+        "the number of tokens": (
+            "Return all tokens so far, once each: the cache forgets some, or holds some twice."
+        ),
+        "the shape of the keys": "Concatenate along the token dimension, 1.",
+        "the shape of the values": "Concatenate along the token dimension, 1.",
+        "in a second cache": "Each cache needs its own tensors.",
+        "the positions": "Keep the ones passed in.",
+        "the keys": "Return the keys unchanged and in order.",
+        "the values": "Return the values unchanged and in order.",
+        "silently loses": "It must not forget one: keep all, or raise an error.",
     },
     axes=AXES,
 )
@@ -289,7 +290,7 @@ def run_slots(
     start: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Pairs:
-    """As run_cache, and whether the tensors stay the same."""
+    """Like run_cache, and whether the tensors stay the same."""
     module = isinstance(answer, type) and issubclass(answer, nn.Module)
     yield "a cache is a plain class, not an nn.Module", module
     caches = [answer(capacity) for _ in range(2)]
@@ -316,16 +317,16 @@ def run_again(answer: Answer) -> Pairs:
 
 
 def storages(cache: Any, held: Held) -> list[int]:
-    """Where the large tensors of a cache are in memory, or those that it gives back."""
+    """The memory addresses of a cache's large tensors, or of those it returns."""
     tensors = [x for x in getattr(cache, "__dict__", {}).values() if isinstance(x, Tensor)]
     large = [x for x in tensors if x.ndim > 1] or held[:2]
     return sorted(x.untyped_storage().data_ptr() for x in large)
 
 
 class SlotCache:
-    """The right answer. A step can be exchanged.
+    """The reference solution. Each step can be replaced.
 
-    Slots that are made, where new tokens are written, how, and what is given back.
+    How slots are made, where and how new tokens are written, and what is returned.
     """
 
     def __init__(
@@ -349,7 +350,7 @@ class SlotCache:
         self.held: Any = None
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
-        """Write the new tokens; all slots."""
+        """Write the new tokens and return all slots."""
         if self.held is None or not self.once:
             shape = (k.shape[0], self.room, k.shape[2])
             pair = [self.step.make(shape, k), self.step.make(shape, v)]
@@ -361,12 +362,12 @@ class SlotCache:
 
 
 def slots_by(**step: Any) -> Answer:
-    """A cache of slots with a step exchanged."""
+    """A cache of slots with one step replaced."""
     return partial(SlotCache, **step)
 
 
 def slots_that_share() -> Answer:
-    """A class of which all caches use the slots of the first."""
+    """A class whose caches all use the first one's slots."""
     store: dict[int, Any] = {}
 
     class Shared(SlotCache):
@@ -406,12 +407,12 @@ def last_alone(part: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(part[:, 1:]), part[:, -1:]], dim=1)
 
 
-SLOT = "each token belongs into the slot of its own number, as its position says."
+SLOT = "each token belongs in the slot that its position names."
 STATIC_KV_CACHE = Exercise(
     notebook="02",
     hints=(
-        "The token at position 7 comes. In which slot does it belong? And how does the "
-        "mask see that slot 8 is still empty?",
+        "The token at position 7 arrives. Which slot does it belong in? And how can the mask "
+        "tell that slot 8 is still empty?",
         "`k.new_zeros(B, self.capacity, hs)` has the dtype and the device of `k`. A "
         "tensor of positions is an index: `self.k[:, pos] = k`.",
         "self.k[:, pos] = k, self.v[:, pos] = v and self.pos[pos] = pos, where self.pos"
@@ -428,12 +429,13 @@ STATIC_KV_CACHE = Exercise(
         Case(run_slots, pieces=[7, *[1] * 120, 173], capacity=300),
     ],
     mistakes={
-        "an empty slot has its own number as its position, and should have -1 in empty "
-        "slots.": slots_by(empty=torch.arange),
-        "an empty slot has position 0, as the first token: -1 in empty slots.": slots_by(
+        "an empty slot has its own index as its position: use -1 for empty slots.": slots_by(
+            empty=torch.arange
+        ),
+        "an empty slot has position 0, like the first token: use -1 for empty slots.": slots_by(
             empty=lambda capacity: torch.zeros(capacity, dtype=torch.int64)
         ),
-        "each update reserves new slots, and what was kept is gone: reserve once.": slots_by(
+        "each update allocates new slots, so what was kept is gone: allocate once.": slots_by(
             once=False
         ),
         f"the next free slots are written, and {SLOT}": slots_by(slots=next_slots),
@@ -444,7 +446,7 @@ STATIC_KV_CACHE = Exercise(
             slots=lambda pos, held, capacity: torch.arange(len(pos))
         ),
         "there is one slot more than the capacity.": slots_by(room=lambda capacity: capacity + 1),
-        "the filled slots come back alone: return all slots, as many as the capacity.": slots_by(
+        "only the filled slots are returned: return all `capacity` slots.": slots_by(
             give=lambda held: (
                 [part[:, : int((held[2] >= 0).sum())] for part in held[:2]]
                 + [held[2][held[2] >= 0]]
@@ -452,42 +454,46 @@ STATIC_KV_CACHE = Exercise(
         ),
         MIXED: slots_by(give=lambda held: [held[1], held[0], held[2]]),
         "the keys are kept in place of the values.": slots_by(keep=lambda k, v, pos: (k, k, pos)),
-        "keys and values are one tensor, so they are mixed up: each needs slots of its own.": (
+        "keys and values share one tensor, so they get mixed up: each needs its own slots.": (
             OneTensor
         ),
         SHARED: Anew(slots_that_share),
-        "a later update makes new tensors: reserve once, then write into them.": NewTensors,
-        "positions are counted from 0 in each piece: write those that come in.": slots_by(
+        "a later update makes new tensors: allocate once, then write into them.": NewTensors,
+        "positions are counted from 0 in each piece: write the ones passed in.": slots_by(
             keep=lambda k, v, pos: (k, v, torch.arange(len(pos)))
         ),
-        "all texts get the keys of the first: each has its own.": slots_by(
+        "every text in the batch gets the first one's keys: each has its own.": slots_by(
             keep=lambda k, v, pos: (k[:1].expand_as(k), v, pos)
         ),
-        "a slot that is written a second time holds a sum: write, do not add.": slots_by(
+        "a slot written a second time holds a sum: overwrite, do not add.": slots_by(
             write=lambda part, slots, new: (
                 part.index_add_(1, slots, new)
                 if part.ndim == 3
                 else part.index_copy_(0, slots, new)
             )
         ),
-        "the last token of a piece is written alone: write all of them.": slots_by(
+        "only the last token of a piece is written: write all of them.": slots_by(
             keep=lambda k, v, pos: (last_alone(k), last_alone(v), pos)
         ),
     },
     advice={
-        "not an nn.Module": "In a head it would become a part of the model, which kv_cache(model) "
-        "could not take away.",
+        "not an nn.Module": (
+            "Inside a head it would become part of the model, and kv_cache(model) could not remove "
+            "it."
+        ),
         "no method `update`": "A head calls cache.update(k, v, pos).",
-        "what update gives back": "It must return three tensors: keys, values, positions.",
-        "the number of tokens": "As many slots as the capacity come back, filled or not.",
-        "the shape of": "As many slots as the capacity come back, filled or not.",
-        "makes new tensors": "Reserve once, then write into them.",
-        "holds something": "Reserve zeros, and write where `pos` says.",
-        "in a second cache": "Each cache needs tensors of its own.",
-        "the positions": "Each is in the slot of its own number, with -1 in empty slots.",
-        "the keys": "Token n belongs into slot n, as its position says; an empty slot holds 0.",
-        "the values": "Token n belongs into slot n, as its position says; an empty slot holds 0.",
-        "keeps quiet": "It must not write over another or drop one: let it stop with an error.",
+        "what update returns": "It must return three tensors: keys, values, positions.",
+        "the number of tokens": "Return all `capacity` slots, filled or not.",
+        "the shape of": "Return all `capacity` slots, filled or not.",
+        "makes new tensors": "Allocate once, then write into them.",
+        "holds something": "Allocate zeros, and write where `pos` says.",
+        "in a second cache": "Each cache needs its own tensors.",
+        "the positions": (
+            "Each position is stored in the slot of the same index; empty slots hold -1."
+        ),
+        "the keys": "The token at position n belongs in slot n; an empty slot holds 0.",
+        "the values": "The token at position n belongs in slot n; an empty slot holds 0.",
+        "silently loses": "It must not overwrite or drop a token: let it raise an error.",
     },
     axes=AXES,
 )

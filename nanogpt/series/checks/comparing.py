@@ -13,12 +13,12 @@ from torch import Tensor
 from .exercise import Anew, Answer, Case
 from .observing import Observed, observations
 
-ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}  # differences that are no mistake
-COARSE = 1e-2  # in any smaller dtype
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}  # differences that count as rounding
+COARSE = 1e-2  # in any lower-precision dtype
 
 
 def difference(shown: Observed, wanted: Observed, tolerance: float | None = None) -> str | None:
-    """The name of the first observation that is missing, too many or not as wanted, or None."""
+    """The first observation that is missing, superfluous or different; None if all agree."""
     for what in [*wanted, *(name for name in shown if name not in wanted)]:
         if what not in shown or what not in wanted:
             return what
@@ -28,7 +28,7 @@ def difference(shown: Observed, wanted: Observed, tolerance: float | None = None
 
 
 def agrees(case: Case, answer: Answer | Anew, shown: Observed, until: str | None = None) -> bool:
-    """Whether an answer shows on a case what another has shown. It runs to the first difference.
+    """Whether an answer shows on a case what another has shown. Stops at the first difference.
 
     With `until`, what comes after that observation is not compared.
     """
@@ -44,7 +44,7 @@ def agrees(case: Case, answer: Answer | Anew, shown: Observed, until: str | None
 
 
 def alike(a: Any, b: Any, tolerance: float | None = None) -> bool:
-    """Whether two observed values are the same, up to rounding."""
+    """Whether two observed values are equal, up to rounding."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         a, b = a.detach(), b.detach()
         if a.shape != b.shape or a.dtype != b.dtype:
@@ -64,7 +64,7 @@ def _is_number(x: Any) -> bool:
 
 
 def close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
-    """Where two tensors of one shape are the same, up to rounding; integers are not rounded."""
+    """Where two tensors of the same shape are equal, up to rounding; integers must be equal."""
     if not b.is_floating_point():
         return a == b
     near = tolerance or ROUNDING.get(b.dtype, COARSE)
@@ -72,7 +72,7 @@ def close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
 
 
 def size(x: Tensor) -> float:
-    """The largest finite absolute number of a tensor; a little where all are 0."""
+    """A tensor's largest finite absolute value; a tiny number if all are 0."""
     if not x.numel() or not x.is_floating_point():
         return 0.0
     return max(1e-300, float(x.double().nan_to_num(0, 0, 0).abs().max()))

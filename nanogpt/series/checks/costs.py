@@ -1,4 +1,4 @@
-"""The checks of what a step costs: multiplications, step_bytes and fastest."""
+"""The checks of a step's cost: multiplications, step_bytes and fastest."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def calls(*given: tuple[Any, ...]) -> list[Case]:
 
 
 def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
-    """The right answer."""
+    """The reference solution."""
     n = 1 if cached else T
     return n * W + n * T * 2 * L * C
 
 
 def count_by(count: Any) -> Answer:
-    """Multiplications of n tokens that are read out of T."""
+    """Multiplications for reading n of T tokens."""
     return lambda T, W, L, C, cached: count(1 if cached else T, T, W, L, C)
 
 
 MULTIPLICATIONS = Exercise(
     notebook="05",
     hints=(
-        "How many tokens does the step read with a cache, and how many without? And how"
-        " many keys does each of them meet?",
-        "Let n be the number of tokens that the step reads: T, or 1. Write both parts "
-        "with n and T.",
+        "How many tokens does the step read with a cache, and how many without? And how many "
+        "keys does each of them attend to?",
+        "Let n be the number of tokens that the step reads: T, or 1. Write both parts in terms "
+        "of n and T.",
         "n = 1 if cached else T, then return n * W + n * T * 2 * L * C",
     ),
     right=multiplications,
@@ -53,45 +53,47 @@ MULTIPLICATIONS = Exercise(
         *((300, 1000, 4, 7, cached) for cached in (True, False)),
     ),
     mistakes={
-        "values are forgotten: a look meets keys and values, 2 · C multiplications.": count_by(
-            lambda n, T, W, L, C: n * W + n * T * L * C
-        ),
-        "the look of one layer is counted: each of the L layers looks back.": count_by(
+        "values are missing: attending to a token takes its key and its value, 2 · C "
+        "multiplications.": count_by(lambda n, T, W, L, C: n * W + n * T * L * C),
+        "only one layer's attention is counted: each of the L layers has its own.": count_by(
             lambda n, T, W, L, C: n * W + n * T * 2 * C
         ),
-        "the matrices of the layers are counted L times: W holds those of all layers.": count_by(
+        "the matrices are counted L times: W already includes all layers.": count_by(
             lambda n, T, W, L, C: n * W * L + n * T * 2 * L * C
         ),
-        "without a cache each of the T tokens looks at T: yours is the look of one token.": (
+        "without a cache each of the T tokens attends to T: you count one token's attention.": (
             count_by(lambda n, T, W, L, C: n * W + T * 2 * L * C)
         ),
-        "with a cache one token is read, and you count all of them.": (
+        "with a cache one token is read, but you count all of them.": (
             lambda T, W, L, C, cached: multiplications(T, W, L, C, False)
         ),
-        "without a cache all tokens are read, and you count one.": (
+        "without a cache all tokens are read, but you count one.": (
             lambda T, W, L, C, cached: multiplications(T, W, L, C, True)
         ),
-        "with and without a cache are exchanged.": (
+        "the cases with and without a cache are swapped.": (
             lambda T, W, L, C, cached: multiplications(T, W, L, C, not cached)
         ),
-        "half the square is counted: each of the T queries meets T keys.": count_by(
+        "half the square is counted: each of the T queries is multiplied with T keys.": count_by(
             lambda n, T, W, L, C: n * W + n * (T + 1) * L * C
         ),
-        "the matrices are forgotten: each token passes through W weights.": count_by(
+        "the matrices are missing: each token passes through W weights.": count_by(
             lambda n, T, W, L, C: n * T * 2 * L * C
         ),
-        "the matrices are counted once: each of the tokens that are read must pass through "
-        "them.": count_by(lambda n, T, W, L, C: W + n * T * 2 * L * C),
-        "the newest token is left out of the look: it looks at itself as well.": count_by(
+        "the matrices are counted once: every token that is read passes through them.": count_by(
+            lambda n, T, W, L, C: W + n * T * 2 * L * C
+        ),
+        "the newest token is left out of attention: it also attends to itself.": count_by(
             lambda n, T, W, L, C: n * W + n * (T - 1) * 2 * L * C
         ),
-        "C is squared: a look takes C multiplications for a key and C for a value.": count_by(
+        "C is squared: attention takes C multiplications for a key and C for a value.": count_by(
             lambda n, T, W, L, C: n * W + n * T * 2 * L * C * C
         ),
     },
     advice={
-        "the number": "n tokens that are read pass through W weights each, and each looks at T "
-        "keys and values in L layers: 2 · L · C · T.",
+        "the number": (
+            "Each of the n tokens passes through W weights, and attends to T keys and values in L "
+            "layers: 2 · L · C · T."
+        ),
     },
 )
 
@@ -102,12 +104,12 @@ MULTIPLICATIONS = Exercise(
 def step_bytes(
     n_weights: int, n_layer: int, n_head: int, head_size: int, tokens: float, itemsize: int = 4
 ) -> float:
-    """The right answer."""
+    """The reference solution."""
     return (n_weights + 2 * n_layer * n_head * head_size * tokens) * itemsize
 
 
 def bytes_by(count: Any) -> Answer:
-    """Bytes of w weights, and of L layers, H heads of size hs, t tokens, i bytes each."""
+    """Bytes of w weights, and of t tokens in L layers and H heads of size hs; i bytes a number."""
 
     def answer(w: int, L: int, H: int, hs: int, t: float, i: int = 4) -> Any:
         return count(w, L, H, hs, t, i)
@@ -118,10 +120,10 @@ def bytes_by(count: Any) -> Answer:
 STEP_BYTES = Exercise(
     notebook="06",
     hints=(
-        "What does a step read once, whatever the length of the text, and what does it "
-        "read for each token so far?",
-        "Count numbers first, then multiply by `itemsize` once. Each layer and head "
-        "keeps, for each token, one key and one value of `head_size` numbers.",
+        "What does a step read once, however long the text is, and what does it read for each "
+        "token so far?",
+        "Count numbers first, then multiply by `itemsize` once. For each token, each layer and "
+        "head keeps one key and one value of `head_size` numbers.",
         "return (n_weights + 2 * n_layer * n_head * head_size * tokens) * itemsize",
     ),
     right=step_bytes,
@@ -134,31 +136,30 @@ STEP_BYTES = Exercise(
     mistakes={
         "one vector is counted for each layer, head and token: there are two, a key and a "
         "value.": bytes_by(lambda w, L, H, hs, t, i: (w + L * H * hs * t) * i),
-        "three vectors are counted for each layer, head and token: a query is not kept.": bytes_by(
-            lambda w, L, H, hs, t, i: (w + 3 * L * H * hs * t) * i
-        ),
-        "one layer is counted: each has keys and values of its own.": bytes_by(
+        "three vectors are counted for each layer, head and token: queries are not "
+        "cached.": bytes_by(lambda w, L, H, hs, t, i: (w + 3 * L * H * hs * t) * i),
+        "only one layer is counted: each layer has its own keys and values.": bytes_by(
             lambda w, L, H, hs, t, i: (w + 2 * H * hs * t) * i
         ),
-        "one head is counted: each has keys and values of its own.": bytes_by(
+        "only one head is counted: each head has its own keys and values.": bytes_by(
             lambda w, L, H, hs, t, i: (w + 2 * L * hs * t) * i
         ),
-        "the numbers of the cache have itemsize bytes too: this counts numbers.": bytes_by(
+        "the cache's numbers also take itemsize bytes each: this counts numbers.": bytes_by(
             lambda w, L, H, hs, t, i: w * i + 2 * L * H * hs * t
         ),
-        "the weights have itemsize bytes too: this counts numbers.": bytes_by(
+        "the weights also take itemsize bytes each: this counts numbers.": bytes_by(
             lambda w, L, H, hs, t, i: w + 2 * L * H * hs * t * i
         ),
-        "4 bytes are counted always: itemsize says how many.": bytes_by(
+        "4 bytes are assumed: itemsize says how many.": bytes_by(
             lambda w, L, H, hs, t, i: (w + 2 * L * H * hs * t) * 4
         ),
-        "the weights have 4 bytes always: itemsize says how many.": bytes_by(
+        "the weights are assumed to take 4 bytes each: itemsize says how many.": bytes_by(
             lambda w, L, H, hs, t, i: w * 4 + 2 * L * H * hs * t * i
         ),
-        "`tokens` may be a mean, as 6.5: do not round it.": bytes_by(
+        "`tokens` may be a mean, such as 6.5: do not round it.": bytes_by(
             lambda w, L, H, hs, t, i: (w + 2 * L * H * hs * int(t)) * i
         ),
-        "the weights are forgotten: a step reads all of them.": bytes_by(
+        "the weights are missing: a step reads all of them.": bytes_by(
             lambda w, L, H, hs, t, i: 2 * L * H * hs * t * i
         ),
         "one token too many is counted: the cache holds `tokens`.": bytes_by(
@@ -176,12 +177,12 @@ STEP_BYTES = Exercise(
 
 
 def fastest(flop: float, n_bytes: float, peak: float, bandwidth: float) -> float:
-    """The right answer."""
+    """The reference solution."""
     return 1 / max(flop / peak, n_bytes / bandwidth)
 
 
 def speed_by(seconds: Any) -> Answer:
-    """Tokens per second by the seconds of arithmetic and of reading."""
+    """Tokens per second from the seconds of arithmetic and of memory traffic."""
     return lambda flop, n_bytes, peak, bandwidth: 1 / seconds(flop / peak, n_bytes / bandwidth)
 
 
@@ -196,7 +197,7 @@ def by_rates(flop: float, n_bytes: float, peak: float, bandwidth: float) -> floa
 FASTEST = Exercise(
     notebook="06",
     hints=(
-        "Arithmetic and reading go on at the same time. When is a token done?",
+        "Arithmetic and memory reads overlap. When is a token done?",
         "Two times in seconds: `flop / peak` and `n_bytes / bandwidth`. Which of them decides?",
         "return 1 / max(flop / peak, n_bytes / bandwidth)",
     ),
@@ -209,29 +210,26 @@ FASTEST = Exercise(
         (3.0, 7.0, 2.0, 12.0),
     ),
     mistakes={
-        "you add the two times: they go on at once, so only the longer one counts.": speed_by(
+        "you add the two times: they overlap, so only the longer one counts.": speed_by(
             lambda arithmetic, reading: arithmetic + reading
         ),
-        "this is the seconds of one token: tokens per second are 1 over that.": (
+        "this is the time per token: tokens per second is 1 over that.": (
             lambda *given: 1 / fastest(*given)
         ),
-        "this is the shorter of the two times: a step has to wait for the longer one.": speed_by(
-            min
-        ),
-        "only reading is counted: arithmetic can be the limit too.": speed_by(
+        "this is the shorter of the two times: a step waits for the longer one.": speed_by(min),
+        "only memory traffic is counted: arithmetic can also be the limit.": speed_by(
             lambda arithmetic, reading: reading
         ),
-        "only arithmetic is counted: reading can be the limit too.": speed_by(
+        "only arithmetic is counted: memory traffic can also be the limit.": speed_by(
             lambda arithmetic, reading: arithmetic
         ),
-        "operations and bytes are compared as numbers: compare times.": by_numbers,
-        "the two rates are compared: compare times, because arithmetic can be the limit too.": (
+        "operations are compared with bytes: compare times.": by_numbers,
+        "the two rates are compared: compare times, because arithmetic can also be the limit.": (
             by_rates
         ),
         "the result is rounded: leave it as it is.": lambda *given: round(fastest(*given)),
     },
     advice={
-        "the number": "The longer of flop / peak and n_bytes / bandwidth seconds is the time of a "
-        "token.",
+        "the number": "A token takes the longer of flop / peak and n_bytes / bandwidth seconds.",
     },
 )

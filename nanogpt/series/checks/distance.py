@@ -18,7 +18,7 @@ BY_HAND = (
 
 
 def compare(answer: Answer, p: Tensor, q: Tensor) -> Pairs:
-    """The distances of pairs of distributions. A larger dtype than that of p is as good."""
+    """The distances of pairs of distributions. A wider dtype than p's is accepted."""
     given = Arguments(p=p, q=q)
     got = answer(*given.tensors.values())
     yield from given.changes()
@@ -27,7 +27,7 @@ def compare(answer: Answer, p: Tensor, q: Tensor) -> Pairs:
 
 
 def run_by_hand(answer: Answer) -> Pairs:
-    """Three pairs of distributions over four tokens: near, without anything in common, equal."""
+    """Three pairs of distributions over four tokens: close, disjoint, equal."""
     p, q = (torch.tensor(rows) for rows in BY_HAND)
     yield from compare(answer, p, q)
 
@@ -35,7 +35,7 @@ def run_by_hand(answer: Answer) -> Pairs:
 def run_pairs(
     answer: Answer, shape: tuple[int, ...], dtype: torch.dtype = torch.float64, factor: float = 1.0
 ) -> Pairs:
-    """Pairs of random distributions, the last dimension over the tokens."""
+    """Pairs of random distributions over the last dimension."""
     p, q = ((factor * numbers(*shape, seed=seed)).softmax(-1).to(dtype) for seed in (1, 2))
     yield from compare(answer, p, q)
 
@@ -66,8 +66,8 @@ def hellinger(p: Tensor, q: Tensor) -> Tensor:
 TOTAL_VARIATION = Exercise(
     notebook="07",
     hints=(
-        "One distribution has 0.1 more than the other at one token, so it has 0.1 less elsewhere. "
-        "How often does a sum of absolute differences count this 0.1?",
+        "If one distribution gives a token 0.1 more than the other does, it has 0.1 less "
+        "elsewhere. How often does a sum of absolute differences count this 0.1?",
         "`(p - q).abs()`, then a sum over the last dimension.",
         "return (p - q).abs().sum(-1) / 2",
     ),
@@ -83,18 +83,18 @@ TOTAL_VARIATION = Exercise(
         Case(run_pairs, shape=(3, 3000), factor=3.0),
     ],
     mistakes={
-        "what one gains the other loses, so each difference is counted twice: take half the "
+        "what one token gains another loses, so each difference is counted twice: take half the "
         "sum.": distance_by(lambda d: d.abs().sum(-1)),
-        "the sum is doubled: each difference is in it twice already, so divide by 2.": (
+        "the sum is doubled: it already contains each difference twice, so divide by 2.": (
             distance_by(lambda d: 2 * d.abs().sum(-1))
         ),
-        "both sum to 1, so differences with their signs cancel: take absolute values before the "
-        "sum.": distance_by(lambda d: d.sum(-1) / 2),
-        "the absolute value is taken of the sum, which is 0: take it of each difference.": (
+        "both sum to 1, so signed differences cancel: take absolute values before "
+        "summing.": distance_by(lambda d: d.sum(-1) / 2),
+        "you take the absolute value of the sum, which is 0: take it of each difference.": (
             distance_by(lambda d: d.sum(-1).abs() / 2)
         ),
-        "this is the largest difference: two that have nothing in common are at distance 1, so add "
-        "them all up.": distance_by(lambda d: d.abs().amax(-1)),
+        "this is the largest difference: disjoint distributions are at distance 1, so add all "
+        "of them up.": distance_by(lambda d: d.abs().amax(-1)),
         "this is half the largest difference: add them all up.": distance_by(
             lambda d: d.abs().amax(-1) / 2
         ),
@@ -103,65 +103,67 @@ TOTAL_VARIATION = Exercise(
         ),
         "half a mean divides by the number of tokens: leave the sum as it is, and halve "
         "it.": distance_by(lambda d: d.abs().mean(-1) / 2),
-        "all pairs are added up: sum over the last dimension alone, one distance a pair.": (
+        "all pairs are added up: sum over the last dimension only, one distance per pair.": (
             distance_by(lambda d: d.abs().sum() / 2)
         ),
-        "the sum runs over the pairs: the tokens are along the last dimension, -1.": distance_by(
+        "the sum runs over the pairs: the tokens are in the last dimension, -1.": distance_by(
             lambda d: d.abs().sum(0) / 2
         ),
-        "dimension 1 is the last for two dimensions alone: -1 is the last one always.": (
+        "dimension 1 is the last one only in two dimensions: -1 always is.": (
             distance_by(lambda d: d.abs().sum(1) / 2)
         ),
         "squares are added up: take absolute values.": distance_by(lambda d: d.square().sum(-1)),
         "half the sum of squares is taken: take absolute values.": distance_by(
             lambda d: d.square().sum(-1) / 2
         ),
-        "this is the length of the difference, a root of squares: add up absolute values.": (
+        "this is the Euclidean distance: add up absolute values.": (
             distance_by(lambda d: d.norm(dim=-1))
         ),
-        "this is half the length of the difference, a root of squares: add up absolute "
-        "values.": distance_by(lambda d: d.norm(dim=-1) / 2),
-        "what p has more than q is half of the differences already: do not halve it once "
-        "more.": distance_by(lambda d: d.clamp(min=0).sum(-1) / 2),
-        "the last dimension stays with a 1: the shape is (…), without keepdim.": distance_by(
+        "this is half the Euclidean distance: add up absolute values instead.": distance_by(
+            lambda d: d.norm(dim=-1) / 2
+        ),
+        "the part where p exceeds q is already half of the differences: do not "
+        "halve it again.": distance_by(lambda d: d.clamp(min=0).sum(-1) / 2),
+        "a last dimension of size 1 is left: the shape is (…), without keepdim.": distance_by(
             lambda d: d.abs().sum(-1, keepdim=True) / 2
         ),
-        "a dimension of one pair vanishes, as by squeeze(): keep all but the last.": distance_by(
+        "a dimension of size 1 is squeezed away: keep all dimensions but the last.": distance_by(
             lambda d: (d.abs().sum(-1) / 2).squeeze()
         ),
         "the pairs are flattened into one row: keep all dimensions but the last.": distance_by(
             lambda d: d.abs().sum(-1).flatten() / 2
         ),
-        "this is what they have in common: the distance is 1 less that.": (
+        "this is the overlap: the distance is 1 minus that.": (
             lambda p, q: torch.minimum(p, q).sum(-1)
         ),
-        "a softmax is taken once more: p and q are probabilities already.": (
+        "a softmax is applied again: p and q are already probabilities.": (
             lambda p, q: (p.softmax(-1) - q.softmax(-1)).abs().sum(-1) / 2
         ),
-        "this is the relative entropy, with logarithms: total variation adds up absolute "
+        "this is the KL divergence, with logarithms: total variation adds up absolute "
         "differences.": entropy_of,
-        "this is the Hellinger distance, of square roots: add up absolute differences of the "
+        "this is the Hellinger distance, with square roots: add up absolute differences of the "
         "probabilities themselves.": hellinger,
-        "p and q are added, where their difference is asked for: p - q.": (
+        "p and q are added: take their difference, p - q.": (
             lambda p, q: (p + q).abs().sum(-1) / 2
         ),
-        "the differences are added up along the tokens, as for distributions of numbers: tokens "
-        "have no order.": distance_by(lambda d: d.cumsum(-1).abs().amax(-1)),
+        "the differences are accumulated along the tokens, as for ordered values: tokens have "
+        "no order.": distance_by(lambda d: d.cumsum(-1).abs().amax(-1)),
         "a list of Python numbers is returned: return the tensor of the distances.": distance_by(
             lambda d: (d.abs().sum(-1) / 2).tolist()
         ),
-        "float32 rounds float64: compute in the dtype that comes in.": (
+        "float32 loses float64's digits: compute in the input's dtype.": (
             lambda p, q: (p.float() - q.float()).abs().sum(-1) / 2
         ),
-        "the distances of all pairs become one mean: leave one distance for each pair.": (
+        "the pairs' distances are averaged into one: return one distance per pair.": (
             distance_by(lambda d: (d.abs().sum(-1) / 2).mean())
         ),
         "your code changes `p`, which belongs to the caller: p - q makes a new tensor.": from_p,
         "your code changes `q`, which belongs to the caller: q - p makes a new tensor.": from_q,
     },
     advice={
-        "the shape of": "One distance for each pair: sum over the last dimension alone, and keep "
-        "the others.",
+        "the shape of": (
+            "One distance per pair: sum over the last dimension only, and keep the others."
+        ),
         "the distances": "Half the sum of |p - q| over the last dimension.",
     },
     axes=[("pair",), ("text", "place")],

@@ -18,29 +18,29 @@ from .. import solutions
 from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments, form
 
-SIZE = 9  # of the vocabulary
+SIZE = 9  # vocabulary size
 
 
 def spoken(got: Any) -> Any:
-    """A guess in words: a token, none, or what it is otherwise."""
+    """A guess in words: a token, none, or the type of anything else."""
     if got is None:
         return "None"
     if not isinstance(got, Tensor) or got.shape != (1, 1):
-        return f"{form(got)} and no (1, 1)"
+        return f"{form(got)} instead of (1, 1)"
     if got.is_floating_point() or got.is_complex() or got.dtype == torch.bool:
-        return f"{got.dtype} and no integer"
+        return f"{got.dtype} instead of an integer"
     return f"token {int(got)}"
 
 
 def begun(answer: Answer, prompt: Sequence[int]) -> Any:
-    """The function of a new generation, whose text begins with this prompt."""
+    """The guessing function of a new generation with this prompt."""
     return answer(4).begin(torch.tensor([[*prompt]]), PLAIN)
 
 
 def run_guess(answer: Answer, text: Sequence[int], prompt: int = 1) -> Pairs:
-    """One guess, in a text whose first few tokens are the prompt."""
+    """One guess in a text whose first few tokens are the prompt."""
     guess = begun(answer, text[:prompt])
-    yield "begin returns no function", not callable(guess)
+    yield "begin does not return a function", not callable(guess)
     given = Arguments(text=torch.tensor([[*text]]), noise=torch.ones(1, SIZE))
     got = guess(*given.tensors.values())
     yield from given.changes()
@@ -48,17 +48,17 @@ def run_guess(answer: Answer, text: Sequence[int], prompt: int = 1) -> Pairs:
 
 
 def run_noise(answer: Answer) -> Pairs:
-    """One text and other noise."""
+    """One text with different noise."""
     guess = begun(answer, [1])
     for token in range(SIZE):
         noise = torch.ones(1, SIZE)
-        noise[0, token] = 1e-6  # so that a draw takes this one
+        noise[0, token] = 1e-6  # so that sampling picks this one
         got = guess(torch.tensor([[1, 2, 3, 1]]), noise)
-        yield f"the guess after 1 2 3 1 where the noise speaks for {token}", spoken(got)
+        yield f"the guess after 1 2 3 1 where the noise favours {token}", spoken(got)
 
 
 def run_texts(answer: Answer, texts: Sequence[Sequence[int]]) -> Pairs:
-    """One function for texts that grow, shrink and change."""
+    """One function, for texts that grow, shrink and change."""
     guess = begun(answer, texts[0])
     for text in texts:
         said = " ".join(map(str, text))
@@ -67,7 +67,7 @@ def run_texts(answer: Answer, texts: Sequence[Sequence[int]]) -> Pairs:
 
 
 def run_two(answer: Answer) -> Pairs:
-    """Two generations of one draft, in turns."""
+    """Two interleaved generations of one draft."""
     draft = answer(7)
     yield "the k of a draft that is made with k = 7", getattr(draft, "k", "missing")
     prompts = {"first": [5, 6], "second": [7, 8]}
@@ -86,7 +86,7 @@ def run_two(answer: Answer) -> Pairs:
 
 
 def run_model(answer: Answer, n: int = 40) -> Pairs:
-    """A whole text, with the draft and without."""
+    """A whole text, with and without the draft."""
     shape = GPTConfig(SIZE, n + 1, n_layer=1, n_head=1, n_embd=8)
     model = GPT(shape, generator=torch.Generator().manual_seed(1)).eval()
     noise = draw_noise(n, 1, SIZE, torch.Generator().manual_seed(2))
@@ -94,7 +94,7 @@ def run_model(answer: Answer, n: int = 40) -> Pairs:
     plain = torch.cat([*generate(model, start, n, noise=noise)], dim=1)
     steps: Any = generate(model, start, n, draft=answer(4), noise=noise)
     drafted = torch.cat([*steps], dim=1)
-    yield "with your draft the model writes other tokens", not torch.equal(plain, drafted)
+    yield "with your draft the model generates different tokens", not torch.equal(plain, drafted)
     yield f"the passes of a model for {n} tokens", steps.stats.passes
 
 
@@ -102,13 +102,13 @@ def run_model(answer: Answer, n: int = 40) -> Pairs:
 
 
 def places_before(text: Tensor) -> list[int]:
-    """Where the last token stood before, in order."""
+    """Earlier positions of the last token, in order."""
     found: list[int] = (text[0, :-1] == text[0, -1]).nonzero()[:, 0].tolist()
     return found
 
 
 def draft_by(guess: Any) -> type[Draft]:
-    """A draft whose function is another one of the text."""
+    """A draft that guesses by another function of the text."""
 
     class Other(Draft):
         def begin(self, prompt: Tensor, sampling: Any) -> Any:
@@ -118,7 +118,7 @@ def draft_by(guess: Any) -> type[Draft]:
 
 
 def found_by(say: Any, otherwise: Any = lambda text: None) -> type[Draft]:
-    """A draft by the text and the places where its last token stood before."""
+    """A draft that guesses from the text and the earlier positions of its last token."""
 
     def guess(text: Tensor) -> Any:
         before = places_before(text)
@@ -128,7 +128,7 @@ def found_by(say: Any, otherwise: Any = lambda text: None) -> type[Draft]:
 
 
 def after(text: Tensor, place: int) -> Tensor:
-    """The token after a place.  -> (1, 1)"""
+    """The token after a position.  -> (1, 1)"""
     return text[:, place + 1 : place + 2]
 
 
@@ -192,7 +192,7 @@ class ByNoise(Draft):
 
 
 class Table(Draft):
-    """Notes what follows each token as the text grows, in each generation."""
+    """Records what follows each token as the text grows, separately for each generation."""
 
     def begin(self, prompt: Tensor, sampling: Any) -> Any:
         followed: dict[int, int] = {}
@@ -211,7 +211,7 @@ class Table(Draft):
 
 
 class OneTable(Draft):
-    """Notes what follows each token, in one table of all generations."""
+    """Records what follows each token in one table shared by all generations."""
 
     def __init__(self, k: int = 4) -> None:
         super().__init__(k)
@@ -253,10 +253,10 @@ LONG = [token * token % 7 for token in range(200)]
 MY_DRAFT = Exercise(
     notebook="07",
     hints=(
-        "The text is 1 2 1 3 1. Where did the last token stand before, which of these places is "
-        "the latest, and what followed there?",
-        "`(text[0, :-1] == text[0, -1]).nonzero()` gives the places where the last token stood "
-        "before, in order. It may be empty.",
+        "The text is 1 2 1 3 1. Where did the last token occur before, which of these positions "
+        "is the latest, and what followed it there?",
+        "`(text[0, :-1] == text[0, -1]).nonzero()` returns the earlier positions of the last "
+        "token, in order. It may be empty.",
         "return text[:, before[-1] + 1] if len(before) else None",
     ),
     method="begin",
@@ -294,92 +294,96 @@ MY_DRAFT = Exercise(
         Case(run_model),
     ],
     mistakes={
-        "it says the last token again: say what followed it where it stood before, one place "
-        "further.": found_by(lambda text, before: text[:, before[-1] : before[-1] + 1]),
-        "the earliest place is taken: take the latest, the last of them.": found_by(
+        "it guesses the last token again: guess what followed its earlier occurrence, one "
+        "position later.": found_by(lambda text, before: text[:, before[-1] : before[-1] + 1]),
+        "the earliest occurrence is used: use the latest, the last in the list.": found_by(
             lambda text, before: after(text, before[0])
         ),
-        "it says what stood before the token: say what followed it, one place further.": found_by(
-            lambda text, before: text[:, before[-1] - 1][:, None]
-        ),
-        "it says what stood two places further: what followed is one place further.": found_by(
+        "it guesses what came before the token: guess what followed it, one position "
+        "later.": found_by(lambda text, before: text[:, before[-1] - 1][:, None]),
+        "it guesses the token two positions later: what followed is one position later.": found_by(
             lambda text, before: text[:, (before[-1] + 2) % text.shape[1]][:, None]
         ),
-        "where the last token never stood before there is no idea: say None, not the last token "
-        "again.": found_by(lambda text, before: after(text, before[-1]), lambda text: text[:, -1:]),
-        "where the last token never stood before there is no idea: say None, not token 0.": (
+        "if the last token never occurred before, there is no guess: return None, not the last "
+        "token again.": found_by(
+            lambda text, before: after(text, before[-1]), lambda text: text[:, -1:]
+        ),
+        "if the last token never occurred before, there is no guess: return None, not token 0.": (
             found_by(
                 lambda text, before: after(text, before[-1]),
                 lambda text: torch.zeros(1, 1, dtype=torch.long),
             )
         ),
-        "where the last token never stood before there is no idea: say None, not the token at the "
-        "beginning of the text.": found_by(
+        "if the last token never occurred before, there is no guess: return None, not the first "
+        "token of the text.": found_by(
             lambda text, before: after(text, before[-1]), lambda text: text[:, :1]
         ),
-        "the list of places may be empty, and then has no last one: ask for its length first, and "
-        "say None.": draft_by(without_asking),
-        "the last token finds itself, at the end, where nothing follows: look in text[0, "
+        "the list of positions may be empty, and then has no last element: check its length "
+        "first, and return None.": draft_by(without_asking),
+        "the last token finds itself at the end, where nothing follows: search text[0, "
         ":-1].": draft_by(with_itself),
-        "the guess has one dimension, (1,): it must be (1, 1), as text[:, place : place + "
-        "1].": found_by(lambda text, before: text[0, before[-1] + 1].view(1)),
-        "the guess has no dimension, (): it must be (1, 1), as text[:, place : place + "
-        "1].": found_by(lambda text, before: text[0, before[-1] + 1]),
+        "the guess has one dimension, (1,): it must be (1, 1), like text[:, i : i + 1].": found_by(
+            lambda text, before: text[0, before[-1] + 1].view(1)
+        ),
+        "the guess has no dimension, (): it must be (1, 1), like text[:, i : i + 1].": found_by(
+            lambda text, before: text[0, before[-1] + 1]
+        ),
         "the guess is a Python number: it must be a tensor (1, 1).": found_by(
             lambda text, before: int(text[0, before[-1] + 1])
         ),
         "the guess is a float: a token is an integer.": found_by(
             lambda text, before: after(text, before[-1]).float()
         ),
-        "all that followed is returned: say the next token alone, (1, 1).": found_by(
+        "everything that followed is returned: return only the next token, (1, 1).": found_by(
             lambda text, before: text[:, before[-1] + 1 :]
         ),
-        "the place is returned: say which token stands there.": found_by(
+        "the position is returned: return the token at that position.": found_by(
             lambda text, before: torch.tensor([[before[-1] + 1]])
         ),
-        "it says what followed most often: say what followed the latest time.": found_by(
+        "it guesses what followed most often: guess what followed the latest occurrence.": found_by(
             most_frequent_after
         ),
-        "it says the most frequent token of the text: say what followed the last one.": draft_by(
-            most_frequent
-        ),
-        "it looks for the last two tokens: look for the last one alone.": draft_by(last_two),
-        "the place right before the last token is left out: look in all of text[0, :-1].": draft_by(
-            not_neighbours
-        ),
-        "the first place of the text is left out: a token may have stood there too.": draft_by(
+        "it guesses the most frequent token of the text: guess what followed the last "
+        "token.": draft_by(most_frequent),
+        "it looks for the last two tokens: look only for the last one.": draft_by(last_two),
+        "the position right before the last token is left out: search all of text[0, "
+        ":-1].": draft_by(not_neighbours),
+        "the first position of the text is left out: the token may also have occurred "
+        "there.": draft_by(
             lambda text: after(text, places_before(text)[-1]) if any(places_before(text)) else None
         ),
-        "it says None for token 0, which is a token as any other: ask whether there is a "
-        "place.": found_by(without_zero),
-        "it never says anything: return the token at the end of your function.": draft_by(
+        "it returns None for token 0, which is a token like any other: check whether the list "
+        "is empty.": found_by(without_zero),
+        "it never guesses anything: return the token at the end of your function.": draft_by(
             lambda text: None
         ),
-        "it looks in the prompt, where the text was when the generation began: look in `text`, "
+        "it searches the prompt, which is the text when the generation began: search `text`, "
         "which grows.": InThePrompt,
-        "begin says a token: it returns a function, which is asked for one token after "
-        "another.": AtOnce,
-        "begin returns nothing: define guess(text, noise) inside of it, and return guess.": Silent,
-        "it goes by the noise: this draft looks into the text alone.": ByNoise,
-        "it keeps what a longer text said, and proposals are taken back: look in the text of each "
+        "begin returns a token: it must return a function that guesses one token per call.": AtOnce,
+        "begin returns nothing: define guess(text, noise) inside it, and return guess.": Silent,
+        "it depends on the noise: this draft looks only at the text.": ByNoise,
+        "it remembers a longer text, but proposals can be taken back: search the text of each "
         "call.": Table,
-        "it keeps what another text said: look in the text of each call.": OneTable,
+        "it remembers another text: search the text of each call.": OneTable,
         "the k of the draft is lost: leave __init__ out, or call super().__init__(k).": WithoutK,
-        "the k of the draft is one of your own: leave __init__ out, or call "
-        "super().__init__(k).": OwnK,
+        "the draft's k is your own value: leave __init__ out, or call super().__init__(k).": OwnK,
         "your code changes `text`, which belongs to the caller: compare with text[0, :-1], and "
-        "write nothing.": InPlace,
+        "modify nothing.": InPlace,
     },
     advice={
-        "IndexError": "The list of places may be empty, and nothing follows the last token: look "
-        "in text[0, :-1], and ask for its length first.",
-        "no function": "Define guess(text, noise) inside of it, and return guess.",
-        "of a model": "Each right guess saves a pass: look in the whole text of each call.",
-        "in one generation": "The text of each call counts, and nothing that was said before.",
-        "generations": "The text of each call counts, and nothing that was said before.",
-        "the noise speaks": "This draft goes by the text alone.",
+        "IndexError": (
+            "The list of positions may be empty, and nothing follows the last token: search "
+            "text[0, :-1], and check its length first."
+        ),
+        "not return a function": "Define guess(text, noise) inside it, and return guess.",
+        "of a model": "Each correct guess saves a pass: search the whole text of each call.",
+        "in one generation": "Only the text of this call counts, and nothing from earlier calls.",
+        "generations": "Only the text of this call counts, and nothing from earlier calls.",
+        "the noise favours": "This draft depends only on the text.",
         "the k of": "Leave __init__ out, or call super().__init__(k).",
-        "the guess": "Find the latest place where the last token stood before, and say what "
-        "followed it, as (1, 1); None without such a place.",
+        "the guess": (
+            "Find the latest earlier occurrence of the last token, and return what followed it, as "
+            "(1, 1); None if there is none."
+        ),
     },
 )

@@ -1,8 +1,8 @@
-"""An exercise as data: a right answer, cases to run, mistakes to recognise.
+"""An exercise as data: a reference solution, cases to run, mistakes to recognise.
 
-A *driver* is a generator that runs an answer and yields pairs (what, value), the most telling
-first. A *mistake* is wrong code: it runs through the same cases as the learner's answer, so what
-it shows can be compared with what the answer shows.
+A *driver* is a generator that runs an answer and yields pairs (what, value), the most
+informative first. A *mistake* is wrong code that runs through the same cases as the learner's
+answer, so the two can be compared.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Answer = Callable[..., Any]  # a function or a class
 Pairs = Generator[tuple[str, Any], None, None]
 Driver = Callable[..., Pairs]
 
-MOST = 24  # characters of a setting that a message quotes
+MOST = 24  # characters of a setting quoted in a message
 
 
 class Case:
     """One run of an answer: a driver, its settings, and how exact its numbers must be.
 
-    `tolerance` is relative to the largest number of a tensor; None is that of its dtype.
+    `tolerance` is relative to a tensor's largest number; None means the default for its dtype.
     """
 
     def __init__(self, driver: Driver, tolerance: float | None = None, **settings: Any) -> None:
@@ -42,22 +42,22 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Anew:
-    """A mistake that keeps something between calls, made again for each run."""
+    """A mistake that keeps state between calls, so it is built anew for each run."""
 
     make: Callable[[], Answer]
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """What an answer to a blank is tried with, and what is said about a wrong one.
+    """What an answer to a blank is tested with, and the messages for wrong ones.
 
     A message begins in lower case, names the mistake and says what to do. `advice` is for
-    differences that no mistake explains: a part of what is observed, and a sentence about it.
+    differences that no known mistake explains: part of an observation's name, and a sentence.
     """
 
     notebook: str  # the number of the notebook whose blank it is: "02"
     right: Answer
-    cases: list[Case]  # from simple to full: the first that goes wrong is explained
+    cases: list[Case]  # from simple to full: the first that fails is explained
     mistakes: Mapping[str, Answer | Anew]  # a message, and code that makes the mistake
     hints: tuple[str, str, str]  # a question, the idea, the line
     method: str = ""  # of a class: the method to fill in

@@ -1,4 +1,4 @@
-"""The checks of what an export changes: fold and flip."""
+"""The checks of the changes made by an export: fold and flip."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .observing import Arguments, form, numbers
 
 # ------------------------------------------------------------------ fold
 
-NOTHING = 1e-7  # of the largest bias: what rounding may leave
+NOTHING = 1e-7  # relative to the largest bias: what rounding may leave
 
 
 def run_fold(answer: Answer, V: int, C: int, dtype: torch.dtype = torch.float64) -> Pairs:
-    """One fold. Of d only that counts: W d - c is one number, whichever, in all rows.
+    """One fold. What counts about d: W d - c is the same number in all rows, whichever it is.
 
-    How far the rows are from it, an answer may round in any way: what is small is shown as 0.
+    An answer may round in any way, so small deviations from that number are shown as 0.
     """
     W = numbers(V, C) / C**0.5
     c = numbers(V, seed=1) - 3
-    if V > C + 1:  # a bias that can be reached
+    if V > C + 1:  # a bias that can be represented
         c = W @ numbers(C, seed=2) + 0.7
     given = Arguments(W=W.to(dtype), c=c.to(dtype))
     d = answer(*given.tensors.values())
@@ -33,18 +33,21 @@ def run_fold(answer: Answer, V: int, C: int, dtype: torch.dtype = torch.float64)
     off = given.before["W"].double() @ d.double() - given.before["c"].double()
     rest = off - off.mean()
     small = rest.abs() < NOTHING * float(c.abs().max())
-    yield "W d - c, less its mean", rest.masked_fill(small, 0.0)
+    yield "W d - c, minus its mean", rest.masked_fill(small, 0.0)
 
 
 def run_near_singular(answer: Answer) -> Pairs:
-    """A square system whose rows are nearly dependent: float64 solves it, and float32 does not."""
+    """A square system with nearly dependent rows: float64 solves it, float32 does not."""
     W = numbers(9, 8, seed=3)
     W[:, 7] = W[:, 6] + 1e-5 * W[:, 7]
     c = numbers(9, seed=4)
     d = answer(W.float(), c.float())
     off = W.float().double() @ d.double() - c.float().double()
     rounded = float((off - off.mean()).abs().max()) > 1e-4
-    yield "in a system that is close to singular W d - c is not one number in all rows", rounded
+    yield (
+        "in a system that is close to singular W d - c is not the same number in all rows",
+        rounded,
+    )
 
 
 def solved(
@@ -55,7 +58,7 @@ def solved(
     part: Any = lambda x, W: x[: W.shape[1]],
     dtype: torch.dtype = torch.float64,
 ) -> Any:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     W = W.to(dtype)
     A = torch.cat([W, column(W)], dim=1)
     b = bias(c.to(dtype))[:, None]
@@ -63,7 +66,7 @@ def solved(
 
 
 def fold_by(**step: Any) -> Answer:
-    """fold with a step exchanged."""
+    """fold with one step replaced."""
     return lambda W, c: solved(W, c, **step)
 
 
@@ -93,8 +96,8 @@ def centred(W: Tensor, c: Tensor) -> Any:
 FOLD = Exercise(
     notebook="10",
     hints=(
-        "W d = c + λ 1, and λ is unknown, too. With both on the left side it reads W d - λ 1 = c: "
-        "which matrix is multiplied by the vector (d, λ)?",
+        "W d = c + λ 1, and λ is also unknown. With both on the left side, it reads W d - λ 1 = "
+        "c: which matrix multiplies the vector (d, λ)?",
         "`torch.cat([W, column], dim=1)` with a column of minus ones, in float64. The first C "
         "numbers of the solution are d.",
         "A = torch.cat([W.double(), -torch.ones(len(W), 1, dtype=torch.float64)], dim=1); "
@@ -110,56 +113,60 @@ FOLD = Exercise(
         Case(run_near_singular),
     ],
     mistakes={
-        "W d misses c, for these are more equations than unknowns: let λ be one more unknown, a "
-        "column of -1 in the matrix.": fold_by(column=without_column),
-        "the new column belongs to λ, which is the same number in each row: 0, 1, 2 … is not the "
-        "same.": fold_by(column=lambda W: torch.arange(len(W), dtype=W.dtype)[:, None]),
+        "W d misses c, because there are more equations than unknowns: make λ one more unknown, "
+        "a column of -1 in the matrix.": fold_by(column=without_column),
+        "the new column belongs to λ, so it must be constant: 0, 1, 2 … is not.": fold_by(
+            column=lambda W: torch.arange(len(W), dtype=W.dtype)[:, None]
+        ),
         "the last number of the solution is λ, not part of d: return the first C.": fold_by(
             part=lambda x, W: x
         ),
-        "the last C numbers of the solution are taken: λ is the last one, so d is the first "
+        "the last C numbers of the solution are returned: λ is the last one, so d is the first "
         "C.": fold_by(part=lambda x, W: x[-W.shape[1] :]),
-        "only λ is returned: d is asked for, the first C numbers.": fold_by(
+        "only λ is returned: return d, the first C numbers.": fold_by(
             part=lambda x, W: x[W.shape[1] :]
         ),
-        "d has a column too many: as a vector it has the shape (C,).": fold_by(part=as_column),
+        "d has one dimension too many: as a vector it has shape (C,).": fold_by(part=as_column),
         "d and λ are returned as a pair: return d.": fold_by(
             part=lambda x, W: (x[: W.shape[1]], x[W.shape[1]])
         ),
-        "the sign is wrong: W d must add the bias c, and yours takes it away.": fold_by(
+        "the sign is wrong: W d must add the bias c, but yours subtracts it.": fold_by(
             part=lambda x, W: -x[: W.shape[1]]
         ),
-        "λ is set to minus the mean of c: it must be free, one more unknown.": fold_by(
+        "λ is fixed at minus the mean of c: it must be free, as one more unknown.": fold_by(
             column=without_column, bias=lambda c: c - c.mean()
         ),
-        "λ is set to minus the first bias: it must be free, one more unknown.": fold_by(
+        "λ is fixed at minus the first bias: it must be free, as one more unknown.": fold_by(
             column=without_column, bias=lambda c: c - c[0]
         ),
         "c is divided by its length: W d must be c itself, up to λ.": fold_by(
             bias=lambda c: c / c.norm()
         ),
-        "it is computed in float32, and so is the result: begin with W.double().": fold_by(
+        "you compute in float32, and the result is float32: begin with W.double().": fold_by(
             dtype=torch.float32
         ),
-        "it is computed in float32, and made float64 afterwards: begin with W.double().": fold_by(
+        "you compute in float32 and convert to float64 afterwards: begin with W.double().": fold_by(
             dtype=torch.float32, part=lambda x, W: x[: W.shape[1]].double()
         ),
         "the result is float32: leave it in float64.": fold_by(
             part=lambda x, W: x[: W.shape[1]].float()
         ),
-        "solve() takes square matrices only: with lstsq there may be other numbers of characters "
+        "solve() takes only square matrices: lstsq also handles a number of characters other "
         "than C + 1.": only_square,
-        "W is made float64 and c is not: both must be, c.double().": only_matrix,
-        "the mean of W is taken out of the caller's W: compute a new matrix.": centred,
+        "W is float64 but c is not: both must be, so use c.double().": only_matrix,
+        "the mean of W is subtracted from the caller's W in place: compute a new matrix.": centred,
     },
     advice={
         "the shape of d": "A vector of C numbers: the first ones of the solution, without λ.",
         "the dtype of d": "Compute in float64 from the beginning: W.double().",
-        "W d - c, less": "It is 0 in all rows if W d - c is one number in all of them. The new "
-        "column of the matrix belongs to λ: the same number in each row.",
+        "W d - c, minus": (
+            "It is 0 in all rows if W d - c is the same number in all of them. The new column of "
+            "the matrix belongs to λ: the same number in each row."
+        ),
         "close to singular": "Compute in float64 from the beginning: W.double().",
-        "your code raised": "The matrix has the shape (V, C + 1), for any V, and the other side "
-        "(V, 1).",
+        "your code raised": (
+            "The matrix has shape (V, C + 1), for any V, and the right-hand side (V, 1)."
+        ),
     },
     axes=[("row",)],
 )
@@ -171,9 +178,9 @@ FOLD = Exercise(
 def run_flip(
     answer: Answer, heads: int, size: int, width: int, dtype: torch.dtype = torch.float32
 ) -> Pairs:
-    """The matrix that comes back, by the signs of its rows.
+    """The returned matrix, described by the signs of its rows.
 
-    Of a head either half may be negated: both are a mirror, and queries and keys get the same one.
+    Either half of a head may be negated: both are mirrors, and queries and keys get the same one.
     """
     given = Arguments(rows=numbers(heads * size, width, seed=heads).to(dtype))
     rows = given.before["rows"]
@@ -185,7 +192,7 @@ def run_flip(
     yield "rows are moved, or numbers are changed: only signs may change", moved
     alike = (got.abs()[:, None] == rows.abs()).all(-1)
     yield (
-        "the old row that stands at each place",
+        "the old row at each position",
         torch.where(alike.any(1), alike.int().argmax(1), -1),
     )
     patterns = ["".join(map(sign_of, head)) for head in (got * rows).view(heads, size, width)]
@@ -195,7 +202,7 @@ def run_flip(
 
 
 def sign_of(row: Tensor) -> str:
-    """Whether a row was kept, negated, or partly negated, by its products with the old one."""
+    """Whether a row was kept, negated or partly negated, by its products with the old one."""
     if (row > 0).all():
         return "+"
     return "-" if (row < 0).all() else "?"
@@ -206,7 +213,7 @@ def flipped(
     n_head: int,
     signs: Any = lambda H, hs: [*[1] * (hs // 2), *[-1] * (hs - hs // 2)] * H,
 ) -> Tensor:
-    """The right answer. The signs of the rows, H · hs of them, can be exchanged."""
+    """The reference solution. The signs of the H · hs rows can be changed."""
     factors = torch.tensor(signs(n_head, len(rows) // n_head), dtype=rows.dtype)
     return rows * factors[:, None]
 
@@ -284,9 +291,9 @@ def in_place(rows: Tensor, n_head: int) -> Tensor:
 FLIP = Exercise(
     notebook="10",
     hints=(
-        "Two heads of 4 rows each are 8 rows: which of them are the b's?",
-        "`rows.view(n_head, 2, -1, rows.shape[1])` has the two halves of each head on its second "
-        "axis. Negate one of them in a new tensor, and bring it back to the old shape.",
+        "Two heads of 4 rows each make 8 rows: which of them are the b's?",
+        "`rows.view(n_head, 2, -1, rows.shape[1])` has the two halves of each head on its "
+        "second axis. Negate one of them in a new tensor, and reshape it to the old shape.",
         "halves = rows.view(n_head, 2, -1, rows.shape[1]); return torch.cat([halves[:, :1], "
         "-halves[:, 1:]], dim=1).reshape(rows.shape)",
     ),
@@ -300,24 +307,24 @@ FLIP = Exercise(
         Case(run_flip, heads=6, size=2, width=1, dtype=torch.bfloat16),
     ],
     mistakes={
-        "every second row is negated: the two rows of a pair are not neighbours, row i of a head "
-        "belongs to row i + hs/2.": flip_by(lambda H, hs: [1, -1] * (H * hs // 2)),
-        "the second half of the whole matrix is negated: it has n_head heads, and of each one half "
-        "is.": flip_by(halves_of_all),
-        "all rows are negated, which is a half turn, not a mirror image: negate one half of each "
-        "head.": flip_by(lambda H, hs: [-1] * (H * hs)),
+        "every second row is negated: the two rows of a pair are not neighbours. Row i of a "
+        "head pairs with row i + hs/2.": flip_by(lambda H, hs: [1, -1] * (H * hs // 2)),
+        "the second half of the whole matrix is negated: it has n_head heads, and one half of "
+        "each is.": flip_by(halves_of_all),
+        "all rows are negated, which is a half turn and not a mirror image: negate one half of "
+        "each head.": flip_by(lambda H, hs: [-1] * (H * hs)),
         "nothing is negated: the second half of each head is.": flip_by(
             lambda H, hs: [1] * (H * hs)
         ),
         "only head 0 is flipped: all of them are.": flip_by(one_head(0)),
         "only the last head is flipped: all of them are.": flip_by(one_head(-1)),
-        "every second head is negated, whole: negate one half of each head.": flip_by(
+        "every second head is negated as a whole: negate one half of each head.": flip_by(
             lambda H, hs: [*[1] * hs, *[-1] * hs] * H
         ),
-        "heads and halves are exchanged in the view: n_head comes first, then 2.": flip_by(
+        "heads and halves are swapped in the view: n_head comes first, then 2.": flip_by(
             heads_and_halves_exchanged
         ),
-        "n_head is taken for the size of a head: a head has len(rows) // n_head rows.": flip_by(
+        "n_head is mistaken for the head size: a head has len(rows) // n_head rows.": flip_by(
             sizes_exchanged
         ),
         "only the last row of each head is negated: half of its rows are.": flip_by(
@@ -327,17 +334,18 @@ FLIP = Exercise(
             lambda H, hs: [1, *[-1] * (hs - 1)] * H
         ),
         "columns are negated: the b's are rows.": columns,
-        "the halves change places and one is negated, which is a quarter turn: negate one, and "
-        "leave all where they are.": turned_by_half,
-        "the halves change places: negate one, and leave all where they are.": halves_swapped,
+        "the halves are swapped and one is negated, which is a quarter turn: negate one, and "
+        "move nothing.": turned_by_half,
+        "the halves are swapped: negate one, and move nothing.": halves_swapped,
         "the order of the rows is reversed, which torch.flip does: negate one half of each "
         "head.": lambda rows, n_head: rows.flip(0),
         "the order of the rows of each head is reversed, which is what torch.flip does: negate one "
         "half.": order_in_heads,
-        "all first halves come first, and then all second ones: a head keeps its two halves "
+        "all first halves come first, then all second ones: each head keeps its two halves "
         "together, dim=1.": joined_along_heads,
         "the second half of each head becomes 0: negate it.": other_half_to_zero,
-        "the heads stay apart: reshape the matrix to the shape of `rows`.": by_head,
+        "the heads are left as a separate dimension: reshape the matrix to the shape of "
+        "`rows`.": by_head,
         "only the negated halves are returned: return the whole matrix.": second_halves,
         "your code changes `rows`, which is the model's own matrix: return a new one.": in_place,
     },
@@ -345,8 +353,9 @@ FLIP = Exercise(
         "the shape of the matrix": "It keeps the shape of `rows`.",
         "the dtype of the matrix": "It keeps its dtype.",
         "rows are moved": "Negate one half of each head, and leave every row where it is.",
-        "the signs": "- is a row that was negated, ? one that was negated in part. One half of "
-        "each head is negated.",
+        "the signs": (
+            "A - is a negated row, a ? a partly negated one. Negate one half of each head."
+        ),
         "your code raised": "The matrix has n_head times an even number of rows: "
         "rows.view(n_head, 2, -1, rows.shape[1]).",
     },

@@ -1,4 +1,4 @@
-"""Try an answer on the cases of an exercise, and find the mistake that explains what it shows."""
+"""Run an answer on an exercise's cases, and find the known mistake that explains what it shows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .exercise import Anew, Answer, Case, Exercise
 from .observing import ERROR, Observed, observe
 from .words import describe
 
-SECONDS = 20  # that an answer may be checked: a right one takes less than one
+SECONDS = 20  # time limit for one check: a correct answer takes less than one
 RETURNS_NOTHING = "it returned None: does it end with `return`?"
-YIELDS_NOTHING = "it returned None: hand out one thing after another with `yield`."
+YIELDS_NOTHING = "it returned None: produce one value after another with `yield`."
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
 
 
@@ -29,8 +29,8 @@ class Objection:
     """What is wrong with an answer, in a sentence or two."""
 
     words: str
-    mistake: str = ""  # the message of the mistake that explains it, if one does
-    empty: bool = False  # nobody has filled in the blank yet
+    mistake: str = ""  # the message of the known mistake that explains it, if any
+    empty: bool = False  # the blank has not been filled in yet
 
     def __str__(self) -> str:
         return self.words
@@ -41,23 +41,23 @@ def objection(
 ) -> Objection | None:
     """What is wrong with an answer; None if it is right.
 
-    The message is that of the mistake that shows the same up to the first wrong case. Without one,
-    it describes the first difference. An answer that computes for more than `seconds` (SECONDS) is
-    wrong.
+    The message is that of a known mistake that behaves the same up to the first failing case. If
+    there is none, it describes the first difference. An answer that runs for more than `seconds`
+    (default SECONDS) fails.
     """
     name = getattr(answer, "__name__", "it")
     if is_empty(exercise, answer):
         words = f"{name} is still empty. Write its body, run its cell, then run this one."
         return Objection(words, empty=True)
     try:
-        with limit(seconds or SECONDS, f"checking your {name} has come to no end"):
+        with limit(seconds or SECONDS, f"checking your {name} did not finish"):
             return _first_difference(exercise, answer)
     except TooLong as error:
         return Objection(str(error))
 
 
 def is_empty(exercise: Exercise, answer: Answer | Anew) -> bool:
-    """Whether what is to be filled in has no body but a docstring, `pass` or `...`."""
+    """Whether the blank's body is still only a docstring, `pass` or `...`."""
     function = getattr(answer, exercise.method, None) if exercise.method else answer
     if not isinstance(function, FunctionType):
         return False
@@ -67,7 +67,7 @@ def is_empty(exercise: Exercise, answer: Answer | Anew) -> bool:
 
 
 def _first_difference(exercise: Exercise, answer: Answer | Anew) -> Objection | None:
-    """The objection at the first case that goes wrong."""
+    """The objection at the first case that fails."""
     shown: list[Observed] = []
     results: list[Any] = []
     noted = _noted(answer, results) if isinstance(answer, FunctionType) else answer
@@ -86,7 +86,7 @@ def _first_difference(exercise: Exercise, answer: Answer | Anew) -> Objection | 
 
 
 def _noted(function: FunctionType, results: list[Any]) -> Answer:
-    """The function, which adds the result of each of its calls to `results`."""
+    """Wrap the function so that each call appends its result to `results`."""
 
     @functools.wraps(function)
     def noted(*arguments: Any, **options: Any) -> Any:
@@ -98,7 +98,7 @@ def _noted(function: FunctionType, results: list[Any]) -> Answer:
 
 
 def _returns(exercise: Exercise) -> bool:
-    """Whether the right answer, a function, returns something in the first case."""
+    """Whether the reference solution, a function, returns something in the first case."""
     results: list[Any] = []
     right = exercise.right
     if isinstance(right, FunctionType):
@@ -108,7 +108,7 @@ def _returns(exercise: Exercise) -> bool:
 
 @cache
 def _right(case: Case, answer: Answer) -> Observed:
-    """What the right answer shows, observed once. An error of it is one of the check."""
+    """What the reference solution shows, observed once. If it raises, the check is broken."""
     shown = observe(case, answer)
     if ERROR in shown:
         raise shown[ERROR]
@@ -118,7 +118,7 @@ def _right(case: Case, answer: Answer) -> Observed:
 def _explain(
     exercise: Exercise, answer: Answer | Anew, shown: list[Observed], what: str, right: Observed
 ) -> Objection:
-    """The words about an answer whose last observed case differs from the right one in `what`."""
+    """Describe an answer whose last observed case differs from the reference in `what`."""
     value = shown[-1].get(what)
     perhaps = mistake_of(exercise, answer, shown)
     if perhaps and _is_evidence(value):
@@ -133,11 +133,11 @@ def _explain(
 def mistake_of(
     exercise: Exercise, answer: Answer | Anew, shown: list[Observed], until: str | None = None
 ) -> str | None:
-    """The message of the mistake that shows the same on the first wrong case and on those before.
+    """The message of the mistake that behaves the same up to and including the first failing case.
 
-    Of several it is the one that explains most of the cases after it: an answer with two mistakes
-    is told of one now, and of the other next time. With `until`, what the last case shows after
-    that observation is not compared.
+    If several do, the one that explains most of the later cases: an answer with two mistakes
+    hears about one now and about the other next time. With `until`, what the last case shows
+    after that observation is not compared.
     """
     found = {
         message: mistake
@@ -157,7 +157,7 @@ def mistake_of(
 def _shows(
     exercise: Exercise, mistake: Answer | Anew, shown: list[Observed], until: str | None
 ) -> bool:
-    """Whether a mistake shows what an answer has shown; most differ in the first case already."""
+    """Whether a mistake shows what an answer has shown; most differ in the first case."""
     *before, (case, theirs) = zip(exercise.cases, shown, strict=False)
     if not all(_is_right(earlier, exercise.right, mistake) for earlier, _ in before):
         return False
@@ -166,12 +166,12 @@ def _shows(
 
 @cache
 def _is_right(case: Case, right: Answer, mistake: Answer | Anew) -> bool:
-    """Whether a mistake does not show on a case."""
+    """Whether a mistake goes unnoticed on a case."""
     return agrees(case, mistake, _right(case, right))
 
 
 def _is_evidence(value: Any) -> bool:
-    """Whether only this mistake would show it: an error, or NaN alone, has many causes."""
+    """Whether only this mistake would show it: an error or a NaN alone has many causes."""
     if value is None or isinstance(value, BaseException):
         return False
     return not (isinstance(value, Tensor) and bool(value.isnan().all()))

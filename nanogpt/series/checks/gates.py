@@ -1,4 +1,4 @@
-"""The check of gated, a feed-forward part with a gate."""
+"""The check of gated, a feed-forward layer with a gate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("x", "gate", "up", "down")
 def inputs(
     shape: tuple[int, ...], hidden: int, dtype: torch.dtype = torch.float64, factor: float = 1.0
 ) -> dict[str, Tensor]:
-    """x of that shape and the three matrices, as nn.Linear keeps them."""
+    """x of that shape and the three matrices, stored as in nn.Linear."""
     C = shape[-1]
     shapes = (shape, (hidden, C), (hidden, C), (C, hidden))
     made = {
@@ -45,7 +45,7 @@ def run_part(
 
 
 def run_gradients(answer: Answer) -> Pairs:
-    """What x and the three matrices learn."""
+    """The gradients of x and the three matrices."""
     given = {name: x.requires_grad_() for name, x in inputs((2, 3), 4).items()}
     out = answer(*given.values())
     yield "no gradient flows through your output, so a model would not learn", not out.requires_grad
@@ -58,7 +58,7 @@ RIGHT: Answer = solutions.gated
 
 
 def gated_by(inner: Any) -> Answer:
-    """gated by another function of the gate's and up's inner numbers, before down."""
+    """gated with another function of gate's and up's activations, before down."""
     return lambda x, gate, up, down: inner(x @ gate.T, x @ up.T) @ down.T
 
 
@@ -80,10 +80,10 @@ def in_place(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
 GATED = Exercise(
     notebook="13",
     hints=(
-        "Which of the two inner vectors decides how much of the other one passes, and which is "
-        "passed? How large is the vector that `down` takes?",
-        "`x @ up.T` has the inner width. The gate has it too, so the two are multiplied number by "
-        "number. `F.silu` is there.",
+        "Which of the two inner vectors decides how much of the other one passes, and which one "
+        "is passed on? How large is `down`'s input?",
+        "`x @ up.T` has the inner width. So has the gate, and the two are multiplied "
+        "element-wise. `F.silu` is the activation.",
         "return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T",
     ),
     right=RIGHT,
@@ -99,89 +99,88 @@ GATED = Exercise(
         Case(run_part, shape=(2, 2, 3, 16), hidden=40),
     ],
     mistakes={
-        "you gate the wrong way round: SiLU belongs on the gate, not on what up computes.": (
+        "you gate the wrong way round: SiLU belongs on the gate, not on up's output.": (
             gated_by(lambda g, u: g * F.silu(u))
         ),
-        "the gate is not multiplied in: what up computes goes through SiLU alone.": gated_by(
+        "the gate is not multiplied in: only up's output goes through SiLU.": gated_by(
             lambda g, u: F.silu(u)
         ),
-        "what up computes is left out: the gate is multiplied with it.": gated_by(
-            lambda g, u: F.silu(g)
-        ),
+        "up's output is left out: multiply the gate with it.": gated_by(lambda g, u: F.silu(g)),
         "the activation is missing: the gate goes through SiLU.": gated_by(lambda g, u: g * u),
         "this is the lecture's ReLU on the gate: the gate takes SiLU.": gated_by(
             lambda g, u: F.relu(g) * u
         ),
-        "this is the lecture's part, down(relu(up(x))): a gate through SiLU is multiplied with "
-        "what up computes.": gated_by(lambda g, u: F.relu(u)),
+        "this is the lecture's feed-forward, down(relu(up(x))): multiply up's output with the "
+        "gate after SiLU.": gated_by(lambda g, u: F.relu(u)),
         "this is sigmoid: SiLU is x · sigmoid(x).": gated_by(lambda g, u: g.sigmoid() * u),
         "this is GELU: the gate takes SiLU.": gated_by(lambda g, u: F.gelu(g) * u),
         "this is the tanh form of GELU: the gate takes SiLU.": gated_by(
             lambda g, u: F.gelu(g, approximate="tanh") * u
         ),
         "this is tanh: the gate takes SiLU.": gated_by(lambda g, u: g.tanh() * u),
-        "this is a hard swish, which is straight in pieces: the gate takes SiLU.": gated_by(
+        "this is hard swish, which is piecewise: the gate takes SiLU.": gated_by(
             lambda g, u: F.hardswish(g) * u
         ),
-        "the sigmoid of the gate is taken of 1.702 times it, as for a quick GELU: SiLU is x · "
+        "the gate is multiplied by 1.702 inside the sigmoid, as in quick GELU: SiLU is x · "
         "sigmoid(x).": gated_by(lambda g, u: g * (1.702 * g).sigmoid() * u),
-        "this is a softmax over the gate: SiLU takes each number for itself.": gated_by(
+        "this is a softmax over the gate: SiLU works element-wise.": gated_by(
             lambda g, u: g.softmax(-1) * u
         ),
         "you add the gate: multiply.": gated_by(lambda g, u: F.silu(g) + u),
         "you subtract the gate: multiply.": gated_by(lambda g, u: u - F.silu(g)),
-        "what up computes is subtracted: multiply.": gated_by(lambda g, u: F.silu(g) - u),
-        "the gate is divided by what up computes: multiply.": gated_by(lambda g, u: F.silu(g) / u),
-        "the gate is multiplied by itself: multiply it with what up computes, x @ up.T.": gated_by(
+        "up's output is subtracted: multiply.": gated_by(lambda g, u: F.silu(g) - u),
+        "the gate is divided by up's output: multiply.": gated_by(lambda g, u: F.silu(g) / u),
+        "the gate is multiplied by itself: multiply it with up's output, x @ up.T.": gated_by(
             lambda g, u: F.silu(g) * F.silu(g)
         ),
-        "SiLU comes before the product: you take it of the product of both.": gated_by(
+        "SiLU comes before the product: you apply it to the product of both.": gated_by(
             lambda g, u: F.silu(g * u)
         ),
-        "SiLU is taken of both factors: what up computes stays as it is.": gated_by(
+        "SiLU is applied to both factors: leave up's output as it is.": gated_by(
             lambda g, u: F.silu(g) * F.silu(u)
         ),
-        "SiLU is taken twice of the gate: once is enough.": gated_by(
+        "SiLU is applied to the gate twice: once is enough.": gated_by(
             lambda g, u: F.silu(F.silu(g)) * u
         ),
-        "SiLU is multiplied by the gate again, which it has in it already: SiLU is x · "
+        "SiLU is multiplied by the gate again, but already contains it: SiLU is x · "
         "sigmoid(x).": gated_by(lambda g, u: g * F.silu(g) * u),
-        "the sigmoid's sign is wrong: SiLU is x · sigmoid(x), not x · sigmoid(-x).": gated_by(
-            lambda g, u: g * (-g).sigmoid() * u
+        "the sigmoid's argument has the wrong sign: SiLU is x · sigmoid(x), not x · "
+        "sigmoid(-x).": gated_by(lambda g, u: g * (-g).sigmoid() * u),
+        "SiLU is applied to x, before the gate's matrix: apply it to "
+        "the matrix's output.": lambda x, gate, up, down: (
+            (F.silu(x) @ gate.T) * (x @ up.T) @ down.T
         ),
-        "SiLU is taken of x, before the gate's matrix: it is taken of what the matrix "
-        "computes.": lambda x, gate, up, down: (F.silu(x) @ gate.T) * (x @ up.T) @ down.T,
-        "one matrix computes both: `gate` has its own inner numbers, and so has `up`.": (
+        "one matrix computes both factors: `gate` and `up` each compute their own.": (
             lambda x, gate, up, down: F.silu(x @ gate.T) * (x @ gate.T) @ down.T
         ),
-        "gate's inner numbers are computed by `up`: x @ gate.T is the gate.": (
+        "the gate is computed with `up`: x @ gate.T is the gate.": (
             lambda x, gate, up, down: F.silu(x @ up.T) * (x @ up.T) @ down.T
         ),
         "`down` is missing: the output has the width of x.": (
             lambda x, gate, up, down: F.silu(x @ gate.T) * (x @ up.T)
         ),
-        "`down` comes before the product: multiply the inner numbers, then apply it.": after_down,
-        "`gate` is not transposed: nn.Linear keeps (out, in), so it is x @ gate.T.": (
+        "`down` comes before the product: multiply first, then apply it.": after_down,
+        "`gate` is not transposed: nn.Linear stores (out, in), so use x @ gate.T.": (
             lambda x, gate, up, down: F.silu(x @ gate) * (x @ up.T) @ down.T
         ),
-        "`up` is not transposed: nn.Linear keeps (out, in), so it is x @ up.T.": (
+        "`up` is not transposed: nn.Linear stores (out, in), so use x @ up.T.": (
             lambda x, gate, up, down: F.silu(x @ gate.T) * (x @ up) @ down.T
         ),
-        "`down` is not transposed: nn.Linear keeps (out, in), so it is … @ down.T.": (
+        "`down` is not transposed: nn.Linear stores (out, in), so use … @ down.T.": (
             lambda x, gate, up, down: F.silu(x @ gate.T) * (x @ up.T) @ down
         ),
-        "no matrix is transposed: nn.Linear keeps (out, in), so it is x @ weight.T.": (
+        "no matrix is transposed: nn.Linear stores (out, in), so use x @ weight.T.": (
             lambda x, gate, up, down: F.silu(x @ gate) * (x @ up) @ down
         ),
-        "x is added: the block adds it, not this part.": (
+        "x is added: the block adds the residual, not this layer.": (
             lambda x, gate, up, down: x + F.silu(x @ gate.T) * (x @ up.T) @ down.T
         ),
-        "SiLU is taken of the output: nothing follows `down`.": (
+        "SiLU is applied to the output: nothing follows `down`.": (
             lambda x, gate, up, down: F.silu(F.silu(x @ gate.T) * (x @ up.T) @ down.T)
         ),
         "exp() of a large number overflows, and infinity over infinity is NaN: F.silu does not "
         "overflow.": gated_by(by_exponentials),
-        "x is detached, so the layers before would not learn: leave detach() out.": (
+        "x is detached, so earlier layers would not learn: leave detach() out.": (
             lambda x, gate, up, down: RIGHT(x.detach(), gate, up, down)
         ),
         "the gate is detached, so it would not learn: leave detach() out.": (
@@ -190,7 +189,7 @@ GATED = Exercise(
         "the output is detached, so a model would not learn: leave detach() out.": (
             lambda x, gate, up, down: RIGHT(x, gate, up, down).detach()
         ),
-        "the output becomes float32: leave it in the dtype that comes in.": (
+        "the output becomes float32: keep the input's dtype.": (
             lambda x, gate, up, down: RIGHT(x, gate, up, down).float()
         ),
         "your code changes `x`, which belongs to the caller: x *= … and x += … write into "
@@ -199,9 +198,9 @@ GATED = Exercise(
     advice={
         "the shape of": "The output has the shape of x: `down` comes last.",
         "no gradient": "Leave detach() and no_grad() out.",
-        "the gradient": "x and the three matrices all learn.",
+        "the gradient": "x and the three matrices all get gradients.",
         "the output": "SiLU of x @ gate.T, times x @ up.T, then @ down.T.",
-        "mat1 and mat2": "nn.Linear keeps (out, in), so a matrix is transposed: x @ gate.T.",
+        "mat1 and mat2": "nn.Linear stores (out, in), so transpose the matrix: x @ gate.T.",
     },
     axes=[("text", "token", "number"), ("row", "number"), ("number",)],
 )

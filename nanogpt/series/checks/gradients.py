@@ -1,4 +1,4 @@
-"""The checks of gradients that are computed in parts: average and accumulate."""
+"""The checks of gradients computed in parts: average and accumulate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .observing import Arguments, form, numbers
 
 
 def run_average(answer: Answer, rows: list[int], size: int, dtype: torch.dtype) -> Pairs:
-    """The average of a gradient of each process."""
+    """The average over each process's gradient."""
     parts = {f"gradients[{i}]": numbers(size, seed=i).to(dtype) for i in range(len(rows))}
     given = Arguments(**parts)
     counts = [*rows]
@@ -28,7 +28,7 @@ def run_average(answer: Answer, rows: list[int], size: int, dtype: torch.dtype) 
 
 
 def averages(*rows: list[int], **settings: Any) -> list[Case]:
-    """A case for each list of rows. float32 may round the weights, whatever the gradients are."""
+    """One case per list of rows. Weights may be rounded to float32 for gradients of any dtype."""
     return [Case(run_average, tolerance=1e-6, rows=one, **settings) for one in rows]
 
 
@@ -38,7 +38,7 @@ def averaged(
     weights: Any = lambda rows: rows,
     divisor: Any = sum,
 ) -> Any:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     total = torch.zeros_like(gradients[0])
     for weight, gradient in zip(weights(rows), gradients, strict=False):
         total = total + weight * gradient
@@ -46,7 +46,7 @@ def averaged(
 
 
 def average_by(**step: Any) -> Answer:
-    """average with a step exchanged."""
+    """average with one step replaced."""
     return lambda gradients, rows: averaged(gradients, rows, **step)
 
 
@@ -78,10 +78,10 @@ def in_each(gradients: list[Tensor], rows: list[int]) -> Any:
 AVERAGE = Exercise(
     notebook="10",
     hints=(
-        "One process has the mean over 6 rows, another one that over 2. What were the sums, and "
-        "how many rows do they belong to?",
-        "A mean times its number of rows is a sum. Sums of different rows can be added. Divide "
-        "once, by all rows.",
+        "One process has the mean over 6 rows, another the mean over 2. What were the sums, and "
+        "how many rows do they cover?",
+        "A mean times its number of rows is a sum. Sums over different rows can be added. "
+        "Divide once, by the total number of rows.",
         "return sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows)",
     ),
     right=solutions.average,
@@ -93,47 +93,43 @@ AVERAGE = Exercise(
         *averages([8, 8, 8, 5], [1, 1000], [2, 7, 1], size=50, dtype=torch.float64),
     ],
     mistakes={
-        "that is the sum: with two processes each update would be twice as long, so "
+        "that is the sum: with two processes each update would be twice as large, so "
         "divide.": average_by(weights=ones, divisor=lambda rows: 1),
         "that is the plain mean: with 6 rows and 2, each of the 2 would count three times as much "
         "as each of the 6. Weight each gradient by its rows.": average_by(
             weights=ones, divisor=len
         ),
-        "the weights are exchanged: each gradient is weighted by its own rows.": average_by(
+        "the weights are swapped: each gradient is weighted by its own rows.": average_by(
             weights=exchanged
         ),
-        "the gradients are weighted and not divided: divide by all rows.": average_by(
-            divisor=lambda rows: 1
-        ),
-        "the weighted sum is divided by the number of processes: divide by all rows.": average_by(
-            divisor=len
-        ),
-        "the weighted sum is divided twice: the weights add up to all rows, and that is "
+        "the gradients are weighted but not divided: divide by the total number of "
+        "rows.": average_by(divisor=lambda rows: 1),
+        "the weighted sum is divided by the number of processes: divide by the total number of "
+        "rows.": average_by(divisor=len),
+        "the weighted sum is divided twice: dividing by the total number of rows is "
         "enough.": average_by(divisor=lambda rows: sum(rows) * len(rows)),
-        "a gradient is divided by its rows: it is a mean already, so multiply.": average_by(
+        "a gradient is divided by its rows: it is already a mean, so multiply.": average_by(
             weights=upside_down, divisor=lambda rows: 1
         ),
-        "the weights are 1 / rows, so few rows count most: weight each gradient by its rows.": (
-            average_by(weights=upside_down, divisor=lambda rows: sum(upside_down(rows)))
-        ),
-        "the sum of the gradients is divided by all rows: multiply each by its own rows "
-        "first.": average_by(weights=ones),
-        "the weights are squares: weight each gradient by its rows, once.": average_by(
+        "the weights are 1 / rows, so the fewest rows count most: weight each gradient by its "
+        "rows.": (average_by(weights=upside_down, divisor=lambda rows: sum(upside_down(rows)))),
+        "the sum of the gradients is divided by the total number of rows: multiply each by its "
+        "own rows first.": average_by(weights=ones),
+        "the weights are squared: weight each gradient by its rows, once.": average_by(
             weights=lambda rows: [n * n for n in rows],
             divisor=lambda rows: sum(n * n for n in rows),
         ),
-        "the weights are squares, divided by all rows: weight each gradient by its rows.": (
-            average_by(weights=lambda rows: [n * n for n in rows])
-        ),
-        "a gradient is divided by its rows, and the sum by all rows: it is a mean already, so "
+        "the weights are squared, then divided by the total number of rows: weight each "
+        "gradient by its rows.": (average_by(weights=lambda rows: [n * n for n in rows])),
+        "a gradient is divided by its rows, and the sum by the total: it is already a mean, so "
         "multiply it by its rows.": average_by(weights=upside_down),
-        "// cuts the average down to whole numbers: divide with /.": lambda gradients, rows: (
+        "// truncates the average to whole numbers: divide with /.": lambda gradients, rows: (
             averaged(gradients, rows, divisor=lambda rows: 1) // sum(rows)
         ),
-        "the weights are whole numbers, and // makes them 0: divide with /.": average_by(
+        "the weights are integers, and // makes them 0: divide with /.": average_by(
             weights=lambda rows: [n // sum(rows) for n in rows], divisor=lambda rows: 1
         ),
-        "all gradients get the weight of the first one: each has its own.": average_by(
+        "all gradients get the first one's weight: each has its own.": average_by(
             weights=lambda rows: [rows[0]] * len(rows)
         ),
         "only the first two processes count: there may be any number.": average_by(
@@ -142,10 +138,10 @@ AVERAGE = Exercise(
         "the last process is left out: all rows count.": average_by(
             weights=lambda rows: rows[:-1], divisor=lambda rows: max(1, sum(rows[:-1]))
         ),
-        "only the process with most rows counts: all rows do.": (
+        "only the process with the most rows counts: all rows do.": (
             lambda gradients, rows: gradients[rows.index(max(rows))].clone()
         ),
-        "one number is returned: each number of a gradient has an average of its own.": (
+        "one number is returned: the average is element-wise, with a gradient's shape.": (
             lambda gradients, rows: averaged(gradients, rows).mean()
         ),
         "it changes the first gradient, which another process still needs: add up in a new "
@@ -155,8 +151,10 @@ AVERAGE = Exercise(
     },
     advice={
         "the shape of the average": "It has the shape of a gradient, a tensor.",
-        "the average": "Each gradient, a mean over its rows, counts as often as it has rows: "
-        "divide the weighted sum by all rows.",
+        "the average": (
+            "Each gradient, a mean over its rows, is weighted by its number of rows: divide the "
+            "weighted sum by the total number of rows."
+        ),
         "`rows`": "Leave them as they are.",
     },
     axes=[("weight",)],
@@ -165,17 +163,17 @@ AVERAGE = Exercise(
 
 # ------------------------------------------------------------------ accumulate
 
-WIDTH = 3  # numbers of an example
+WIDTH = 3  # numbers per example
 
 
 class Line(nn.Module):
-    """A linear model, (n, 3) -> (n,) and the mean loss, that notes what it reads, and when."""
+    """A linear model, (n, 3) -> (n,) and the mean loss, that records what it reads, and when."""
 
     def __init__(self) -> None:
         super().__init__()
         self.w = nn.Parameter(numbers(WIDTH, seed=1))
         self.read: list[tuple[Tensor, Tensor]] = []
-        self.open = 0  # passes whose backward pass is still to come
+        self.open = 0  # forward passes whose backward pass is still to come
         self.most_open = 0
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -184,7 +182,7 @@ class Line(nn.Module):
             return out, None
         if len(targets) != len(idx):
             raise ValueError(
-                f"the model is given {len(idx)} examples of x and {len(targets)} of y: cut both"
+                f"the model is given {len(idx)} examples of x and {len(targets)} of y: split both"
             )
         self.read.append((idx.clone(), targets.clone()))
         loss = (out - targets).square().mean()
@@ -199,7 +197,7 @@ class Line(nn.Module):
 
 
 def run_batch(answer: Answer, examples: int, parts: int) -> Pairs:
-    """A batch, read twice with other numbers."""
+    """Two batches with different numbers."""
     for turn in range(2):
         model = Line()
         given = Arguments(
@@ -209,7 +207,7 @@ def run_batch(answer: Answer, examples: int, parts: int) -> Pairs:
         loss = answer(model, *given.tensors.values(), parts)
         yield from given.changes()
         yield (
-            "your code moves the weights: only gradients are asked for",
+            "your code updates the weights: only compute the gradients",
             not torch.equal(model.w.detach(), before),
         )
         yield "the model is left in eval mode", not model.training
@@ -226,7 +224,7 @@ def run_batch(answer: Answer, examples: int, parts: int) -> Pairs:
 
 
 def pairs_of(read: list[Any]) -> list[Any]:
-    """Examples and their targets, in one order whatever came first."""
+    """Examples and their targets, sorted, so that the order of reading does not matter."""
     rows = [torch.cat([x, y[:, None]], dim=1) for x, y in read]
     return sorted(torch.cat(rows).tolist()) if rows else []
 
@@ -242,7 +240,7 @@ def in_parts(
     back: Any = lambda loss: loss.backward(),
     returned: Any = sum,
 ) -> Any:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     losses = []
     for x_part, y_part in zip(cut(x, parts), cut(y, parts), strict=True):
         before(model)
@@ -253,7 +251,7 @@ def in_parts(
 
 
 def accumulate_by(**step: Any) -> Answer:
-    """accumulate with a step exchanged."""
+    """accumulate with one step replaced."""
     return lambda *given: in_parts(*given, **step)
 
 
@@ -266,7 +264,7 @@ def whole(x: Tensor, parts: int) -> tuple[Tensor]:
 
 
 def one_backward(loss_of: Any) -> Answer:
-    """backward() once, behind the loop, from this of all losses."""
+    """backward() once, after the loop, from this function of all losses."""
 
     def answer(model: Any, x: Tensor, y: Tensor, parts: int) -> Any:
         cut = zip(x.chunk(parts), y.chunk(parts), strict=True)
@@ -313,8 +311,8 @@ ACCUMULATE = Exercise(
     hints=(
         "Two parts have the losses 2 and 4, each a mean over its examples. What is the loss of "
         "the whole batch, and what do two calls of backward() add up to?",
-        "`x.chunk(parts)` gives the parts. Divide each loss by `parts` before `backward()`; then "
-        "the gradients add up to that of the mean, and so do the losses.",
+        "`x.chunk(parts)` gives the parts. Divide each loss by `parts` before `backward()`. "
+        "Then the gradients add up to the gradient of the mean, and the losses to the mean loss.",
         "in the loop over zip(x.chunk(parts), y.chunk(parts)): loss = model(x_part, y_part)[1] / "
         "parts; loss.backward(); total += loss.item()",
     ),
@@ -327,8 +325,8 @@ ACCUMULATE = Exercise(
         Case(run_batch, examples=60, parts=12),
     ],
     mistakes={
-        "the gradient is `parts` times too large, and so is the loss, because averages are added: "
-        "divide the loss of each part by `parts`.": accumulate_by(share=undivided),
+        "the gradient and the loss are `parts` times too large, because means are added: divide "
+        "the loss of each part by `parts`.": accumulate_by(share=undivided),
         "the gradient is `parts` times too large, though the loss is right: divide before "
         "backward().": accumulate_by(share=undivided, returned=mean_of),
         "only the last part counts, because the gradients are cleared in between: let them add "
@@ -337,11 +335,10 @@ ACCUMULATE = Exercise(
         "no gradient is computed: call backward() on the loss of each part.": accumulate_by(
             back=lambda loss: None
         ),
-        "backward() comes once, for the last part alone: it belongs into the loop.": one_backward(
-            lambda losses: losses[-1]
-        ),
-        "backward() comes once, behind the loop, so all parts stay in memory until then: call it "
-        "in the loop.": one_backward(sum),
+        "backward() is called once, for the last part only: it belongs inside the "
+        "loop.": one_backward(lambda losses: losses[-1]),
+        "backward() is called once, after the loop, so all parts stay in memory until then: "
+        "call it in the loop.": one_backward(sum),
         "backward() is called twice for each part: once is enough.": accumulate_by(
             back=backward_twice
         ),
@@ -357,36 +354,38 @@ ACCUMULATE = Exercise(
         "x.split(n) makes parts of n examples, and x.chunk(n) makes n parts.": accumulate_by(
             cut=lambda x, parts: x.split(parts)
         ),
-        "x is split and y is not: split both in the same way.": parts_of_x,
-        "a loss is divided by the examples of its part: it is their mean already. Divide by "
-        "`parts`.": accumulate_by(share=lambda loss, parts, part: loss / len(part)),
-        "a loss is divided by `parts` and by its examples: it is their mean already.": (
+        "x is split but y is not: split both the same way.": parts_of_x,
+        "a loss is divided by the number of its part's examples: it is already their mean. "
+        "Divide by `parts`.": accumulate_by(share=lambda loss, parts, part: loss / len(part)),
+        "a loss is divided by `parts` and by its number of examples: it is already their mean.": (
             accumulate_by(share=lambda loss, parts, part: loss / parts / len(part))
         ),
         "a loss is divided by `parts` twice: once is enough.": accumulate_by(
             share=lambda loss, parts, part: loss / parts**2
         ),
-        "the returned loss is divided twice: the shares add up to the mean.": accumulate_by(
+        "the returned loss is divided twice: the divided losses add up to the mean.": accumulate_by(
             returned=mean_of
         ),
-        "the returned loss is that of the last part: add up all of them.": accumulate_by(
+        "the returned loss is only the last part's: add up all of them.": accumulate_by(
             returned=lambda losses: losses[-1]
         ),
         "the returned loss is the sum of all parts: the loss of the batch is a "
         "mean.": lambda *given: in_parts(*given) * given[-1],
-        "your code moves the weights: only the gradients are asked for.": moves,
+        "your code updates the weights: only compute the gradients.": moves,
         "your code leaves the model in eval mode: leave it unchanged.": eval_mode,
     },
     advice={
         "no gradient": "Call backward() on the loss of each part.",
-        "the gradient": "It is that of the mean over the whole batch: divide each part's loss by "
-        "`parts`, and let the gradients add up.",
+        "the gradient": (
+            "It is the gradient of the mean over the whole batch: divide each part's loss by "
+            "`parts`, and let the gradients add up."
+        ),
         "the parts that": "The model reads `parts` equal parts: x.chunk(parts).",
         "examples are": "Each example is read once, with its own target.",
-        "passes of the model": "Call backward() in the loop: it frees the memory of its part.",
+        "passes of the model": "Call backward() in the loop: it frees its part's memory.",
         "the type of the loss": "Return the loss of the whole batch.",
         "the loss": "It is the mean over the whole batch.",
-        "moves the weights": "The optimizer does that, later.",
+        "updates the weights": "The optimizer does that later.",
         "in eval mode": "Leave the mode unchanged.",
     },
     axes=[("weight",)],

@@ -21,7 +21,7 @@ PARTS = ("q", "k", "v")
 
 
 def run_fixed(answer: Answer, positions: list[int], factor: float = 1.0) -> Pairs:
-    """Two modules that take tokens alternately, at these positions."""
+    """Two modules that get tokens alternately, at these positions."""
     modules = [answer() for _ in range(2)]
     for turn, position in enumerate(positions):
         for number, module in enumerate(modules):
@@ -34,27 +34,27 @@ def run_fixed(answer: Answer, positions: list[int], factor: float = 1.0) -> Pair
             with torch.no_grad():
                 out = module(*given.tensors.values())
             yield from given.changes()
-            where = "the first output" if not turn else f"the output in turn {turn}"
+            where = "the first output" if not turn else f"the output of call {turn}"
             where += f" at position {position}" + " of a second module" * number
             yield f"the shape of {where}", form(out)
             if isinstance(out, Tensor):
                 nan = bool(out.isnan().any())
-                yield "an output is NaN: a row without any slot to see has no softmax", nan
+                yield "an output is NaN: a row without a visible slot has no softmax", nan
             yield where, out if isinstance(out, Tensor) else form(out)
 
 
 def run_graphs(answer: Answer, n: int = 3) -> Pairs:
-    """Compiled, where every shape is a guard: the output, and whether one graph served all."""
+    """Compiled with every shape as a guard: the output, and whether one graph served all tokens."""
     log = logging.getLogger("torch._dynamo")
     level = log.level
-    log.setLevel(logging.ERROR)  # it warns of a graph that breaks, and that is counted
+    log.setLevel(logging.ERROR)  # it warns of graph breaks, and those are counted
     try:
         out, graphs = compiled(answer(), n, dynamic=False)
         right = torch.allclose(out, steps(answer(), n), atol=1e-5)
     finally:
         log.setLevel(level)
     yield f"{n} tokens take more than one graph", graphs > 1
-    yield "compiled, the output is another one", not right
+    yield "compiled, the output differs", not right
 
 
 FIXED: dict[str, Any] = {
@@ -71,7 +71,7 @@ FIXED: dict[str, Any] = {
 
 
 class Fixed(nn.Module):
-    """The right answer. A step can be exchanged, which is how mistakes are made."""
+    """The reference solution. Each step can be replaced, which is how mistakes are made."""
 
     k: Tensor
     v: Tensor
@@ -94,12 +94,12 @@ class Fixed(nn.Module):
 
 
 def fixed_by(**step: Any) -> Answer:
-    """Attention with a step exchanged."""
+    """Attention with one step replaced."""
     return partial(Fixed, **step)
 
 
 class Sliced(Fixed):
-    """The slots up to pos, by a slice."""
+    """The slots up to pos, by slicing."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Any:
         end = int(pos) + 1
@@ -109,7 +109,7 @@ class Sliced(Fixed):
 
 
 class Chosen(Fixed):
-    """The slots up to pos, by a mask as an index: as many as there are."""
+    """The slots up to pos, by a boolean index: as many as there are."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Any:
         self.k[:, pos] = k
@@ -119,7 +119,7 @@ class Chosen(Fixed):
 
 
 class Growing(Fixed):
-    """A cache that grows, as in the trap."""
+    """A growing cache, as in the trap."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Growing(Fixed):
 
 
 class Counting(Fixed):
-    """Slots by a counter of its own."""
+    """Slots by the module's own counter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Counting(Fixed):
 
 
 class Looking(Fixed):
-    """All slots that hold something, by their keys."""
+    """All slots that hold something, judged by their keys."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Any:
         self.k[:, pos] = k
@@ -160,7 +160,7 @@ class Looking(Fixed):
 
 
 class Late(Fixed):
-    """Reads first, and writes afterwards."""
+    """Reads before it writes."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Any:
         scores = (q @ self.k.mT * 0.25).masked_fill(torch.arange(SLOTS) > pos, float("-inf"))
@@ -189,7 +189,7 @@ class OnlyValues(Fixed):
 
 
 def in_one_memory() -> Answer:
-    """A class of which all modules share their buffers."""
+    """A class whose modules all share their buffers."""
     rooms = torch.zeros(1, SLOTS, 16), torch.zeros(1, SLOTS, 16)
 
     class OneMemory(Fixed):
@@ -209,58 +209,55 @@ SIZED = "some shape still changes"
 FIXED_ATTENTION = Exercise(
     notebook="04",
     hints=(
-        "Which shapes of GrowingAttention change from one token to the next? What could stay 32 "
-        "long, and how would the empty slots lose their weight?",
+        "Which shapes of GrowingAttention change from one token to the next? What could keep a "
+        "length of 32, and how would the empty slots lose their weight?",
         "`self.k.index_copy_(1, pos, k)` writes rows into slots. A mask of fixed length hides the "
         "others: `torch.arange(32) > pos` is True for those not written yet, and `masked_fill(…, "
-        'float("-inf"))` takes their weight away. A slice like `self.k[:, :pos + 1]` would have '
-        "another shape in every step.",
-        "self.k.index_copy_(1, pos, k), self.v in the same way; then scores = (q @ self.k.mT * "
+        'float("-inf"))` removes their weight. A slice like `self.k[:, :pos + 1]` would have '
+        "a different shape at every step.",
+        "self.k.index_copy_(1, pos, k), self.v likewise; then scores = (q @ self.k.mT * "
         '0.25).masked_fill(torch.arange(32) > pos, float("-inf")), and return scores.softmax(-1) @ '
         "self.v",
     ),
     method="forward",
     right=solutions.FixedAttention,
     cases=[
-        Case(run_fixed, positions=[0, 1, 2, 3, 1, 2]),  # a text that goes on from slot 1
+        Case(run_fixed, positions=[0, 1, 2, 3, 1, 2]),  # a text that continues from slot 1
         Case(run_fixed, positions=[*range(SLOTS)]),
         Case(run_fixed, 1e-3, positions=[0, 1, 2, 3], factor=300.0),  # exp() overflows
         Case(run_graphs),
     ],
     mistakes={
-        "the slots that are still empty are seen: a score of 0 is a weight, too. Hide them with "
+        "the empty slots are visible: a score of 0 also gets weight. Hide them with "
         "-inf.": fixed_by(seen=lambda pos: torch.ones(SLOTS).bool()),
-        "the newest token does not see itself: slots 0 to pos are seen, with pos.": fixed_by(
-            seen=lambda pos: (torch.arange(SLOTS) < pos) | (torch.arange(SLOTS) == 0)
-        ),
+        "the newest token does not see itself: slots 0 to pos are visible, including "
+        "pos.": fixed_by(seen=lambda pos: (torch.arange(SLOTS) < pos) | (torch.arange(SLOTS) == 0)),
         "the first token sees no slot at all, not even its own, and its softmax is NaN: hide those "
         "> pos, not >= pos.": fixed_by(seen=lambda pos: torch.arange(SLOTS) < pos),
-        "one slot too many is seen, and it is empty: hide those > pos.": fixed_by(
+        "one slot too many is visible, and it is empty: hide those > pos.": fixed_by(
             seen=lambda pos: torch.arange(SLOTS) <= pos + 1
         ),
-        "the mask is turned round: hide the slots after pos, and see those up to it.": fixed_by(
+        "the mask is inverted: hide the slots after pos, not those up to it.": fixed_by(
             seen=lambda pos: torch.arange(SLOTS) >= pos
         ),
-        "only the newest slot is seen: attend to all up to it.": fixed_by(
+        "only the newest slot is visible: attend to all up to it.": fixed_by(
             seen=lambda pos: torch.arange(SLOTS) == pos
         ),
-        "every key takes the place of the one before: each has a slot of its own, pos, and the "
+        "every key overwrites the one before: each has its own slot, pos, and the "
         "others stay.": fixed_by(slot=lambda pos: pos * 0),
-        "the new key goes one slot too far: slot pos is its own.": fixed_by(
+        "the new key is written one slot too far: its slot is pos.": fixed_by(
             slot=lambda pos: (pos + 1) % SLOTS
         ),
-        "the slots are filled from the last one on: slot pos is the token's own.": fixed_by(
+        "the slots are filled from the end: the token's slot is pos.": fixed_by(
             slot=lambda pos: SLOTS - 1 - pos
         ),
-        "keys are added to what their slots hold: a token that is written again replaces it.": (
+        "keys are added to what their slots hold: overwrite it instead.": (
             fixed_by(write=lambda room, slot, new: room.index_add_(1, slot, new))
         ),
         "the scores are not multiplied by 0.25, which is 1 / √16.": fixed_by(scale=1.0),
-        "the scores are divided by 16, and its root is asked for: times 0.25.": fixed_by(
-            scale=1 / 16
-        ),
+        "the scores are divided by 16 instead of √16: multiply by 0.25.": fixed_by(scale=1 / 16),
         "the scores are divided by 0.25: multiply.": fixed_by(scale=4.0),
-        "the keys are used as values: the weights mix self.v.": fixed_by(
+        "the keys are used as values: apply the weights to self.v.": fixed_by(
             values=lambda keys, values: keys
         ),
         "the softmax is missing: weights must sum to 1.": fixed_by(
@@ -270,26 +267,30 @@ FIXED_ATTENTION = Exercise(
             weigh=by_hand
         ),
         "the slots are read before the new key and value are written: write first.": Late,
-        "the values are not written, and the mean is one of zeros: write self.v as well.": OnlyKeys,
-        "the keys are not written, and all slots weigh the same: write self.k as well.": OnlyValues,
-        "two modules share their memory: each has buffers of its own.": Anew(in_one_memory),
-        "the module counts its calls, where `pos` says which slot it is.": Counting,
-        "slots after pos are seen where they hold something: hide by position, not by what is in "
-        "them.": Looking,
+        "the values are not written, so the output is a mean of zeros: also write "
+        "self.v.": OnlyKeys,
+        "the keys are not written, so all slots get equal weights: also write self.k.": OnlyValues,
+        "two modules share memory: each needs its own buffers.": Anew(in_one_memory),
+        "the module counts its calls: `pos` says which slot it is.": Counting,
+        "slots after pos are visible if they hold something: hide by position, not by "
+        "content.": Looking,
         "a dimension is lost: the output is (1, 1, 16).": fixed_by(result=lambda out: out[0]),
-        f"the output is right, and takes several graphs: {SIZED}, as a slice does, or Python asks "
-        "for the value of pos. Keep 32 slots, and hide by a mask made of tensors.": Sliced,
-        "the cache still grows, and is compiled for each length: write into the buffers.": Growing,
+        f"the output is right, but needs several graphs: {SIZED}, as with a slice, or Python "
+        "asks for the value of pos. Keep 32 slots, and hide with a mask made of tensors.": Sliced,
+        "the cache still grows and is compiled for each length: write into the buffers.": Growing,
     },
     advice={
         "the shape of": "It is (1, 1, 16), a mean of values.",
-        "the first output": "The first token sees slot 0 alone: hide those that are empty. Are the "
-        "scores times 0.25?",
-        "an output is NaN": "Slot pos itself is seen.",
-        "the output in turn": "The first token is right. Is each key kept, in a slot of its own? "
-        "Are slots 0 to pos seen?",
-        "more than one graph": "Keep 32 slots, and hide by a mask made of tensors.",
-        "compiled, the": "What is compiled must not depend on Python's own state.",
+        "the first output": (
+            "The first token sees only slot 0: hide the empty ones. Are the scores multiplied by "
+            "0.25?"
+        ),
+        "an output is NaN": "Slot pos itself is visible.",
+        "the output of call": (
+            "The first token is right. Is each key in its own slot? Are slots 0 to pos visible?"
+        ),
+        "more than one graph": "Keep 32 slots, and hide with a mask made of tensors.",
+        "compiled, the": "Compiled code must not depend on Python state.",
     },
     axes=[("text", "token", "number")],
 )

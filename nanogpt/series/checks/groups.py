@@ -24,7 +24,7 @@ def run_heads(answer: Answer, n_head: int, n_kv_head: int) -> Pairs:
 
 
 def run_any_order(answer: Answer) -> Pairs:
-    """Single questions about models of several shapes."""
+    """Single calls for models of several shapes."""
     for h, n_head, n_kv_head in ((63, 64, 8), (2, 3, 3), (11, 12, 3), (5, 8, 1), (0, 32, 8)):
         yield (
             f"the KV head of query head {h} of {n_head}, with {n_kv_head} KV heads",
@@ -33,7 +33,7 @@ def run_any_order(answer: Answer) -> Pairs:
 
 
 def head_by(number: Any) -> Answer:
-    """key_head by the number of the head, the size of a group and the number of KV heads."""
+    """key_head as a function of the head's index, the group size and the number of KV heads."""
     return lambda h, n_head, n_kv_head: number(h, n_head // n_kv_head, n_kv_head)
 
 
@@ -55,8 +55,8 @@ KEY_HEAD = Exercise(
     notebook="08",
     hints=(
         "Of 12 query heads and 3 KV heads, which query heads read KV head 0, and which is the "
-        "first that reads KV head 1?",
-        "How many query heads are in a group? In which group is number h?",
+        "first to read KV head 1?",
+        "How many query heads are in a group? Which group is query head h in?",
         "return h // (n_head // n_kv_head)",
     ),
     right=solutions.key_head,
@@ -73,66 +73,69 @@ KEY_HEAD = Exercise(
         Case(run_heads, n_head=14, n_kv_head=2),
     ],
     mistakes={
-        "you deal the heads out like cards, with %: neighbours should share, so divide by the size "
-        "of a group.": head_by(lambda h, group, n: h % n),
-        "h is divided by the number of KV heads: divide it by the size of a group, n_head // "
+        "you deal the heads out like cards, with %: neighbours should share, so divide by the "
+        "group size.": head_by(lambda h, group, n: h % n),
+        "h is divided by the number of KV heads: divide it by the group size, n_head // "
         "n_kv_head.": head_by(lambda h, group, n: h // n),
-        "this is the place of a query head within its group: divide with //, where you take %."
-        "": head_by(lambda h, group, n: h % group),
-        "a head has an integer for a number: divide with //, not with /.": head_by(
+        "this is a query head's index within its group: divide with //, not %.": head_by(
+            lambda h, group, n: h % group
+        ),
+        "a head's index is an integer: divide with //, not with /.": head_by(
             lambda h, group, n: h / group
         ),
-        "a whole number of type float is no integer: divide with // and by an integer.": head_by(
-            lambda h, group, n: float(h // group)
-        ),
-        "the quotient is rounded to the nearest, which moves heads into the next group: // rounds "
+        "a float is not an integer, even with a whole value: divide with // and by an "
+        "integer.": head_by(lambda h, group, n: float(h // group)),
+        "the quotient is rounded to nearest, which moves heads into the next group: // rounds "
         "down.": head_by(lambda h, group, n: round(h / group)),
         "the quotient is rounded up: // rounds down.": head_by(
             lambda h, group, n: math.ceil(h / group)
         ),
-        "every query head is sent to its own KV head: there are only n_kv_head of them, and "
+        "every query head gets its own KV head: there are only n_kv_head of them, and "
         "neighbours share.": head_by(lambda h, group, n: h),
-        "heads past the last KV head are all sent to that one: form groups of equal size.": head_by(
+        "heads past the last KV head all get that one: form groups of equal size.": head_by(
             lambda h, group, n: min(h, n - 1)
         ),
-        "all query heads are sent to KV head 0: that is MQA, and there may be more.": head_by(
+        "all query heads get KV head 0: that is MQA, but there may be more KV heads.": head_by(
             lambda h, group, n: 0
         ),
         "KV heads are numbered from 0: yours begin with 1.": head_by(
             lambda h, group, n: h // group + 1
         ),
-        "query heads are numbered from 0: yours begin with 1, and each group one too late.": (
+        "query heads are numbered from 0: yours begin with 1, so each group starts one too late.": (
             head_by(lambda h, group, n: max(h - 1, 0) // group)
         ),
-        "the groups are one too early: query head h is in group h // group, without + 1.": head_by(
-            lambda h, group, n: (h + 1) // group
-        ),
-        "the groups come backwards: query head 0 reads KV head 0.": head_by(
+        "the groups start one too early: query head h is in group h // group, without + "
+        "1.": head_by(lambda h, group, n: (h + 1) // group),
+        "the groups are in reverse order: query head 0 reads KV head 0.": head_by(
             lambda h, group, n: n - 1 - h // group
         ),
-        "two query heads make a group for you always: there are n_head // n_kv_head of them."
-        "": head_by(lambda h, group, n: h // 2),
-        "this is the size of a group: it says in which group h is after one more division.": (
+        "your groups always have two query heads: they have n_head // n_kv_head.": head_by(
+            lambda h, group, n: h // 2
+        ),
+        "this is the group size: divide h by it to get the group of h.": (
             head_by(lambda h, group, n: group)
         ),
-        "this is the first query head of the group: divide, and do not multiply again.": head_by(
+        "this is the group's first query head: divide, and do not multiply again.": head_by(
             lambda h, group, n: h // group * group
         ),
         "a group has n_head // n_kv_head query heads, not the difference of the two numbers.": (
             lambda h, n_head, n_kv_head: h // max(n_head - n_kv_head, 1)
         ),
-        "the size of a group is upside down, and becomes 0: there are n_head // n_kv_head query "
-        "heads in it.": upside_down,
-        "the size of a group comes from an earlier call: compute it from the numbers of this one."
-        "": Anew(group_of_first),
-        "a list of KV heads comes for one query head: return the number of its own.": (
+        "the quotient for the group size is upside down and becomes 0: a group has n_head // "
+        "n_kv_head query heads.": upside_down,
+        "the group size comes from an earlier call: compute it from this call's arguments.": Anew(
+            group_of_first
+        ),
+        "a list of KV heads is returned for one query head: return the index of its own.": (
             lambda h, n_head, n_kv_head: [i // (n_head // n_kv_head) for i in range(n_head)]
         ),
     },
     advice={
-        "the type": "A head has an integer for a number: divide with //.",
-        "the KV head": "Neighbours share: a group has n_head // n_kv_head query heads, and h // "
-        "group is its number.",
+        "the type": "A head's index is an integer: divide with //.",
+        "the KV head": (
+            "Neighbours share: a group has n_head // n_kv_head query heads, and h // group is its "
+            "index."
+        ),
     },
 )
 
@@ -141,7 +144,7 @@ KEY_HEAD = Exercise(
 
 
 def keys_of(B: int, heads: int, S: int, hs: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Keys, as a model has them: a view of (B, S, heads, hs)."""
+    """Keys as in a model: a view of (B, S, heads, hs)."""
     return numbers(B, S, heads, hs, dtype=dtype).transpose(1, 2)
 
 
@@ -164,7 +167,7 @@ def run_keys(
 
 
 def run_gradient(answer: Answer) -> Pairs:
-    """What keys learn from all query heads that read them."""
+    """The keys' gradients from all query heads that read them."""
     k = numbers(2, 2, 3, 4).requires_grad_()
     shared = answer(k, 6)
     yield (
@@ -176,7 +179,7 @@ def run_gradient(answer: Answer) -> Pairs:
 
 
 def share_by(share: Any) -> Answer:
-    """share_keys by the keys, the size of a group and the number of query heads."""
+    """share_keys as a function of the keys, the group size and the number of query heads."""
     return lambda k, n_head: share(k, n_head // k.shape[1], n_head)
 
 
@@ -188,11 +191,10 @@ def flat_reshape(k: Tensor, n_head: int) -> Tensor:
 SHARE_KEYS = Exercise(
     notebook="13",
     hints=(
-        "With 3 heads of keys and 9 of queries, in which order do the keys come: 0 1 2 0 1 2 0 1 "
-        "2, or 0 0 0 1 1 1 2 2 2?",
-        "Each head of keys serves `n_head // k.shape[1]` heads of queries. "
-        "`torch.repeat_interleave` repeats each entry of a dimension before it goes on to the next "
-        "one.",
+        "With 3 KV heads and 9 query heads, in which order must the keys be: 0 1 2 0 1 2 0 1 2, "
+        "or 0 0 0 1 1 1 2 2 2?",
+        "Each KV head serves `n_head // k.shape[1]` query heads. `torch.repeat_interleave` "
+        "repeats each entry of a dimension before moving on to the next.",
         "return k.repeat_interleave(n_head // k.shape[1], dim=1)",
     ),
     right=solutions.share_keys,
@@ -211,81 +213,87 @@ SHARE_KEYS = Exercise(
     mistakes={
         "you deal the keys out like cards: neighbours share, so the first query heads all get the "
         "first keys.": share_by(lambda k, group, H: k.repeat(1, group, 1, 1)),
-        "nothing is repeated: every query head needs keys, n_head of them.": share_by(
+        "nothing is repeated: each of the n_head query heads needs keys.": share_by(
             lambda k, group, H: k
         ),
-        "each head of keys comes n_head times: it serves n_head // k.shape[1] heads of queries."
-        "": share_by(lambda k, group, H: k.repeat_interleave(H, dim=1)),
-        "each head of keys comes k.shape[1] times: that is how many there are, and each serves "
+        "each KV head is repeated n_head times: it serves n_head // k.shape[1] query "
+        "heads.": share_by(lambda k, group, H: k.repeat_interleave(H, dim=1)),
+        "each KV head is repeated k.shape[1] times: that is how many there are, and each serves "
         "n_head // k.shape[1].": share_by(
             lambda k, group, H: k.repeat_interleave(k.shape[1], dim=1)
         ),
-        "each head of keys comes twice always: it serves n_head // k.shape[1] heads of queries."
-        "": share_by(lambda k, group, H: k.repeat_interleave(2, dim=1)),
-        "the size of a group is a quotient, n_head // k.shape[1], not the remainder.": (
+        "each KV head is always repeated twice: it serves n_head // k.shape[1] query "
+        "heads.": share_by(lambda k, group, H: k.repeat_interleave(2, dim=1)),
+        "the group size is a quotient, n_head // k.shape[1], not the remainder.": (
             lambda k, n_head: k.repeat_interleave(n_head % k.shape[1], dim=1)
         ),
-        "the size of a group is a quotient, n_head // k.shape[1], not the difference.": (
+        "the group size is a quotient, n_head // k.shape[1], not the difference.": (
             lambda k, n_head: k.repeat_interleave(n_head - k.shape[1], dim=1)
         ),
-        "the quotient is upside down, and becomes 0: n_head // k.shape[1] is the larger by the "
-        "smaller.": lambda k, n_head: k.repeat_interleave(k.shape[1] // n_head, dim=1),
-        "without dim=1 all dimensions become one: repeat along the heads.": share_by(
+        "the quotient is upside down and becomes 0: divide the larger by the smaller, n_head // "
+        "k.shape[1].": lambda k, n_head: k.repeat_interleave(k.shape[1] // n_head, dim=1),
+        "without dim=1 the tensor is flattened: repeat along the heads.": share_by(
             lambda k, group, H: k.repeat_interleave(group)
         ),
-        "the texts are repeated: the heads are dimension 1.": share_by(
+        "the batch is repeated: the heads are dimension 1.": share_by(
             lambda k, group, H: k.repeat_interleave(group, dim=0)
         ),
         "the positions are repeated: the heads are dimension 1.": share_by(
             lambda k, group, H: k.repeat_interleave(group, dim=2)
         ),
-        "the numbers of each key are repeated: the heads are dimension 1.": share_by(
+        "the head dimension is repeated: the heads are dimension 1.": share_by(
             lambda k, group, H: k.repeat_interleave(group, dim=3)
         ),
-        "all query heads get the first head of keys: that is right for one head of keys "
-        "alone.": share_by(lambda k, group, H: k[:, :1].expand(-1, H, -1, -1)),
-        "expand repeats a dimension of 1 alone, and here there are more heads of keys: give it one "
-        "first, as k[:, :, None].": share_by(lambda k, group, H: k.expand(-1, H, -1, -1)),
-        "the heads of keys come backwards: query head 0 gets the first.": share_by(
+        "all query heads get KV head 0: that is right only if there is a single KV head.": share_by(
+            lambda k, group, H: k[:, :1].expand(-1, H, -1, -1)
+        ),
+        "expand repeats only dimensions of size 1, but there are more KV heads: add a dimension "
+        "first, as in k[:, :, None].": share_by(lambda k, group, H: k.expand(-1, H, -1, -1)),
+        "the KV heads are in reverse order: query head 0 gets the first.": share_by(
             lambda k, group, H: k.flip(1).repeat_interleave(group, dim=1)
         ),
-        "the size of a group is taken from the texts, k.shape[0]: the heads are k.shape[1].": (
+        "the group size is computed from the batch size, k.shape[0]: the heads are k.shape[1].": (
             lambda k, n_head: k.repeat_interleave(max(n_head // k.shape[0], 1), dim=1)
         ),
-        "the size of a group is taken from the positions, k.shape[2]: the heads are k.shape[1].": (
+        "the group size is computed from the length, k.shape[2]: the heads are k.shape[1].": (
             lambda k, n_head: k.repeat_interleave(max(n_head // k.shape[2], 1), dim=1)
         ),
-        "the memory is cut up in its own order, and texts are mixed: repeat along the "
-        "heads.": flat_reshape,
-        "heads and positions are exchanged: (B, n_head, S, hs) is asked for.": share_by(
+        "the memory is cut up in storage order, which mixes texts: repeat along "
+        "the heads.": flat_reshape,
+        "heads and positions are swapped: return (B, n_head, S, hs).": share_by(
             lambda k, group, H: k.repeat_interleave(group, dim=1).transpose(1, 2)
         ),
-        "the group stays a dimension of its own: make one of the two, (B, n_head, S, hs).": (
+        "the group is left as a separate dimension: merge the two, (B, n_head, S, hs).": (
             share_by(lambda k, group, H: k[:, :, None].expand(-1, -1, group, -1, -1))
         ),
-        "the heads that are missing are zeros: query heads of a group get the same keys.": share_by(
+        "the missing heads are zeros: all query heads of a group get the same keys.": share_by(
             lambda k, group, H: torch.cat([k, k.new_zeros(len(k), H, *k.shape[2:])], 1)[:, :H]
         ),
-        "the heads that are missing are copies of the last one: form groups of equal "
-        "size.": share_by(lambda k, group, H: k[:, torch.arange(H).clamp(max=k.shape[1] - 1)]),
-        "the keys are divided by the size of the group: copies are as large as the "
-        "original.": share_by(lambda k, group, H: k.repeat_interleave(group, dim=1) / group),
-        "all query heads get the mean of the keys: each gets those of its own group.": share_by(
+        "the missing heads are copies of the last one: form groups of equal size.": share_by(
+            lambda k, group, H: k[:, torch.arange(H).clamp(max=k.shape[1] - 1)]
+        ),
+        "the keys are divided by the group size: copies must equal the original.": share_by(
+            lambda k, group, H: k.repeat_interleave(group, dim=1) / group
+        ),
+        "all query heads get the mean of the keys: each gets its own group's.": share_by(
             lambda k, group, H: k.mean(1, keepdim=True).expand(-1, H, -1, -1)
         ),
-        "the keys become float32: leave them in the dtype that comes in.": share_by(
+        "the keys become float32: keep the input's dtype.": share_by(
             lambda k, group, H: k.repeat_interleave(group, dim=1).float()
         ),
         "the keys are detached, so a model would not learn: leave detach() and .data "
         "out.": share_by(lambda k, group, H: k.detach().repeat_interleave(group, dim=1)),
     },
     advice={
-        "the shape": "(B, n_head, S, hs): each head of keys n_head // k.shape[1] times, along "
-        "dimension 1.",
+        "the shape": (
+            "(B, n_head, S, hs): each KV head n_head // k.shape[1] times, along dimension 1."
+        ),
         "no gradient": "Leave detach() and no_grad() out.",
-        "the keys of": "Neighbours share: query head h gets head h // group of the keys, where "
-        "group is n_head // k.shape[1].",
-        "the gradient": "Keys learn from every query head that reads them.",
+        "the keys of": (
+            "Neighbours share: query head h gets KV head h // group, where group is n_head // "
+            "k.shape[1]."
+        ),
+        "the gradient": "Keys get gradients from every query head that reads them.",
     },
     axes=[("text", "position", "number"), ("text", "head", "position", "number")],
 )

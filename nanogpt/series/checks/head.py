@@ -19,8 +19,8 @@ from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments, form, gradient, numbers
 from .weights import HIDDEN, STEP_MISTAKES, attention_weights, weights_by
 
-WIDTH = 30  # of x: 3 heads of 10
-SHARE = 0.25  # of the weights that dropout drops
+WIDTH = 30  # n_embd: 3 heads of 10
+SHARE = 0.25  # share of the weights that dropout drops
 LONG = 300  # positions
 NAMES = ("keys", "values", "positions")
 
@@ -42,7 +42,7 @@ STEPS: dict[str, Any] = {
 
 
 class RightHead(nn.Module):
-    """The right answer. A step can be exchanged, which is how mistakes are made."""
+    """The reference solution. Each step can be replaced, which is how mistakes are made."""
 
     def __init__(self, config: GPTConfig, **steps: Any) -> None:
         super().__init__()
@@ -69,17 +69,19 @@ class RightHead(nn.Module):
 
 
 def new_head(answer: Answer, dropout: float = 0.0) -> tuple[Any, dict[str, Tensor]]:
-    """A head of the answer, filled with numbers, and its weights by name."""
+    """The answer's head, filled with numbers, and its weights by name."""
     config = GPTConfig(vocab_size=11, n_embd=WIDTH, n_head=3, block_size=LONG, dropout=dropout)
     head = answer(config).double()
     weights: dict[str, Tensor] = dict(sorted(head.named_parameters()))
     for seed, weight in enumerate(weights.values()):
-        weight.data = numbers(*weight.shape, seed=seed) / 5  # small: a softmax of many shares
+        weight.data = (
+            numbers(*weight.shape, seed=seed) / 5
+        )  # small, so that the softmax spreads over many keys
     return head, weights
 
 
 def run_new(answer: Answer) -> Pairs:
-    """A head that has read nothing."""
+    """A newly built head."""
     head, weights = new_head(answer)
     sizes = ", ".join(f"{name} {tuple(weight.shape)}" for name, weight in weights.items())
     yield f"the weights of a head with n_embd {WIDTH} and head_size {WIDTH // 3}", sizes
@@ -94,7 +96,7 @@ def run_head(
     factor: float = 1.0,
     modes: tuple[str, ...] = ("eval", "eval"),
 ) -> Pairs:
-    """A text in each of the modes, without a cache."""
+    """One text in each mode, without a cache."""
     head, _ = new_head(answer, dropout)
     pos = torch.arange(T)
     for turn, mode in enumerate(modes):
@@ -113,17 +115,17 @@ def run_head(
 
 
 def independence(head: Any, x: Tensor, out: Tensor) -> Pairs:
-    """What the output of a token may not depend on."""
+    """What a token's output must not depend on."""
     early = head(x[:, :3], torch.arange(3))
     same = torch.allclose(early, out[:, :3], 1e-4, 1e-4, equal_nan=True)
     yield "a token's output depends on those after it: the mask lets the future in", not same
     alone = head(x[-1:], torch.arange(x.shape[1]))
     same = torch.allclose(alone, out[-1:], 1e-4, 1e-4, equal_nan=True)
-    yield "a text alone has another output than among others", not same
+    yield "a text's output is different alone than in a batch", not same
 
 
 def run_gradients(answer: Answer, B: int = 3, T: int = 7) -> Pairs:
-    """In training, without dropout: the output and the gradients of it."""
+    """In training, without dropout: the output and its gradients."""
     head, weights = new_head(answer)
     x = numbers(B, T, WIDTH, seed=10).requires_grad_()
     out = head.train()(x, torch.arange(T))
@@ -143,11 +145,11 @@ def run_cached(
     learn: bool = False,
     texts: int = 1,
 ) -> Pairs:
-    """A text in pieces with a cache, then the cache removed. learn: where gradients are on."""
+    """A text in pieces with a cache, then the cache removed. learn: with gradients on."""
     head, _ = new_head(answer, dropout)
     head.eval()
     T = sum(pieces)
-    grad = " where gradients are on" if learn else ""
+    grad = " with gradients on" if learn else ""
     for turn in range(texts):
         again = ", for a second text" * turn
         head.cache = cache(LONG)
@@ -170,7 +172,7 @@ def run_cached(
 
 
 def run_training(answer: Answer) -> Pairs:
-    """In training mode a cache that is on is not used; in eval mode afterwards it is."""
+    """A cache that is on is ignored in training mode, and used in eval mode afterwards."""
     head, _ = new_head(answer)
     head.cache = GrowingCache(LONG)
     x = numbers(2, 9, WIDTH, seed=12)
@@ -185,10 +187,10 @@ def run_training(answer: Answer) -> Pairs:
 
 
 def run_dropout(answer: Answer, cached: bool = False, texts: int = 4000) -> Pairs:
-    """A text many times in training, so that dropout shows in the mean and in the spread.
+    """One text many times in training, so that dropout shows in the mean and in the spread.
 
-    The spread is the covariance of all numbers of a text: it tells weights that are dropped from
-    values or outputs that are, and weights that share a draw from those that do not.
+    The spread is the covariance of all numbers of a text. It distinguishes dropped weights from
+    dropped values or outputs, and weights that share a random draw from those that do not.
     """
     head, _ = new_head(answer, SHARE)
     head.train()
@@ -208,7 +210,7 @@ def run_dropout(answer: Answer, cached: bool = False, texts: int = 4000) -> Pair
 
 
 class Slots(GrowingCache):
-    """A cache with 40 more slots than are filled: the empty ones hold zeros, at position -1."""
+    """A cache with 40 empty slots, which hold zeros at position -1."""
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
         k, v, pos = super().update(k, v, pos)
@@ -216,7 +218,7 @@ class Slots(GrowingCache):
 
 
 class Backwards(GrowingCache):
-    """A cache that gives the newest token first: a mask must go by positions."""
+    """A cache that returns the newest token first, so a mask must use positions."""
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> Any:
         k, v, pos = super().update(k, v, pos)
@@ -227,7 +229,7 @@ class Backwards(GrowingCache):
 
 
 def head_by(**steps: Any) -> Answer:
-    """A head with a step exchanged."""
+    """A head with one step replaced."""
     return partial(RightHead, **steps)
 
 
@@ -241,7 +243,7 @@ def drop_scores(q: Tensor, k: Tensor, mask: Tensor, p: float) -> Tensor:
 
 
 def one_draw(dim: int) -> Answer:
-    """Dropout with one draw for all weights along a dimension."""
+    """Dropout with one random draw for all weights along a dimension."""
 
     def mix(w: Tensor, k: Tensor, v: Tensor, p: float) -> Tensor:
         return w * F.dropout(torch.ones_like(w.narrow(dim, 0, 1)), p) @ v
@@ -256,7 +258,7 @@ def same_draw(w: Tensor, k: Tensor, v: Tensor, p: float) -> Tensor:
 
 
 def detached(place: int) -> Answer:
-    """Queries, keys and values, one of which is detached."""
+    """Queries, keys and values, one of them detached."""
 
     def project(head: RightHead, x: Tensor) -> list[Tensor]:
         parts: list[Tensor] = STEPS["project"](head, x)
@@ -267,7 +269,7 @@ def detached(place: int) -> Answer:
 
 
 def sees(mask: Any) -> Answer:
-    """A head with another mask of positions of queries (T, 1) and keys (1, S)."""
+    """A head with another mask, from the positions of queries (T, 1) and keys (1, S)."""
     return head_by(mask=lambda pos, k_pos: mask(pos[:, None], k_pos[None]))
 
 
@@ -281,7 +283,7 @@ def first_text(head: RightHead, x: Tensor) -> list[Tensor]:
 
 
 def update_by(*numbers_of: int, shift: int = 0) -> Answer:
-    """A head that calls cache.update with these of q, k, v (0, 1, 2), and positions + shift."""
+    """A head that calls cache.update with these two of q, k, v (0, 1, 2), and positions + shift."""
 
     def update(cache: Any, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Any:
         parts = (q, k, v)
@@ -313,52 +315,56 @@ def update_last(cache: Any, q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Any
     return cache.update(k[:, -1:], v[:, -1:], pos[-1:])
 
 
-GUARD = "the guard must ask both, whether there is a cache and whether this is training."
+GUARD = "the guard must check both whether there is a cache and whether this is training."
 PLAIN_MISTAKES: dict[str, Any] = {
     **{message: weigh_by(weights) for message, weights in STEP_MISTAKES.items()},
-    "the scores are divided by √n_embd: hs is the size of a head, head_size.": weigh_by(
+    "the scores are divided by √n_embd: hs is head_size.": weigh_by(
         weights_by(scale=lambda q, k: WIDTH**-0.5)
     ),
     "a query does not see its own token: <=, not <.": sees(
         lambda q, k: (k < q) | (k == 0) & (q == 0)
     ),
-    "a query sees one token too far, into the future: <= q_pos.": sees(lambda q, k: k <= q + 1),
-    "the mask is upside down: a query sees what comes before it.": sees(lambda q, k: k >= q),
-    "queries and keys are exchanged.": head_by(
+    "a query sees one token into the future: <= q_pos.": sees(lambda q, k: k <= q + 1),
+    "the mask is inverted: a query sees what comes before it.": sees(lambda q, k: k >= q),
+    "queries and keys are swapped.": head_by(
         project=lambda head, x: [head.key(x), head.query(x), head.value(x)]
     ),
-    "keys and values are exchanged: the scores take keys, and values are mixed.": head_by(
+    "keys and values are swapped: the scores use keys, the weights apply to values.": head_by(
         project=lambda head, x: [head.query(x), head.value(x), head.key(x)]
     ),
-    "the keys are mixed, where the values should be.": head_by(
+    "the weights are applied to the keys instead of the values.": head_by(
         mix=lambda w, k, v, p: F.dropout(w, p) @ k
     ),
-    "all texts look at the keys of the first: each has its own.": head_by(project=first_text),
-    "dropout runs in eval mode: it belongs to training alone.": head_by(drops=lambda head: True),
+    "every text in the batch attends to the first one's keys: each has its own.": head_by(
+        project=first_text
+    ),
+    "dropout runs in eval mode: it belongs to training only.": head_by(drops=lambda head: True),
     "in training nothing is dropped: F.dropout(weights, self.dropout, self.training) is "
     "missing.": head_by(drops=lambda head: False),
-    "dropout runs in eval mode and not in training: turn it around.": head_by(
+    "dropout runs in eval mode and not in training: it is the other way round.": head_by(
         drops=lambda head: not head.training
     ),
-    "single numbers of the output are dropped: dropout belongs on the weights, before they meet "
-    "v.": head_by(mix=lambda w, k, v, p: F.dropout(w @ v, p)),
-    "single numbers of the values are dropped: dropout belongs on the weights, before they meet "
-    "v.": head_by(mix=lambda w, k, v, p: w @ F.dropout(v, p)),
-    "the scores are dropped: dropout comes after the softmax.": head_by(
+    "elements of the output are dropped: dropout belongs on the weights, before the product "
+    "with v.": head_by(mix=lambda w, k, v, p: F.dropout(w @ v, p)),
+    "elements of the values are dropped: dropout belongs on the weights, before the product "
+    "with v.": head_by(mix=lambda w, k, v, p: w @ F.dropout(v, p)),
+    "scores are dropped: dropout comes after the softmax.": head_by(
         weigh=drop_scores, mix=lambda w, k, v, p: w @ v
     ),
-    "in training the weights that stay must become 1 / (1 - p) times as large.": head_by(
+    "in training the remaining weights must be scaled by 1 / (1 - p).": head_by(
         mix=lambda w, k, v, p: F.dropout(w, p) * (1 - p) @ v
     ),
-    "in training each row of weights still sums to 1: after dropout it is not divided again.": (
+    "in training each row of weights still sums to 1: do not normalise again after dropout.": (
         head_by(mix=lambda w, k, v, p: F.normalize(F.dropout(w, p), 1, -1, 1e-9) @ v)
     ),
-    "in training all texts drop the same weights: each weight has a draw of its own.": one_draw(0),
-    "in training all queries drop the same keys: each weight has a draw of its own.": one_draw(1),
-    "in training a query drops all of its weights or none: each has a draw of its own.": (
+    "in training all texts drop the same weights: each weight has its own random draw.": one_draw(
+        0
+    ),
+    "in training all queries drop the same keys: each weight has its own random draw.": one_draw(1),
+    "in training a query drops all of its weights or none: each has its own random draw.": (
         one_draw(2)
     ),
-    "in training two calls drop the same weights: leave the random numbers to go on.": head_by(
+    "in training two calls drop the same weights: do not reset the random numbers.": head_by(
         mix=same_draw
     ),
     "in training the queries are detached: their gradient is lost.": detached(0),
@@ -366,84 +372,86 @@ PLAIN_MISTAKES: dict[str, Any] = {
     "in training the values are detached: their gradient is lost.": detached(2),
 }
 CACHE_MISTAKES: dict[str, Any] = {
-    "what update gives back is ignored: attend to all its keys, values and positions.": head_by(
+    "what update returns is ignored: attend to all its keys, values and positions.": head_by(
         update=update_ignored
     ),
     f"in training mode the head used its cache: {GUARD}": head_by(
         cached=lambda head: head.cache is not None
     ),
-    f"in eval mode without a cache it asks self.cache, which is None, to keep something: {GUARD}": (
+    f"in eval mode without a cache it calls update on self.cache, which is None: {GUARD}": (
         head_by(cached=lambda head: not head.training)
     ),
     "the cache is not used: call self.cache.update(k, v, pos).": head_by(cached=lambda head: False),
-    "the cache is used only where gradients are off: the guard must ask self.training.": head_by(
+    "the cache is used only if gradients are off: the guard must check self.training.": head_by(
         cached=lambda head: head.cache is not None and not torch.is_grad_enabled()
     ),
-    "values come before keys, which are not the head's: update(k, v, pos), in this order.": (
-        update_by(2, 1)
-    ),
-    "keys go into the cache in place of values: update(k, v, pos).": update_by(1, 1),
-    "queries go into the cache in place of keys, which are not the head's: update(k, v, pos).": (
-        update_by(0, 2)
-    ),
-    "the positions are one too far: the tokens are at `pos`.": update_by(1, 2, shift=1),
-    "a pass makes 2 updates, so that each token is kept twice: one is enough.": head_by(
+    "values are passed before keys: update(k, v, pos), in this order.": (update_by(2, 1)),
+    "keys are cached in place of values: update(k, v, pos).": update_by(1, 1),
+    "queries are cached in place of keys: update(k, v, pos).": (update_by(0, 2)),
+    "the positions are one too large: the tokens are at `pos`.": update_by(1, 2, shift=1),
+    "a pass makes 2 updates, so each token is kept twice: one is enough.": head_by(
         update=update_twice
     ),
-    "the new tokens are added to what update gives back: it has them already.": head_by(
+    "the new tokens are appended to what update returns: it already contains them.": head_by(
         update=update_and_add
     ),
-    "keys and values are swapped when update gives them back: they come as k, v, pos.": head_by(
+    "keys and values are swapped in the result of update: it is k, v, pos.": head_by(
         update=update_exchanged
     ),
-    "the last of several tokens goes into the cache alone: all do.": head_by(update=update_last),
-    "the keys' positions are forgotten: visible(pos, pos) takes those of the queries for both. "
-    "update gives back k_pos.": head_by(mask=lambda pos, k_pos: visible(pos, pos)),
-    "the keys are numbered from 0: update says at which position each is.": head_by(
+    "only the last of several tokens is cached: cache all of them.": head_by(update=update_last),
+    "the keys' positions are ignored: visible(pos, pos) uses the queries' positions for both. "
+    "update returns k_pos.": head_by(mask=lambda pos, k_pos: visible(pos, pos)),
+    "the keys are numbered from 0: update returns each key's position.": head_by(
         mask=lambda pos, k_pos: visible(pos, torch.arange(len(k_pos)))
     ),
-    "the mask goes by place, as is_causal does: a single query sees key 0 alone. Ask by positions, "
+    "the mask goes by index, like is_causal: a single query sees only key 0. Use positions, "
     "visible(pos, k_pos).": head_by(mask=tril),
-    "the mask goes by place, aligned bottom right: that is wrong for a cache with empty slots, as "
-    "StaticCache. Ask by positions, visible(pos, k_pos).": head_by(
+    "the mask goes by index, aligned bottom right: that is wrong for a cache with empty slots, "
+    "such as StaticCache. Use positions, visible(pos, k_pos).": head_by(
         mask=lambda pos, k_pos: tril(pos, k_pos, len(k_pos) - len(pos))
     ),
-    "the mask goes by place, and a single query gets none: ask visible(pos, k_pos).": (
+    "the mask goes by index, and a single query gets none: use visible(pos, k_pos).": (
         head_by(mask=lambda pos, k_pos: tril(pos, k_pos) | (len(pos) == 1))
     ),
-    "a single query gets no mask, and sees empty slots: ask by positions.": head_by(
+    "a single query gets no mask, so it sees empty slots: use positions.": head_by(
         mask=lambda pos, k_pos: visible(pos, k_pos) | (len(pos) == 1)
     ),
-    "empty slots, at position -1, are seen: hide them.": sees(lambda q, k: k <= q),
+    "empty slots, at position -1, are visible: hide them.": sees(lambda q, k: k <= q),
     "dropout runs in eval mode while a cache is on.": head_by(
         drops=lambda head: head.training or head.cache is not None
     ),
-    "in training nothing is dropped while a cache is on: that changes nothing, and dropout "
-    "neither.": head_by(drops=lambda head: head.training and head.cache is None),
+    "in training nothing is dropped while a cache is on: a cache must not change training, nor "
+    "its dropout.": head_by(drops=lambda head: head.training and head.cache is None),
 }
 ADVICE = {
-    "the weights of a head": "config says how large, and nn.Linear takes what comes in first.",
+    "the weights of a head": "config has the sizes, and nn.Linear takes in_features first.",
     "self.cache = None": "Set it in __init__: kv_cache(model) sets and removes it.",
-    "two equal calls": "Dropout belongs to training alone, and nothing is kept of a call.",
-    "a second text": "Nothing may be kept from one text to the next.",
-    "a text alone": "Nothing but its own text counts.",
+    "two equal calls": "Dropout belongs to training only, and a call must leave nothing behind.",
+    "a second text": "Nothing may be carried over from one text to the next.",
+    "alone than in a batch": "A text's output depends only on that text.",
     "the future in": "visible(pos, k_pos) says what a query sees.",
-    "shape of the output": "The weights times the values is what comes back.",
-    "no gradient flows": "No detach() and no no_grad() on the way.",
-    "in training the gradient": "Something on the way is detached, or computed otherwise.",
+    "shape of the output": "Return the weights times the values.",
+    "no gradient flows": "Use no detach() and no no_grad() on the way.",
+    "in training the gradient": "Something on the way is detached, or computed differently.",
     "the number of updates in training": f"In training a cache is not used: {GUARD}",
-    "the number of updates": "In eval mode each pass calls cache.update once, also for a piece.",
-    "that the cache gets": "update(k, v, pos) takes this head's keys and values, as they are.",
-    "while a cache is on": "In training mode a cache that is on changes nothing, dropout neither.",
-    "without dropout": "config.dropout is 0 here, so it is the output of eval mode.",
+    "the number of updates": (
+        "In eval mode each pass calls cache.update once, however many tokens it has."
+    ),
+    "that the cache gets": "update(k, v, pos) takes this head's keys and values, unchanged.",
+    "while a cache is on": (
+        "In training mode a cache that is on must change nothing, not even dropout."
+    ),
+    "without dropout": "config.dropout is 0 here, so the output must equal eval mode's.",
     "after training": "In eval mode after training the cache is used again.",
-    "without a cache again": "Nothing of a cached text is kept in the head.",
-    "with a cache": "A cache changes no output: does the mask ask by positions, those of the keys?",
-    "in training two calls": "No seed in a head: leave the random numbers to go on.",
-    "spread of": "Is each weight dropped by a draw of its own, and config.dropout the share?",
-    "mean of": "The weights that stay become 1 / (1 - p) times as large.",
+    "without a cache again": "The head must keep nothing of a cached text.",
+    "with a cache": (
+        "A cache must not change the output: does the mask use positions, the keys' own?"
+    ),
+    "in training two calls": "Set no seed in a head: do not reset the random numbers.",
+    "spread of": "Is each weight dropped by its own random draw, with probability config.dropout?",
+    "mean of": "The remaining weights must be scaled by 1 / (1 - p).",
     "NoneType": f"Without a cache self.cache is None: {GUARD}",
-    "the output in eval": "Is it √hs, the mask, or k and v mixed up?",
+    "the output in eval": "Is √hs wrong, or the mask, or are k and v mixed up?",
 }
 PLAIN_CASES = [
     Case(run_new),
@@ -458,12 +466,11 @@ AXES = [("text", "token", "number")]
 HEAD = Exercise(
     notebook="02",
     hints=(
-        "With a cache there are more keys than queries. Which positions do the keys "
-        "have then, and who knows them?",
-        "Begin with the lecture's `forward`. Without a cache, the keys stand where the "
-        "queries stand: `k_pos = pos`. Three lines hold the cache: `self.cache = None`,"
-        " the question `if self.cache is not None and not self.training`, and the "
-        "`update`.",
+        "With a cache there are more keys than queries. Which positions do the keys have then, "
+        "and what knows them?",
+        "Begin with the lecture's `forward`. Without a cache, the keys have the queries' "
+        "positions: `k_pos = pos`. Three lines add the cache: `self.cache = None`, the "
+        "condition `if self.cache is not None and not self.training`, and the `update`.",
         "if self.cache is not None and not self.training: k, v, k_pos = "
         "self.cache.update(k, v, pos); then attention_weights(q, k, visible(pos, "
         "k_pos))",

@@ -19,11 +19,11 @@ from .caches import GrowingCache
 from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments
 
-SIZE = 11  # of the vocabulary
+SIZE = 11  # vocabulary size
 
 
 class Watched(GPT):
-    """A small model that notes what it reads, where, and how."""
+    """A small model that records what it reads, where, and how."""
 
     def __init__(
         self, block_size: int, head: Any = Head, n_layer: int = 1, dropout: float = 0.0
@@ -49,7 +49,7 @@ class Watched(GPT):
 
 
 class Tight(GrowingCache):
-    """A cache that takes no position past its capacity, and counts how many are built."""
+    """A cache that accepts no position past its capacity, and counts how many are built."""
 
     built = 0
 
@@ -62,8 +62,8 @@ class Tight(GrowingCache):
         last = int(pos.max())
         if last >= self.most:
             raise ValueError(
-                f"the caches are made for {self.most} tokens, and one at position {last} has to be "
-                "read: kv_cache(model, cache) makes them for the whole block"
+                f"the caches are made for {self.most} tokens, but one at position {last} has to "
+                "be read: kv_cache(model, cache) makes them for the whole block"
             )
         return super().update(k, v, pos)
 
@@ -78,65 +78,65 @@ def texts(B: int, T: int, n: int) -> Arguments:
 
 
 def run_loop(answer: Answer, B: int, T: int, n: int, block_size: int) -> Pairs:
-    """A text to its end: the tokens, and all that the model reads."""
+    """A complete text: the tokens, and everything that the model reads."""
     model = Watched(block_size).eval()
     given = texts(B, T, n)
     Tight.built = 0
     steps = answer(model, *given.tensors.values(), Tight)
-    yield "what comes is no iterator", not hasattr(steps, "__next__")
+    yield "what is returned is not an iterator", not hasattr(steps, "__next__")
     tokens = []
-    before = []  # how many tokens the model has read when each is handed out
+    before = []  # how many tokens the model has read when each one is yielded
     for token in steps:
         tokens.append(token)
         before.append(len(model.positions))
     yield from given.changes()
-    yield "the model came in eval mode, and your loop left it in training mode", model.training
-    yield "a pass of the model where no cache is on", not all(model.cached)
+    yield "the model was in eval mode, and your loop left it in training mode", model.training
+    yield "a pass of the model without a cache", not all(model.cached)
     yield "PyTorch records a pass for gradients", any(model.recorded)
-    yield "the caches that are built, for two heads", Tight.built
+    yield "the number of caches built, for two heads", Tight.built
     yield "the caches are still on after the last token", model.caching
     shapes = sorted({str(tuple(token.shape)) for token in tokens})
-    yield "what is handed out", f"{len(tokens)} tokens of shape {' and '.join(shapes)}"
+    yield "what is yielded", f"{len(tokens)} tokens of shape {' and '.join(shapes)}"
     yield "the positions that the model reads", torch.tensor(model.positions)
-    yield "the tokens that are read before each is handed out", torch.tensor(before)
+    yield "the tokens that are read before each is yielded", torch.tensor(before)
     if shapes == [str((B, 1))]:
-        yield "the tokens that are handed out", torch.cat(tokens, dim=1)
+        yield "the tokens that are yielded", torch.cat(tokens, dim=1)
     if model.tokens:
         yield "the tokens that the model reads", torch.cat(model.tokens, dim=1)
 
 
 def run_stop(answer: Answer) -> Pairs:
-    """A reader who stops after the first token."""
+    """A caller who stops after the first token."""
     model = Watched(16).eval()
     steps = answer(model, *texts(1, 3, 8).tensors.values(), Tight)
     next(steps)
-    yield "the number of tokens that are read before the first is handed out", len(model.positions)
+    yield "the number of tokens that are read before the first is yielded", len(model.positions)
     steps.close()
-    yield "a reader who stops in the middle leaves the caches on", model.caching
+    yield "a caller who stops in the middle leaves the caches on", model.caching
 
 
 def run_past(answer: Answer) -> Pairs:
-    """More tokens than the block holds: an error."""
+    """More tokens than fit into the block: an error."""
     try:
         tokens = list(answer(Watched(16).eval(), *texts(1, 3, 20).tensors.values(), Tight))
-        end = f"a text that ends in silence after {len(tokens)} tokens"
+        end = f"a text that ends silently after {len(tokens)} tokens"
     except Exception:
         end = "an error"
-    yield "what comes of 20 new tokens after 3 in a block of 16", end
+    yield "the result for 20 new tokens after 3 in a block of 16", end
 
 
 def run_training(answer: Answer) -> Pairs:
-    """A model that comes in training mode, in which no cache is used: only the mode counts."""
+    """A model in training mode, in which no cache is used: only the mode counts."""
     model = Watched(16).train()
     list(answer(model, *texts(1, 3, 8).tensors.values(), Tight))
-    yield "the model came in training mode, and your loop left it in eval mode", not model.training
+    yield "the model was in training mode, and your loop left it in eval mode", not model.training
 
 
 # ------------------------------------------------------------------ mistakes
 
 
 def draw(logits: Tensor, row: Tensor) -> Tensor:
-    """The token of the largest probability / noise.  (B, V), (B, V) -> (B, 1)"""
+    """The token with the largest probability / noise.  (B, V), (B, V) -> (B, 1)"""
     return (logits.softmax(-1) / row).argmax(-1, keepdim=True)
 
 
@@ -154,7 +154,7 @@ Tokens = Iterator[Tensor]
 
 @torch.no_grad()
 def generate(model: Any, prompt: Tensor, noise: Tensor, cache: Any, **steps: Any) -> Tokens:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     step = SimpleNamespace(**STEPS | steps)
     pos = torch.arange(prompt.shape[1])
     with step.around(model, cache):
@@ -168,7 +168,7 @@ def generate(model: Any, prompt: Tensor, noise: Tensor, cache: Any, **steps: Any
 
 
 def loop_by(**step: Any) -> Answer:
-    """The loop with a step exchanged."""
+    """The loop with one step replaced."""
     return partial(generate, **step)
 
 
@@ -236,11 +236,10 @@ NOISE = "each token needs the noise of its own step and text"
 LOOP = Exercise(
     notebook="02",
     hints=(
-        "Which tokens has the model not read yet, at the first pass and at each pass "
-        "after it? At which positions do they stand?",
-        "The prompt of T tokens takes the positions 0 to T - 1. So the first new token,"
-        " which is read at the second step, stands at T: one after the last position, "
-        "`pos[-1:] + 1`.",
+        "Which tokens has the model not read yet, in the first pass and in each later one? At "
+        "which positions are they?",
+        "The prompt of T tokens takes positions 0 to T - 1. So the first new token, which is "
+        "read at the second step, is at T, one after the last position: `pos[-1:] + 1`.",
         "in the loop: logits, _ = model(tokens, pos=pos); tokens = sample(logits[:, "
         "-1], row); yield tokens; pos = pos[-1:] + 1",
     ),
@@ -255,81 +254,80 @@ LOOP = Exercise(
         Case(run_loop, B=1, T=3, n=238, block_size=240),
     ],
     mistakes={
-        "new tokens are read at position 0: the first of them is at T, the length of the "
-        "prompt.": loop_by(after=lambda pos: pos[-1:] * 0),
-        "the positions are one too far: the first new token is at T, the length of the "
-        "prompt.": loop_by(after=lambda pos: pos[-1:] + 2),
-        "the position stays the same: each new token is at the next one.": loop_by(
+        "new tokens are read at position 0: the first of them is at T, the prompt's "
+        "length.": loop_by(after=lambda pos: pos[-1:] * 0),
+        "the positions are one too large: the first new token is at T, the prompt's "
+        "length.": loop_by(after=lambda pos: pos[-1:] + 2),
+        "the position never changes: each new token is at the next one.": loop_by(
             after=lambda pos: pos[-1:]
         ),
-        "the first logits are taken: the last logits, logits[:, -1], decide.": loop_by(
+        "the first logits are used: the last ones, logits[:, -1], decide.": loop_by(
             logits=lambda logits: logits[:, 0]
         ),
-        "all texts get the last logits of the first text: each has its own.": loop_by(
+        "all texts get the first text's last logits: each has its own.": loop_by(
             logits=lambda logits: logits[:1, -1].expand(len(logits), -1)
         ),
-        "the noise is not used, and the likeliest token is taken.": loop_by(
+        "the noise is not used, and the likeliest token is chosen.": loop_by(
             draw=lambda logits, row: logits.argmax(-1, keepdim=True)
         ),
-        f"each step takes the first row of the noise: {NOISE}.": loop_by(
-            row=lambda noise, i: noise[0]
-        ),
-        f"the rows of the noise are taken backwards: {NOISE}.": loop_by(
+        f"each step uses the first row of noise: {NOISE}.": loop_by(row=lambda noise, i: noise[0]),
+        f"the rows of noise are used in reverse: {NOISE}.": loop_by(
             row=lambda noise, i: noise[-1 - i]
         ),
-        f"all texts take the noise of the first text: {NOISE}.": loop_by(
+        f"all texts use the first text's noise: {NOISE}.": loop_by(
             row=lambda noise, i: noise[i, :1].expand_as(noise[i])
         ),
-        "the prompt is read again at each step: the new token is enough.": loop_by(
+        "the prompt is read again at each step: reading the new token is enough.": loop_by(
             feed=lambda prompt, token: torch.cat([prompt, token], dim=1)
         ),
         "the prompt's last token is read twice, at T the second time: the prefill's own logits "
         "decide the first new token.": loop_by(first=prefill_twice),
-        "the prompt's last token is read twice: the prefill reads that last token again. Its own "
+        "the prompt's last token is read twice: the prefill has already read it. The prefill's "
         "logits decide the first new token.": loop_by(first=last_again),
-        "no cache is on: put the loop into `with kv_cache(model, cache):`.": loop_by(
+        "no cache is on: put the loop inside `with kv_cache(model, cache):`.": loop_by(
             around=lambda model, cache: nullcontext()
         ),
-        "another cache is built than the class that came in: kv_cache(model, cache).": loop_by(
-            around=lambda model, cache: kv_cache(model, GrowingCache)
-        ),
-        "new caches at each step forget what was read: one with-block around all steps.": (
+        "a cache of another class than the one passed in is built: kv_cache(model, "
+        "cache).": loop_by(around=lambda model, cache: kv_cache(model, GrowingCache)),
+        "new caches at each step forget what was read: use one with-block around all steps.": (
             new_caches
         ),
-        "one token too many is read: nobody needs the logits behind the last token.": one_too_many,
+        "one token too many is read: the logits after the last token are never used.": one_too_many,
         "PyTorch records each pass for gradients: put @torch.no_grad() above the function.": (
             generate.__wrapped__  # type: ignore[attr-defined]
         ),
-        "all tokens are drawn before the first is handed out: `yield` each as soon as it is "
-        "drawn.": lambda *given: iter(list(generate(*given))),
-        "the next pass comes before a token is handed out: `yield` it as soon as it is drawn, and "
+        "all tokens are sampled before the first is yielded: `yield` each as soon as it is "
+        "sampled.": lambda *given: iter(list(generate(*given))),
+        "the next pass runs before a token is yielded: `yield` it as soon as it is sampled, and "
         "read it after that.": one_ahead,
-        "a list comes: hand out each token with `yield`.": lambda *given: list(generate(*given)),
-        "a tensor of all tokens comes: hand out each token with `yield`.": (
+        "a list is returned: `yield` each token.": lambda *given: list(generate(*given)),
+        "a tensor of all tokens is returned: `yield` each token.": (
             lambda *given: torch.cat(list(generate(*given)), dim=1)
         ),
-        "the prompt is handed out first: only new tokens are asked for.": prompt_first,
-        "the model came in training mode, and your loop left it in eval mode.": in_eval_mode,
-        "the model came in eval mode, and your loop left it in training mode.": train_at_the_end,
-        "the block is full, and the text ends in silence: let the model's error come through.": (
+        "the prompt is yielded first: yield only new tokens.": prompt_first,
+        "the model was in training mode, and your loop left it in eval mode.": in_eval_mode,
+        "the model was in eval mode, and your loop left it in training mode.": train_at_the_end,
+        "the block is full, and the text ends silently: let the model's error propagate.": (
             in_silence
         ),
     },
     advice={
-        "no iterator": "Hand out each token with `yield`.",
-        "no cache is on": "Put the loop into `with kv_cache(model, cache):`.",
+        "not an iterator": "`yield` each token.",
+        "without a cache": "Put the loop inside `with kv_cache(model, cache):`.",
         "for gradients": "Put @torch.no_grad() above the function.",
-        "the caches that are built": "One with-block around all steps: kv_cache(model, cache).",
+        "the number of caches built": (
+            "Use one with-block around all steps: kv_cache(model, cache)."
+        ),
         "caches are still on": "`with kv_cache(model, cache):` removes them.",
         "leaves the caches on": "`with kv_cache(model, cache):` removes them.",
-        "the positions that": "Every token but the last is read once, at its own position.",
-        "what is handed out": "One token of shape (B, 1) for each row of noise, in each text.",
-        "before each": "`yield` each token as soon as it is drawn, and read it after that.",
-        "before the first": "`yield` each token as soon as it is drawn, and read it after that.",
-        "what comes of": "Let the error of the model come through.",
+        "the positions that": "Every token but the last must be read once, at its own position.",
+        "what is yielded": "Yield one token of shape (B, 1) per row of noise, for each text.",
+        "before each": "`yield` each token as soon as it is sampled, and read it after that.",
+        "before the first": "`yield` each token as soon as it is sampled, and read it after that.",
+        "the result for": "Let the model's error propagate.",
         "left it in": "Leave the mode as it was.",
-        "the tokens that are handed out": f"The last logits decide, and {NOISE}, as it comes.",
-        "the tokens that the model reads": "Those of the prompt first, whole, then the new ones.",
+        "the tokens that are yielded": f"The last logits decide, and {NOISE}, as it comes.",
+        "the tokens that the model reads": "First the whole prompt, then each new token.",
     },
     axes=[("text", "token"), ("token",)],
 )

@@ -1,4 +1,4 @@
-"""The checks of heads that keep keys and values themselves: read_on, AskedHead and one_text."""
+"""The checks of heads that store keys and values themselves: read_on, AskedHead and one_text."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .head import WIDTH, new_head, run_gradients, run_head, visible
 from .loop import SIZE, Watched
 from .observing import Arguments, form, numbers
 
-BLOCK = 40  # positions of a model
+BLOCK = 40  # block size of a model
 
 
 def head_of(answer: Answer) -> Any:
-    """The MemoryHead that an answer means: that of its page, if it comes from one.
+    """The MemoryHead that an answer refers to: the notebook's own, if it comes from one.
 
-    The page's is a subclass of the learner's own Head, and no subclass of the package's.
+    The notebook's is a subclass of the learner's Head, not of the package's.
     """
     theirs = getattr(inspect.unwrap(answer), "__globals__", {}).get("MemoryHead")
     usable = isinstance(theirs, type) and issubclass(theirs, nn.Module)
@@ -70,12 +70,12 @@ def run_read(
             yield from given.changes()
             after = f"after {int(pos[0])} tokens{again}"
             yield f"the positions at which the model reads {after}", torch.tensor(model.positions)
-            yield f"the shape of what comes back {after}", form(logits)
+            yield f"the shape of the result {after}", form(logits)
             yield f"the logits {after}", logits if isinstance(logits, Tensor) else form(logits)
 
 
 def read_by(start: Any, result: Any = lambda logits: logits) -> Answer:
-    """read_on with another first position, of the heads and the tokens, or another result."""
+    """read_on with another first position, computed from heads and tokens, or another result."""
 
     def read_on(model: Any, x: Tensor) -> Any:
         pos = torch.arange(x.shape[1]) + start(heads_in(model), x)
@@ -85,7 +85,7 @@ def read_by(start: Any, result: Any = lambda logits: logits) -> Answer:
 
 
 def count(heads: list[Any]) -> int:
-    """The tokens in the memory of the first head."""
+    """The number of tokens in the first head's memory."""
     return sum(k.shape[1] for k, _ in heads[0].memory)
 
 
@@ -123,7 +123,7 @@ def in_training(model: Any, x: Tensor) -> Any:
 
 
 def counted() -> Answer:
-    """read_on that counts its own tokens, instead of looking into the memories."""
+    """A read_on that counts tokens itself instead of looking into the memories."""
     total = 0
 
     def start(heads: list[Any], x: Tensor) -> int:
@@ -137,11 +137,11 @@ def counted() -> Answer:
 READ_ON = Exercise(
     notebook="04",
     hints=(
-        "At which position is the next token, if 12 tokens were read before it? And who knows how "
-        "many were read?",
-        "`model(x, pos=…)` takes the positions of the tokens. Any head of `model.modules()` that "
-        "is a `MemoryHead` knows how many tokens came before, as its `memory` holds their keys, a "
-        "piece for each call.",
+        "At which position is the next token if 12 tokens were read before it? And what knows "
+        "how many were read?",
+        "`model(x, pos=…)` takes the tokens' positions. Any `MemoryHead` in `model.modules()` "
+        "knows how many tokens came before, because its `memory` holds their keys, one piece "
+        "per call.",
         "start = sum(k.shape[1] for k, v in head.memory); then return model(x, pos=places(start, "
         "x.shape[1], x))[0]",
     ),
@@ -156,64 +156,67 @@ READ_ON = Exercise(
         Case(run_read, pieces=[7, 9], B=7),
     ],
     mistakes={
-        "each call is numbered from 0: the next tokens go on after those in the memory.": read_by(
-            lambda heads, x: 0
-        ),
-        "the pieces in the memory are counted, and a piece may have many tokens: add up their "
+        "each call is numbered from 0: the next tokens continue after those in the "
+        "memory.": read_by(lambda heads, x: 0),
+        "the pieces in the memory are counted, but a piece may have many tokens: add up their "
         "k.shape[1].": read_by(lambda heads, x: len(heads[0].memory)),
-        "only the last piece in the memory is counted: add up all.": read_by(
+        "only the last piece in the memory is counted: add them all up.": read_by(
             lambda heads, x: heads[0].memory[-1][0].shape[1] if heads[0].memory else 0
         ),
         "only the first piece in the memory is counted: add up all of them.": read_by(
             lambda heads, x: heads[0].memory[0][0].shape[1] if heads[0].memory else 0
         ),
-        "the tokens of all heads are added up: each head holds all tokens, so ask one.": read_by(
-            lambda heads, x: len(heads) * count(heads)
-        ),
+        "the tokens of all heads are added up: each head holds all tokens, so ask one "
+        "of them.": read_by(lambda heads, x: len(heads) * count(heads)),
         "keys and values are both counted: a token has one of each.": read_by(
             lambda heads, x: 2 * count(heads)
         ),
-        "the texts are counted, which are k.shape[0]: the tokens are dimension 1.": read_by(
+        "the batch size k.shape[0] is counted: the tokens are dimension 1.": read_by(
             lambda heads, x: size_of(heads, 0)
         ),
-        "the numbers of a key are counted, which are k.shape[2]: the tokens are dimension 1.": (
+        "the head size k.shape[2] is counted: the tokens are dimension 1.": (
             read_by(lambda heads, x: size_of(heads, 2))
         ),
-        "the positions are one too far: after N tokens the next one is at N, as the first is at "
-        "0.": read_by(lambda heads, x: count(heads) + 1),
-        "from the second call on the positions are one too low: after N tokens the next one is at "
-        "N.": read_by(lambda heads, x: max(0, count(heads) - 1)),
-        "the new tokens are counted before they are read: `start` is the number of those "
-        "before.": read_by(lambda heads, x: count(heads) + x.shape[1]),
-        "all tokens of a piece get the position of the first: they stand in a row.": one_position,
-        "your function counts its own tokens: what was read stands in the memories, and another "
-        "text begins at 0 again.": Anew(counted),
-        "model(…) returns logits and a loss: give back the logits alone, [0].": pass_itself,
-        "only the last logits come back, where all T are asked for: (B, T, V).": read_by(
+        "the positions are one too large: after N tokens the next one is at N, because the "
+        "first is at 0.": read_by(lambda heads, x: count(heads) + 1),
+        "from the second call on, the positions are one too small: after N tokens the next one "
+        "is at N.": read_by(lambda heads, x: max(0, count(heads) - 1)),
+        "the new tokens are counted before they are read: `start` is the number of tokens "
+        "before them.": read_by(lambda heads, x: count(heads) + x.shape[1]),
+        "all tokens of a piece get the first one's position: they have consecutive "
+        "positions.": one_position,
+        "your function keeps its own count: the memories hold what was read, and another text "
+        "begins at 0 again.": Anew(counted),
+        "model(…) returns logits and a loss: return only the logits, [0].": pass_itself,
+        "only the last logits are returned: return all T, (B, T, V).": read_by(
             lambda heads, x: count(heads), lambda logits: logits[:, -1]
         ),
-        "only the last token's logits come back, in a dimension of 1: T tokens give (B, T, V).": (
-            read_by(lambda heads, x: count(heads), lambda logits: logits[:, -1:])
-        ),
-        "probabilities come back: leave the softmax to `sample`.": read_by(
+        "only the last token's logits are returned, in a dimension of size 1: T tokens give (B, "
+        "T, V).": (read_by(lambda heads, x: count(heads), lambda logits: logits[:, -1:])),
+        "probabilities are returned: leave the softmax to `sample`.": read_by(
             lambda heads, x: count(heads), lambda logits: logits.softmax(-1)
         ),
-        "tokens come back: leave the choice to `sample`, which needs logits.": read_by(
+        "tokens are returned: leave the choice to `sample`, which needs logits.": read_by(
             lambda heads, x: count(heads), lambda logits: logits.argmax(-1)
         ),
         "the tokens are read twice: one call of the model is enough.": twice,
         "the memories are cleared after the call: the next tokens need them.": forgetful,
-        "only the newest token is read: read all T that come in.": only_newest,
-        "the model is put into training mode, in which it remembers nothing: leave the mode.": (
-            in_training
-        ),
+        "only the newest token is read: read all T that are passed in.": only_newest,
+        "the model is put into training mode, in which it remembers nothing: do not change the "
+        "mode.": (in_training),
     },
     advice={
-        "the positions at": "The next token's position is the number of tokens before it, which "
-        "are those in the memory of one head.",
-        "the shape of what": "The model returns logits (B, T, V) and a loss: give back the logits.",
-        "the logits": "Each token is read once, at the position that is the number of tokens "
-        "before it.",
+        "the positions at": (
+            "The next token's position is the number of tokens before it, which is the number in "
+            "one head's memory."
+        ),
+        "the shape of the result": (
+            "The model returns logits (B, T, V) and a loss: return the logits."
+        ),
+        "the logits": (
+            "Each token must be read once, at the position that equals the number of tokens before "
+            "it."
+        ),
         "list index": "At first the memory is empty.",
         "StopIteration": "Look for the head among `model.modules()`.",
     },
@@ -227,7 +230,7 @@ READ_ON = Exercise(
 def run_memory(
     answer: Answer, pieces: list[int], B: int = 2, texts: int = 1, dropout: float = 0.0
 ) -> Pairs:
-    """Two heads with a memory of their own, filled alternately, then turned off."""
+    """Two heads, each with its own memory, filled alternately, then turned off."""
     heads = [new_head(answer, dropout)[0].eval() for _ in range(2)]
     yield "a new head has no self.memory = None", vars(heads[0]).get("memory", "none") is not None
     T = sum(pieces)
@@ -251,7 +254,7 @@ def run_memory(
 
 
 def run_off(answer: Answer) -> Pairs:
-    """Batches of several shapes in eval mode, while the memory is off."""
+    """Batches of several shapes in eval mode with the memory off."""
     head = new_head(answer)[0].eval()
     for number, (B, T) in enumerate([(4, 6), (4, 6), (3, 5), (1, 1), (2, 7)]):
         out = head(numbers(B, T, WIDTH, seed=number), torch.arange(T))
@@ -283,13 +286,13 @@ def on_in_eval(head: Any) -> bool:
 
 
 def remember(head: Any, k: Tensor, v: Tensor) -> Any:
-    """Keep new keys and values; all so far."""
+    """Keep new keys and values; return all so far."""
     head.memory.append((k, v))
     return [torch.cat(rows, dim=1) for rows in zip(*head.memory, strict=True)]
 
 
 def last_rows(T: int, S: int) -> Tensor:
-    """True where the last T of S may look.  -> (T, S)"""
+    """True where the last T of S may attend.  -> (T, S)"""
     return visible(torch.arange(S - T, S), torch.arange(S))
 
 
@@ -303,7 +306,7 @@ ASKED: dict[str, Any] = {
 
 
 class Asked(solutions.Head):
-    """The right answer. A step can be exchanged, which is how mistakes are made."""
+    """The reference solution. Each step can be replaced, which is how mistakes are made."""
 
     def __init__(self, config: Any, **steps: Any) -> None:
         super().__init__(config)  # type: ignore[no-untyped-call]
@@ -319,7 +322,7 @@ class Asked(solutions.Head):
 
 
 def asked_by(**steps: Any) -> Answer:
-    """A head with a step exchanged."""
+    """A head with one step replaced."""
     return partial(Asked, **steps)
 
 
@@ -336,7 +339,7 @@ def on_clearing(head: Any) -> bool:
 
 
 def read_in_training(head: Any, k: Tensor, v: Tensor) -> Any:
-    """All so far, of which only those of eval mode are kept."""
+    """All so far; only those of eval mode are kept."""
     rows = [*head.memory, (k, v)]
     if not head.training:
         head.memory.append((k, v))
@@ -344,7 +347,7 @@ def read_in_training(head: Any, k: Tensor, v: Tensor) -> Any:
 
 
 def keep_by(join: Any) -> Answer:
-    """A head that keeps new keys and values, and attends to what `join` makes of its memory."""
+    """A head that keeps new keys and values, and attends to `join` of its memory."""
 
     def keep(head: Any, k: Tensor, v: Tensor) -> Any:
         head.memory.append((k, v))
@@ -388,14 +391,14 @@ def triangle(T: int, S: int) -> Tensor:
     return torch.ones(T, S).tril().bool()
 
 
-BOTH = "ask both questions, `self.memory is not None and not self.training`"
+BOTH = "check both conditions, `self.memory is not None and not self.training`"
 ASKED_HEAD = Exercise(
     notebook="04",
     hints=(
-        "Who turns the memory on, and how does a head see it? What must it do while the loss is "
+        "What turns the memory on, and how can a head tell? What must it do while the loss is "
         "measured in eval mode?",
-        "Two questions must both be answered with yes: is the memory on, and is the model not in "
-        "training? Take care with how you ask the first: `if []:` does nothing.",
+        "Two conditions must both hold: the memory is on, and the model is not in training. Be "
+        "careful with the first one: `if []:` does nothing.",
         "if self.memory is not None and not self.training: self.memory.append((k, v)); then k, v = "
         "(torch.cat(rows, dim=1) for rows in zip(*self.memory))",
     ),
@@ -413,64 +416,63 @@ ASKED_HEAD = Exercise(
         Case(run_memory, pieces=[60, *[1] * 10, 30], B=1),
     ],
     mistakes={
-        f"nobody turned the memory on, and something is kept in eval mode all the same: {BOTH}.": (
+        f"the memory was never turned on, but something is kept in eval mode anyway: {BOTH}.": (
             asked_by(on=turned_on)
         ),
-        "while the memory is off it is None, and your head asks it to keep something: "
-        "`self.memory is not None` comes first.": asked_by(on=lambda head: not head.training),
-        "each piece is read as if it were the first, though the memory is on: an empty list counts "
-        "as false, so ask `self.memory is not None`; then append and join.": asked_by(
+        "while the memory is off it is None, but your head appends to it: check `self.memory is "
+        "not None` first.": asked_by(on=lambda head: not head.training),
+        "each piece is read as if it were the first, although the memory is on: an empty list "
+        "is falsy, so check `self.memory is not None`; then append and join.": asked_by(
             on=lambda head: bool(head.memory) and not head.training
         ),
         f"in training the memory is used because it is on: {BOTH}.": asked_by(
             on=lambda head: head.memory is not None
         ),
-        "the memory is used in training and not in eval mode: turn that question round.": asked_by(
+        "the memory is used in training and not in eval mode: it is the other way round.": asked_by(
             on=lambda head: head.memory is not None and head.training
         ),
-        "in training your head looks at the memory, though it does not write to it: it must do "
+        "in training your head reads the memory, although it does not write to it: it must do "
         "neither.": asked_by(on=lambda head: head.memory is not None, keep=read_in_training),
         "the memory is emptied in training: a text that is being decoded loses its past.": asked_by(
             on=on_clearing
         ),
-        "the newest come first in the joined keys, while the mask takes the last rows for the new "
-        "tokens.": keep_by(lambda memory: joined(memory[::-1])),
-        "only the first piece of the memory is looked at: join all pairs.": keep_by(
+        "the newest keys come first in the joined keys, but the mask expects the new tokens in "
+        "the last rows.": keep_by(lambda memory: joined(memory[::-1])),
+        "only the first piece of the memory is used: join all pairs.": keep_by(
             lambda memory: memory[0]
         ),
-        "the new tokens see those before them, and not themselves: append them first, then join.": (
+        "the new tokens see the earlier ones but not themselves: append them first, then join.": (
             asked_by(keep=old_alone)
         ),
         "each call appends its keys and values twice: once is enough.": asked_by(keep=kept_twice),
-        "what was joined is appended again: the memory holds each piece once.": asked_by(
+        "the joined tensors are appended again: the memory holds each piece once.": asked_by(
             keep=all_kept_again
         ),
-        "the memory holds the last piece alone, as each call replaces those before: append.": (
-            asked_by(keep=last_kept)
-        ),
-        "the pieces are joined along the texts: the tokens are dimension 1.": keep_by(
+        "the memory holds only the last piece, because each call replaces the earlier ones: "
+        "append.": (asked_by(keep=last_kept)),
+        "the pieces are joined along the batch: the tokens are dimension 1.": keep_by(
             partial(joined, dim=0)
         ),
-        "keys and values are exchanged when they come out of the memory: pairs of (k, v).": keep_by(
+        "keys and values are swapped when read from the memory: it holds pairs (k, v).": keep_by(
             lambda memory: joined(memory)[::-1]
         ),
-        "the values of the new tokens alone are taken, and the keys of all: both come from the "
-        "memory.": keep_by(lambda memory: (joined(memory)[0], memory[-1][1])),
+        "the keys of all tokens are used, but the values of only the new ones: take both from "
+        "the memory.": keep_by(lambda memory: (joined(memory)[0], memory[-1][1])),
         "there is no mask: a token of a piece sees those after it.": asked_by(
             mask=lambda T, S: torch.ones(T, S).bool()
         ),
-        "the mask is aligned top left: the T queries are the last of the S keys, "
+        "the mask is aligned top left: the T queries belong to the last of the S keys, "
         "order[-x.shape[1]:].": asked_by(mask=triangle),
-        "a piece of several tokens gets no mask where something is in the memory: it needs one.": (
+        "a piece of several tokens gets no mask if the memory holds something: it needs one.": (
             asked_by(mask=lambda T, S: last_rows(T, S) | (T < S))
         ),
-        "the mask is (T, T), and there are S keys: with a memory S is larger than T.": asked_by(
+        "the mask is (T, T), but there are S keys: with a memory S is larger than T.": asked_by(
             mask=lambda T, S: last_rows(T, T)
         ),
         "a token does not see itself: <=, not <.": asked_by(
             mask=lambda T, S: torch.ones(T, S).tril(S - T - 1).bool() | (torch.arange(S) == 0)
         ),
-        "queries and keys are exchanged: the memory holds keys.": asked_by(
+        "queries and keys are swapped: the memory holds keys.": asked_by(
             project=lambda head, x: (head.key(x), head.query(x), head.value(x))
         ),
         "something is dropped in eval mode: dropout belongs to training.": asked_by(
@@ -478,13 +480,13 @@ ASKED_HEAD = Exercise(
         ),
     },
     advice={
-        "shape of the output": "Does it end with `return`, and by (B, T, hs)?",
-        "self.memory = None": "Leave the __init__ that is given.",
-        "while the memory is off": "Nothing may be kept where the memory is None.",
-        "turned its memory on": "Whoever decodes sets head.memory = [].",
+        "shape of the output": "Does it end with `return`, and return (B, T, hs)?",
+        "self.memory = None": "Leave the given __init__ as it is.",
+        "while the memory is off": "Nothing may be kept if the memory is None.",
+        "turned its memory on": "The decoding loop sets head.memory = [].",
         "in training mode, while": "In training the memory is not used.",
         "wrote to its memory": "In training the memory is not used, even if it is on.",
-        "off again": "Whoever sets head.memory = None turns it off.",
+        "off again": "head.memory = None turns it off.",
         "with the memory on": "Append the new pair, then join all: the last T of S keys belong to "
         "the queries.",
         "in eval mode": "Without a memory it is plain causal attention.",
@@ -530,18 +532,18 @@ def run_texts(answer: Answer) -> Pairs:
     yield from run_text(answer, model, case(7, 1), "the third")
     yield from run_text(answer, model, case(4, 3, B=2), "the fourth")
     given = case(5, 6).tensors
-    yield "the tokens that `decode` writes after all", decode(model, *given.values())
+    yield "the tokens that `decode` generates after all that", decode(model, *given.values())
 
 
 def run_found(answer: Answer) -> Pairs:
-    """Memories that another text has filled."""
+    """Memories filled by another text."""
     model, _ = remembering(answer)
     decode(model, *case(6, 2).tensors.values())
     yield from run_text(answer, model, case(5, 6), "this")
 
 
 def run_stopped(answer: Answer, error: type[BaseException], after: int, layer: int) -> Pairs:
-    """An error in a layer, after so many passes: where has it gone, and what is left?"""
+    """An error in a layer after n passes: does it reach the caller, and what is left over?"""
     model, _ = remembering(answer)
     passes = 0
 
@@ -560,7 +562,7 @@ def run_stopped(answer: Answer, error: type[BaseException], after: int, layer: i
         end = type(stopped).__name__
     hook.remove()
     kind = "the stop button" if error is Pressed else "an error"
-    yield f"what the caller hears of {kind} half-way", end
+    yield f"what reaches the caller of {kind} half-way", end
     yield f"heads with something in their memory after {kind}", held(model)
     yield from run_text(answer, model, case(4, 3), "the next")
 
@@ -573,7 +575,7 @@ def empty(heads: list[Any]) -> None:
 def text_by(
     before: Any = empty, after: Any = empty, write: Any = decode, last: bool = True
 ) -> Answer:
-    """One text. `last`: what comes after it comes also after an error."""
+    """One text. `last`: the clean-up afterwards also runs after an error."""
 
     def one_text(model: Any, prompt: Tensor, noise: Tensor) -> Any:
         heads = heads_in(model)
@@ -650,7 +652,7 @@ def with_prompt(model: Any, prompt: Tensor, noise: Tensor) -> Tensor:
 
 
 def without_past(model: Any, prompt: Tensor, noise: Tensor) -> Tensor:
-    """The loop with memories that are emptied at each step."""
+    """The loop with memories emptied at each step."""
     x = prompt
     start = 0
     out = []
@@ -680,10 +682,10 @@ def in_training_mode(model: Any, prompt: Tensor, noise: Tensor) -> Any:
 ONE_TEXT = Exercise(
     notebook="04",
     hints=(
-        "When must the memories be empty, and which of these moments comes also after an error? "
-        "What runs in Python however a block ends?",
-        "`model.modules()` gives every module, the heads among them. `try: … finally: …` runs its "
-        "last part also after an error.",
+        "When must the memories be empty, and which of these moments also comes after an error? "
+        "What does Python run however a block ends?",
+        "`model.modules()` yields every module, including the heads. `try: … finally: …` runs "
+        "its last part even after an error.",
         "clear all memories; then try: return decode(model, prompt, noise); finally: clear all "
         "again",
     ),
@@ -700,58 +702,57 @@ ONE_TEXT = Exercise(
         "the memories are never emptied: the next text attends to this one.": text_by(
             nothing, nothing
         ),
-        "the memories are emptied at the beginning, and afterwards the heads still hold the text: "
-        "empty them at the end as well.": text_by(after=nothing),
-        "it trusts that the memories are empty when it begins, and another text had filled them.": (
-            text_by(before=nothing)
-        ),
-        "after an error half-way the memories are full: what must run however it ends belongs in "
-        "`finally`.": text_by(last=False),
-        "the stop button is no Exception, and leaves the memories full: `finally` runs after "
-        "it, too.": after_exceptions,
-        "an error inside is swallowed: the caller must hear of it.": swallowed(BaseException),
-        "the caller hears of no Exception: let it through after the memories are empty.": (
-            swallowed(Exception)
-        ),
-        "the stop button comes out as another error: `finally` lets it through as it is.": renamed,
-        "only the first head is emptied: each has a memory of its own.": text_by(
+        "the memories are emptied at the beginning, but afterwards the heads still hold the "
+        "text: empty them at the end, too.": text_by(after=nothing),
+        "it assumes that the memories are empty when it begins, but another text had filled "
+        "them.": (text_by(before=nothing)),
+        "after an error half-way the memories are full: clean-up that must always run belongs "
+        "in `finally`.": text_by(last=False),
+        "the stop button raises no Exception, so it leaves the memories full: `finally` also "
+        "runs after it.": after_exceptions,
+        "an error inside is swallowed: it must reach the caller.": swallowed(BaseException),
+        "an Exception does not reach the caller: let it propagate after the memories are "
+        "emptied.": (swallowed(Exception)),
+        "the stop button comes out as another error: `finally` lets it propagate "
+        "unchanged.": renamed,
+        "only the first head is emptied: each has its own memory.": text_by(
             lambda heads: empty(heads[:1]), lambda heads: empty(heads[:1])
         ),
-        "only the heads of the first layer are emptied: `model.modules()` has those of all.": (
+        "only the first layer's heads are emptied: `model.modules()` has those of all layers.": (
             text_by(lambda heads: empty(heads[:2]), lambda heads: empty(heads[:2]))
         ),
         "only the last head is emptied: that line belongs inside the loop.": text_by(
             lambda heads: empty(heads[-1:]), lambda heads: empty(heads[-1:])
         ),
-        "at the end one head alone is emptied: that line belongs inside the loop over the heads.": (
+        "at the end only one head is emptied: that line belongs inside the loop over the heads.": (
             text_by(after=lambda heads: empty(heads[-1:]))
         ),
-        "all heads get the same list: each needs one of its own, or clear() for those that are "
-        "there.": text_by(before=share_a_list),
-        "the memories are None afterwards, and a head appends to a list: empty them with "
+        "all heads get the same list: each needs its own, or clear() the existing ones.": text_by(
+            before=share_a_list
+        ),
+        "the memories are None afterwards, but a head appends to a list: empty them with "
         "clear().": text_by(after=remove),
-        "only the last piece is taken out of each memory: clear() takes all.": text_by(
+        "only the last piece is removed from each memory: clear() removes all.": text_by(
             drop_last, drop_last
         ),
-        "the prompt comes back in front of the new tokens: decode gives the new ones alone.": (
+        "the prompt is returned in front of the new tokens: decode returns only the new ones.": (
             text_by(write=with_prompt)
         ),
         "the memories are emptied at each token: within a text they are its past.": text_by(
             write=without_past
         ),
         "the loop passes no positions: call decode, which does.": text_by(write=no_positions),
-        "the model is in training mode, where its heads remember nothing: leave the mode.": text_by(
-            write=in_training_mode
-        ),
+        "the model is in training mode, in which its heads remember nothing: do not change the "
+        "mode.": text_by(write=in_training_mode),
     },
     advice={
-        "the form of": "It gives back what decode does, the new tokens.",
+        "the form of": "It must return what decode returns, the new tokens.",
         "the tokens of": "All memories must be empty when a text begins.",
-        "that `decode` writes": "The heads must be able to remember again: empty lists.",
-        "after the stop": "What must run however it ends belongs in `finally`.",
-        "after an error": "What must run however it ends belongs in `finally`.",
+        "that `decode` generates": "The heads must be able to remember again: leave empty lists.",
+        "after the stop": "Clean-up that must always run belongs in `finally`.",
+        "after an error": "Clean-up that must always run belongs in `finally`.",
         "memory after": "Empty the memories of all heads when the text has ended.",
-        "the caller hears": "Let it through: `finally` does.",
+        "reaches the caller": "Let it propagate: `finally` does.",
     },
     axes=[("text", "token")],
 )

@@ -1,4 +1,4 @@
-"""Run an answer on a case and note all that it shows."""
+"""Run an answer on a case and record everything it shows."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from torch import Tensor
 from ..limits import TooLong
 from .exercise import Anew, Answer, Case, Pairs
 
-ERROR = "error"  # the name under which an exception is noted
-TIMES = ", time "  # before the number of an observation that comes again
+ERROR = "error"  # the name under which an exception is recorded
+TIMES = ", time "  # precedes the number of a repeated observation
 
-Observed = dict[str, Any]  # by its name, in the order of the driver
+Observed = dict[str, Any]  # by name, in the driver's order
 
 
 def observe(case: Case, answer: Answer | Anew) -> Observed:
-    """All that an answer shows on a case; an exception is one of these things."""
+    """Everything that an answer shows on a case, including an exception."""
     return dict(observations(case, answer))
 
 
 def observations(case: Case, answer: Answer | Anew) -> Pairs:
-    """One thing after another that an answer shows on a case, each with a name of its own.
+    """Yield what an answer shows on a case, one observation at a time, each with a unique name.
 
-    An exception is the last of them. TooLong and KeyboardInterrupt go through: they end the whole
-    check.
+    An exception is the last one. TooLong and KeyboardInterrupt propagate: they end the whole check.
     """
     answer = answer.make() if isinstance(answer, Anew) else answer
     times: Counter[str] = Counter()
@@ -47,9 +46,9 @@ def observations(case: Case, answer: Answer | Anew) -> Pairs:
 
 @contextmanager
 def _state_of_its_own() -> Iterator[None]:
-    """Gradients on, seed 0 and the default dtype, whatever the notebook has set or an answer sets.
+    """Gradients on, seed 0 and the default dtype, whatever the notebook or the answer sets.
 
-    The notebook's own state comes back afterwards.
+    The notebook's own state is restored afterwards.
     """
     dtype = torch.get_default_dtype()
     try:
@@ -65,36 +64,36 @@ def _state_of_its_own() -> Iterator[None]:
 
 
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Normal numbers of that shape, the same in every run."""
+    """Normal random numbers of that shape, the same in every run."""
     generator = torch.Generator().manual_seed(seed + 7919 * sum(shape))
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def form(value: Any) -> str:
-    """The shape of a tensor, or the type of another object, in words."""
+    """A tensor's shape, or another object's type, in words."""
     if value is None:
         return "None"
     return str(tuple(value.shape)) if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def gradient(total: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The gradient of each input, by name; zeros for one that the total does not depend on."""
+    """The gradient of each input, by name; zeros if the total does not depend on it."""
     found = torch.autograd.grad(total, [*inputs.values()], allow_unused=True)
     pairs = zip(inputs.items(), found, strict=True)
     return {name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs}
 
 
 class Arguments:
-    """The tensors of a call, with copies that show what an answer has written into."""
+    """A call's tensors, with copies that show which ones an answer has modified."""
 
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors = tensors
         self.before = {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
     def changes(self) -> Pairs:
-        """What a call must leave alone: its arguments, and whether gradients are on."""
+        """What a call must leave unchanged: its arguments, and whether gradients are on."""
         for name, tensor in self.tensors.items():
             old = self.before[name]
             same = tensor.shape == old.shape and torch.equal(tensor.detach(), old)
             yield f"your code changes `{name}`, which belongs to the caller", not same
-        yield "after your code gradients are off for all that follows", not torch.is_grad_enabled()
+        yield "your code returns while gradients are off", not torch.is_grad_enabled()

@@ -1,4 +1,4 @@
-"""The check of every_second, a pattern of attention that a cache can serve."""
+"""The check of every_second, an attention pattern that works with a cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .visibility import FAR, SHUFFLED, visible
 def run_pattern(
     answer: Answer, queries: Sequence[int], keys: Sequence[int], more: tuple[Any, ...] = ()
 ) -> Pairs:
-    """The mask of these positions, and what is wrong with it, by the kind of key."""
+    """The mask for these positions, and what is wrong with it, by kind of key."""
     q_pos = torch.tensor(queries)
     k_pos = torch.tensor(keys)
     given = Arguments(q_pos=q_pos.clone(), k_pos=k_pos.clone())
@@ -70,7 +70,7 @@ def run_model(answer: Answer, cache: Any, pieces: Sequence[int], n: int = 24) ->
 
 
 def sees(mask: Any) -> Answer:
-    """every_second by other comparisons of (T, 1) and (1, S)."""
+    """every_second with other comparisons of (T, 1) and (1, S)."""
     return lambda q_pos, k_pos, *more: mask(q_pos[:, None], k_pos[None, :])
 
 
@@ -80,7 +80,7 @@ def every_second(q_pos: Tensor, k_pos: Tensor, *more: Any) -> Tensor:
 
 
 def among(skip: Any) -> Answer:
-    """Of what a causal query sees, the keys that another condition of (T, 1) and (1, S) leaves."""
+    """The keys that a causal query sees, filtered by another condition on (T, 1) and (1, S)."""
     return lambda q_pos, k_pos, *more: visible(q_pos, k_pos) & skip(q_pos[:, None], k_pos[None, :])
 
 
@@ -93,7 +93,7 @@ def in_dtype(dtype: torch.dtype) -> Answer:
 
 
 def alone(other: Any) -> Answer:
-    """Another rule for a single query."""
+    """A different rule for a single query."""
     return lambda q_pos, k_pos, *more: (
         other(q_pos, k_pos) if len(q_pos) == 1 else every_second(q_pos, k_pos)
     )
@@ -159,8 +159,8 @@ EVERY_SECOND = Exercise(
     hints=(
         "Query 7 sees 7, 5, 3 and 1, and query 4 sees 4, 2 and 0. What do the gaps 0, 2, 4 and 6 "
         "have in common?",
-        "Take `visible(q_pos, k_pos)`, which knows the future and empty slots. Which gaps between "
-        "query and key are left?",
+        "Start from `visible(q_pos, k_pos)`, which handles the future and empty slots. Which "
+        "gaps between query and key should remain?",
         "gap = q_pos[:, None] - k_pos[None, :], then return visible(q_pos, k_pos) & (gap % 2 == 0)",
     ),
     right=solutions.every_second,
@@ -185,112 +185,113 @@ EVERY_SECOND = Exercise(
         Case(run_model, cache=RollingCache, pieces=(9, 4)),
     ],
     mistakes={
-        "a query sees a character after its own: ask for a gap of at least 0.": sees(
+        "a query sees a character after its own: require a gap of at least 0.": sees(
             lambda q, k: (k >= 0) & ((q - k) % 2 == 0)
         ),
-        "a query sees an empty slot: add that k_pos is at least 0.": sees(
+        "a query sees an empty slot: also require that k_pos is at least 0.": sees(
             lambda q, k: (k <= q) & ((q - k) % 2 == 0)
         ),
-        "a query sees the future and empty slots: begin with visible(q_pos, k_pos).": sees(
+        "a query sees the future and empty slots: start from visible(q_pos, k_pos).": sees(
             lambda q, k: (q - k) % 2 == 0
         ),
-        "a query does not see itself, and the one at 0 sees no key, of which a softmax is NaN: the "
-        "gap 0 is even too.": among(lambda q, k: ((q - k) % 2 == 0) & (q > k)),
-        "the wrong half is seen: a query sees itself, so the gaps are even, gap % 2 == 0.": among(
-            lambda q, k: (q - k) % 2 == 1
-        ),
-        "it counts places in the array of keys: in a ring the keys are in another order. Compute "
-        "with the numbers in q_pos and k_pos, not with their index.": among(
+        "a query does not see itself, and the one at 0 sees no key, so its softmax is NaN: the "
+        "gap 0 is also even.": among(lambda q, k: ((q - k) % 2 == 0) & (q > k)),
+        "the wrong half is visible: a query sees itself, so the gaps are even, gap % 2 == "
+        "0.": among(lambda q, k: (q - k) % 2 == 1),
+        "it uses indices into the array of keys: in a ring the keys are in another order. "
+        "Compute with the values in q_pos and k_pos, not with their indices.": among(
             lambda q, k: (places(k) % 2 == 0).expand(len(q), -1)
         ),
-        "it counts places in the array of queries: a piece of a text does not begin at 0. Compute "
-        "the gap from q_pos.": gap_of_queries,
-        "keys are numbered from 0, by place: k_pos says at which position each is.": keys_from_zero,
-        "queries are numbered from 0, by place: q_pos says at which position each is.": (
+        "it uses indices into the array of queries: a piece of a text does not begin at 0. "
+        "Compute the gap from q_pos.": gap_of_queries,
+        "keys are numbered from 0, by index: k_pos has each key's position.": keys_from_zero,
+        "queries are numbered from 0, by index: q_pos has each query's position.": (
             queries_from_zero
         ),
-        "queries are taken to be in a row from the first on: each has its own position.": in_a_row,
-        "all queries see even positions: a query at 7 sees 7, 5, 3 and 1. Use the gap.": among(
+        "queries are assumed to be consecutive: each has its own position.": in_a_row,
+        "all queries see even positions, but a query at 7 sees 7, 5, 3 and 1: use the gap.": among(
             lambda q, k: (k % 2 == 0).expand(len(q), -1)
         ),
         "queries at odd positions see nothing: it is the gap that must be even.": among(
             lambda q, k: (k % 2 == 0) & (q % 2 == 0)
         ),
-        "it is a product of positions that you ask to be even: ask for their difference.": among(
-            lambda q, k: (q * k) % 2 == 0
-        ),
-        "nothing is skipped: only keys at an even gap are seen.": among(lambda q, k: q == q),
-        "every third is seen: take the gap modulo 2.": among(lambda q, k: (q - k) % 3 == 0),
-        "every fourth is seen: of the gaps take the remainder by 2.": among(
+        "you require the product of positions to be even: it is their difference that "
+        "must be.": among(lambda q, k: (q * k) % 2 == 0),
+        "nothing is skipped: only keys at an even gap are visible.": among(lambda q, k: q == q),
+        "every third key is visible: take the gap modulo 2.": among(lambda q, k: (q - k) % 3 == 0),
+        "every fourth key is visible: take the remainder of the gap by 2.": among(
             lambda q, k: (q - k) % 4 == 0
         ),
-        "gap // 2 == 0 leaves the last two characters: take the remainder, gap % 2.": among(
+        "gap // 2 == 0 keeps only the last two characters: use the remainder, gap % 2.": among(
             lambda q, k: (q - k) // 2 == 0
         ),
-        "only the gaps 0 and 2 are seen: all even gaps are.": among(
+        "only the gaps 0 and 2 are visible: all even gaps must be.": among(
             lambda q, k: ((q - k) == 0) | ((q - k) == 2)
         ),
         "a query sees what comes after it, and not what comes before: the gap is q_pos - "
         "k_pos.": sees(lambda q, k: (k >= q) & (k >= 0) & ((q - k) % 2 == 0)),
-        "the two conditions are joined by |, so that one is enough: join them by &.": (
+        "the two conditions are joined by |, so either one is enough: join them with &.": (
             lambda q_pos, k_pos, *more: (
                 visible(q_pos, k_pos)
                 | every_second(q_pos, k_pos)
                 | ((q_pos[:, None] - k_pos) % 2 == 0)
             )
         ),
-        "the mask is upside down: True is what a query sees.": (
+        "the mask is inverted: True is what a query sees.": (
             lambda q_pos, k_pos, *more: ~every_second(q_pos, k_pos)
         ),
-        "the mask is turned: it has a row for each query and a column for each key.": (
+        "the mask is transposed: it has a row for each query and a column for each key.": (
             lambda q_pos, k_pos, *more: every_second(q_pos, k_pos).T
         ),
-        "columns are cut out, by a slice: the mask has a column for each key, with False in those "
-        "that are skipped.": cut,
+        "columns are cut out by a slice: the mask has a column for each key, with False for "
+        "those that are skipped.": cut,
         "the key at position 0 is hidden: only -1 is an empty slot.": among(
             lambda q, k: ((q - k) % 2 == 0) & (k > 0)
         ),
-        "a single query gets another rule, so with a cache the logits differ: positions alone "
-        "decide.": alone(lambda q_pos, k_pos: among(lambda q, k: (q - k) % 3 == 0)(q_pos, k_pos)),
+        "a single query gets a different rule, so with a cache the logits differ: only "
+        "positions decide.": alone(
+            lambda q_pos, k_pos: among(lambda q, k: (q - k) % 3 == 0)(q_pos, k_pos)
+        ),
         "a single query sees every key before it, so with a cache the logits differ: the gap "
-        "decides for it too.": alone(visible),
-        "a single query gets no mask, so with a cache the logits differ: it skips keys as any "
+        "also decides for it.": alone(visible),
+        "a single query gets no mask, so with a cache the logits differ: it skips keys like any "
         "other.": alone(lambda q_pos, k_pos: torch.ones(1, len(k_pos), dtype=torch.bool)),
-        "the mask holds numbers, of float: it must return truth values.": (
+        "the mask holds floats: it must hold booleans.": (
             lambda q_pos, k_pos, *more: every_second(q_pos, k_pos) * 1.0
         ),
-        "the mask holds integers: it must return truth values.": (
+        "the mask holds integers: it must hold booleans.": (
             lambda q_pos, k_pos, *more: every_second(q_pos, k_pos) * 1
         ),
-        "the mask holds 0 and -inf, of float: it must return truth values.": as_infinity,
-        "a second call of the same shapes gets the mask of the first: keep nothing.": Anew(
-            kept_by_shape
-        ),
-        "`window` and `sinks` take part: leave them unused.": near,
-        "`window` takes part: leave it unused.": near_alone,
-        "the mask is a triangle by place, which tril makes: compare positions.": tril,
-        "8 bits are too few for a position: keep integers of 64 bits.": in_dtype(torch.int8),
-        "16 bits are too few for a position: keep integers of 64 bits.": in_dtype(torch.int16),
-        "32 bits are too few for a position, however far apart: keep integers of 64 bits.": (
-            in_dtype(torch.int32)
-        ),
+        "the mask holds 0 and -inf: it must hold booleans.": as_infinity,
+        "a second call of the same shapes gets the first one's mask: keep nothing between "
+        "calls.": Anew(kept_by_shape),
+        "`window` and `sinks` have an effect: leave them unused.": near,
+        "`window` has an effect: leave it unused.": near_alone,
+        "the mask is a triangle by index, from tril: compare positions.": tril,
+        "8 bits are too few for a position: keep 64-bit integers.": in_dtype(torch.int8),
+        "16 bits are too few for a position: keep 64-bit integers.": in_dtype(torch.int16),
+        "32 bits are too few for distant positions: keep 64-bit integers.": (in_dtype(torch.int32)),
         "float32 rounds large positions: keep integers.": in_dtype(torch.float32),
-        "a query with few keys before it sees all of them: the gap decides there.": among(
+        "a query with few keys before it sees all of them: the gap also decides there.": among(
             lambda q, k: ((q - k) % 2 == 0) | (q < 2)
         ),
     },
     advice={
-        "the shape of the mask": "It must hold truth values, a row for each query and a column for "
-        "each key: compare q_pos[:, None] with k_pos[None, :].",
-        "the dtype of the mask": "It must return truth values.",
+        "the shape of the mask": (
+            "It must hold booleans, with a row for each query and a column for each key: compare "
+            "q_pos[:, None] with k_pos[None, :]."
+        ),
+        "the dtype of the mask": "It must hold booleans.",
         "its own token": "A gap of 0 is even.",
-        "the future": "Ask for a gap of at least 0, as visible(q_pos, k_pos) does.",
-        "empty slot": "Add that k_pos is at least 0, as visible(q_pos, k_pos) does.",
-        "at an odd distance": "Ask gap % 2 == 0, with the gap of the positions.",
-        "at an even distance": "All even gaps are seen, however large, whatever `window` says.",
+        "the future": "Require a gap of at least 0, as visible(q_pos, k_pos) does.",
+        "empty slot": "Also require that k_pos is at least 0, as visible(q_pos, k_pos) does.",
+        "at an odd distance": "Require gap % 2 == 0, with the gap between the positions.",
+        "at an even distance": "All even gaps are visible, however large, whatever `window` is.",
         "the mask of a query": "Compare positions, and keep nothing from one call to the next.",
-        "the logits": "Positions decide, and nothing else: not the number of queries, not the "
-        "order of keys, not an earlier call.",
+        "the logits": (
+            "Only positions decide: not the number of queries, not the order of keys, not an "
+            "earlier call."
+        ),
     },
     axes=[("query", "key")],
 )

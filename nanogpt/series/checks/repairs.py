@@ -23,7 +23,7 @@ from .observing import form
 
 
 def run_repaired(answer: Answer, T: int, n: int, block_size: int, turns: int = 1) -> Pairs:
-    """Texts to their end: the tokens, and all that the model reads."""
+    """Complete texts: the tokens, and everything that the model reads."""
     model = Watched(block_size).double().eval()
     for turn in range(turns):
         again = " of a second text" * turn
@@ -31,11 +31,11 @@ def run_repaired(answer: Answer, T: int, n: int, block_size: int, turns: int = 1
         with torch.no_grad():
             tokens = answer(model, *given.tensors.values())
         yield from given.changes()
-        yield f"what comes back{again}", form(tokens)
+        yield f"what is returned{again}", form(tokens)
         yield f"the number of tokens that the model reads{again}", len(model.positions)
         yield f"the positions that the model reads{again}", torch.tensor(model.positions)
-        yield f"a pass of the model{again} where no cache is on", not all(model.cached)
-        yield f"the tokens that come back{again}", _tensor(tokens)
+        yield f"a pass of the model{again} without a cache", not all(model.cached)
+        yield f"the tokens returned{again}", _tensor(tokens)
         yield f"the tokens that the model reads{again}", torch.cat(model.tokens, dim=1)
         yield f"the cache is still on afterwards{again}", model.caching
         for notes in (model.tokens, model.positions, model.cached):
@@ -43,7 +43,7 @@ def run_repaired(answer: Answer, T: int, n: int, block_size: int, turns: int = 1
 
 
 def _tensor(tokens: Any) -> Any:
-    """Tokens, or what comes in their place in words."""
+    """The tokens, or a description of anything else."""
     return tokens if isinstance(tokens, Tensor) else form(tokens)
 
 
@@ -60,7 +60,7 @@ LOOP: dict[str, Any] = {
 
 
 def loop(model: Any, prompt: Tensor, noise: Tensor, **steps: Any) -> Any:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     step = SimpleNamespace(**LOOP | steps)
     out = []
     with step.around(model):
@@ -75,7 +75,7 @@ def loop(model: Any, prompt: Tensor, noise: Tensor, **steps: Any) -> Any:
 
 
 def loop_by(**steps: Any) -> Answer:
-    """The loop with a step exchanged."""
+    """The loop with one step replaced."""
     return partial(loop, **steps)
 
 
@@ -111,7 +111,7 @@ def whole_text(model: Any, prompt: Tensor, noise: Tensor) -> Tensor:
 
 
 def whole_text_cached(model: Any, prompt: Tensor, noise: Tensor) -> Tensor:
-    """The whole text at each step, with new caches for each."""
+    """The whole text at each step, with new caches each time."""
     text = prompt
     for row in noise:
         with kv_cache(model, GrowingCache):
@@ -148,7 +148,7 @@ def one_too_many(model: Any, prompt: Tensor, noise: Tensor) -> Any:
 
 
 def first_of_its_own(model: Any, prompt: Tensor, noise: Tensor) -> Any:
-    """A first token from the prefill for which the first noise is used, and used again."""
+    """A first token from the prefill with the first row of noise, which is then used again."""
     noise = torch.cat([noise[:1], noise[:-1]])
     return loop(model, prompt, noise)
 
@@ -156,15 +156,15 @@ def first_of_its_own(model: Any, prompt: Tensor, noise: Tensor) -> Any:
 REPAIRED_LOOP = Exercise(
     notebook="04",
     hints=(
-        "What do the prefill's last logits say, and what does the trap do with them? How often "
-        "does it read the prompt's last token?",
-        "Count the tokens that the cache holds after the first turn of the loop. How many had the "
-        "prompt? The loop needs no prefill of its own: let the first `x` be the whole prompt.",
+        "What do the prefill's last logits predict, and what does the trap do with them? How "
+        "often does it read the prompt's last token?",
+        "Count the tokens in the cache after the first turn of the loop. How many did the "
+        "prompt have? The loop needs no separate prefill: let the first `x` be the whole prompt.",
         "x = prompt; start = 0; in the loop: logits, _ = model(x, pos=places(start, x.shape[1], "
         "x)); start += x.shape[1]; x = sample(logits[:, -1], row)",
     ),
     right=solutions.repaired_loop,
-    # Every token is read once, in whatever pieces.
+    # Every token is read once, in pieces of any size.
     cases=[
         Case(run_repaired, T=5, n=4, block_size=16),
         Case(run_repaired, T=1, n=12, block_size=30),
@@ -176,83 +176,88 @@ REPAIRED_LOOP = Exercise(
     mistakes={
         "the prompt's last token is read again, at T: the prefill's own logits decide the first "
         "new token.": loop_by(first=last_at_its_end),
-        "the prompt's last token is read twice at T - 1: use the logits of the prefill, or leave "
-        "that token out of it.": loop_by(first=last_again),
-        "only the last token of the prompt is read: the cache needs all.": loop_by(
+        "the prompt's last token is read twice at T - 1: use the prefill's logits, or leave "
+        "that token out of the prefill.": loop_by(first=last_again),
+        "only the prompt's last token is read: the cache needs all of them.": loop_by(
             first=last_alone
         ),
-        "the prompt is read twice: the loop needs no prefill of its own, if its first x is the "
+        "the prompt is read twice: the loop needs no separate prefill if its first x is the "
         "prompt.": loop_by(first=all_twice),
-        "each new token is read at position 0: the token drawn in turn t (from 0) is at "
+        "each new token is read at position 0: the token sampled in turn t (from 0) is at "
         "position T + t.": loop_by(after=lambda start, x: 0),
-        "new tokens are read one position too far: the token drawn in turn t (from 0) is at "
-        "T + t, not T + t + 1.": loop_by(after=lambda start, x: start + x.shape[1] + (not start)),
-        "new tokens are read one position too early: the first of them is at T, as the prompt "
-        "takes 0 to T - 1.": loop_by(after=lambda start, x: start + x.shape[1] - (not start)),
-        "all new tokens are read at one position, T: each stands one further than the one "
+        "new tokens are read one position too far: the token sampled in turn t (from 0) is at T "
+        "+ t, not T + t + 1.": loop_by(after=lambda start, x: start + x.shape[1] + (not start)),
+        "new tokens are read one position too early: the first of them is at T, because the "
+        "prompt takes 0 to T - 1.": loop_by(
+            after=lambda start, x: start + x.shape[1] - (not start)
+        ),
+        "all new tokens are read at the same position, T: each is one position after the one "
         "before.": loop_by(after=lambda start, x: max(start, x.shape[1])),
-        "each new token stands as far behind the one before as there are tokens in the prompt: "
+        "each new token is read T positions after the one before: "
         "after the prefill add 1.": lambda model, prompt, noise: loop(
             model, prompt, noise, after=lambda start, x: start + prompt.shape[1]
         ),
-        "each new token moves the position by 1, and the prompt by 1 as well: it has T tokens, so "
-        "add x.shape[1].": loop_by(after=lambda start, x: start + 1),
+        "the prompt advances the position by 1, like each new token: it has T tokens, so add "
+        "x.shape[1].": loop_by(after=lambda start, x: start + 1),
         "the prompt is read from position 1 on: its first token is at 0.": loop_by(
             first=lambda model, prompt: (prompt, 1)
         ),
-        "the prompt's last token is read alone, at position 0: the cache needs the whole "
+        "only the prompt's last token is read, at position 0: the cache needs the whole "
         "prompt.": loop_by(first=lambda model, prompt: (prompt[:, -1:], 0)),
-        "a token is missing: each row of the noise draws one, also the first and the last.": (
+        "a token is missing: each row of noise samples one, including the first and the last.": (
             lambda model, prompt, noise: loop(model, prompt, noise[1:])
         ),
-        "the cache is off, and the newest token is read alone: put the loop into `with "
+        "the cache is off, but only the newest token is read: put the loop inside `with "
         "kv_cache(model, KVCache):`.": loop_by(around=lambda model: nullcontext()),
         "the whole text is read at each step, without a cache: read each token once.": whole_text,
-        "the whole text is read at each step, with a cache that is new each time: one with-block "
+        "the whole text is read at each step, with a new cache each time: use one with-block "
         "around all steps.": whole_text_cached,
-        "each step has a new cache, which has forgotten the text: one with-block around all "
+        "each step has a new cache, which has forgotten the text: use one with-block around all "
         "steps.": new_caches,
-        "the prompt is read again together with each new token: the new token is enough.": loop_by(
-            feed=lambda prompt, x: torch.cat([prompt, x], dim=1)
-        ),
-        "the last new token is read, too: nobody needs the logits behind it.": one_too_many,
-        "the cache is still on after the loop: `with kv_cache(model, KVCache):` takes it away.": (
+        "the prompt is read again together with each new token: reading the new token "
+        "is enough.": loop_by(feed=lambda prompt, x: torch.cat([prompt, x], dim=1)),
+        "the last new token is read, too: the logits after it are never used.": one_too_many,
+        "the cache is still on after the loop: `with kv_cache(model, KVCache):` removes it.": (
             left_on
         ),
-        "the logits of the first token decide: take the last ones, logits[:, -1].": loop_by(
+        "the first token's logits are used: use the last ones, logits[:, -1].": loop_by(
             logits=lambda logits: logits[:, 0]
         ),
-        "the noise is not used, and the likeliest token is taken.": loop_by(
+        "the noise is not used, and the likeliest token is chosen.": loop_by(
             draw=lambda logits, row: logits.argmax(-1, keepdim=True)
         ),
-        "each step takes the first row of the noise: it has one for each token.": loop_by(
+        "each step uses the first row of noise: there is one for each token.": loop_by(
             row=lambda noise, i: noise[0]
         ),
-        "the first row of the noise draws two tokens: it has a row for each.": first_of_its_own,
-        "the noise is taken from its end: row t is for turn t.": loop_by(
+        "the first row of noise samples two tokens: each token has its own row.": first_of_its_own,
+        "the noise is used in reverse: row t is for turn t.": loop_by(
             row=lambda noise, i: noise[-1 - i]
         ),
-        "the prompt comes back in front of the new tokens: they are asked for alone.": loop_by(
+        "the prompt is returned in front of the new tokens: return only those.": loop_by(
             join=lambda prompt, out: torch.cat([prompt, *out], dim=1)
         ),
-        "a list comes back: join the tokens with torch.cat(out, dim=1).": loop_by(
+        "a list is returned: join the tokens with torch.cat(out, dim=1).": loop_by(
             join=lambda prompt, out: out
         ),
-        "the tokens come back below each other, (n, 1): join them along dim=1.": loop_by(
+        "the tokens are returned as a column, (n, 1): join them along dim=1.": loop_by(
             join=lambda prompt, out: torch.cat(out)
         ),
-        "only the newest token comes back: collect all.": loop_by(join=lambda prompt, out: out[-1]),
+        "only the newest token is returned: collect all of them.": loop_by(
+            join=lambda prompt, out: out[-1]
+        ),
     },
     advice={
-        "what comes back": "The n new tokens are asked for, (1, n), without the prompt.",
-        "the number of tokens that": "`model` itself reads each token once, and the last new one "
-        "never.",
-        "the positions that": "The token drawn in turn t (from 0) is at position T + t.",
-        "no cache is on": "Put the loop into `with kv_cache(model, KVCache):`.",
+        "what is returned": "Return the n new tokens, (1, n), without the prompt.",
+        "the number of tokens that": (
+            "`model` itself must read each token once, and the last new one never."
+        ),
+        "the positions that": "The token sampled in turn t (from 0) is at position T + t.",
+        "without a cache": "Put the loop inside `with kv_cache(model, KVCache):`.",
         "still on": "Use `with kv_cache(model, KVCache):`.",
-        "the tokens that come back": "The last logits of a pass, with the noise of its own row, "
-        "give the next token.",
-        "the tokens that the model reads": "Those of the prompt come first, then the new ones.",
+        "the tokens returned": (
+            "A pass's last logits, with their own row of noise, give the next token."
+        ),
+        "the tokens that the model reads": "The prompt's tokens come first, then the new ones.",
     },
     axes=[("text", "token"), ("token",)],
 )
@@ -264,7 +269,7 @@ REPAIRED_LOOP = Exercise(
 def run_baseline(
     answer: Answer, T: int, n: int, training: bool, dropout: float = 0.5, block_size: int = 24
 ) -> Pairs:
-    """Two runs of one noise, by a model with dropout in this mode."""
+    """Two runs with the same noise, by a model with dropout in this mode."""
     model = Watched(block_size, dropout=dropout).double().train(training)
     mode = "training" if training else "eval"
     for turn in range(2):
@@ -273,15 +278,15 @@ def run_baseline(
         with torch.no_grad():
             tokens = answer(model, *given.tensors.values())
         yield from given.changes()
-        yield f"what comes back{again}", form(tokens)
+        yield f"what is returned{again}", form(tokens)
         yield f"the baseline has a cache on{again}", any(model.cached) or model.caching
         yield f"the tokens{again}", _tensor(tokens)
-        yield f"the mode of a model that comes in {mode} mode", modes(model)
-        yield "your code changes the share of dropout of the model", _shares(model) != {dropout}
+        yield f"the mode of a model that was in {mode} mode", modes(model)
+        yield "your code changes the model's dropout rate", _shares(model) != {dropout}
 
 
 def modes(model: torch.nn.Module) -> str:
-    """The mode of a model and of the layers in it, in words."""
+    """The mode of a model and of its layers, in words."""
     words = {True: "training", False: "eval"}
     inside = {words[part.training] for part in model.modules() if part is not model}
     return f"{words[model.training]}, and that of its layers {' and '.join(sorted(inside))}"
@@ -303,7 +308,7 @@ BASE: dict[str, Any] = {
 
 
 def base(model: Any, prompt: Tensor, noise: Tensor, **steps: Any) -> Any:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     step = SimpleNamespace(**BASE | steps)
     was = model.training
     text = prompt
@@ -317,7 +322,7 @@ def base(model: Any, prompt: Tensor, noise: Tensor, **steps: Any) -> Any:
 
 
 def base_by(**steps: Any) -> Answer:
-    """The baseline with a step exchanged."""
+    """The baseline with one step replaced."""
     return partial(base, **steps)
 
 
@@ -350,16 +355,16 @@ def with_a_cache(model: Any, prompt: Tensor, noise: Tensor) -> Any:
 
 
 def only_the_parts(model: Any, was: bool) -> None:
-    """The flag of the model alone: its layers stay in eval mode."""
+    """Set only the model's own flag: its layers stay in eval mode."""
     model.training = was
 
 
 REPAIRED_BASELINE = Exercise(
     notebook="04",
     hints=(
-        "Which layer of the model draws random numbers of its own, and in which mode? What should "
-        "the training that goes on afterwards find?",
-        "`model.training` says in which mode the model is. `model.eval()` turns dropout off. "
+        "Which layer of the model draws its own random numbers, and in which mode? In which "
+        "mode should training find the model afterwards?",
+        "`model.training` is the model's mode. `model.eval()` turns dropout off. "
         "`model.train(mode)` takes the mode as an argument.",
         "was_training = model.training; model.eval(); the loop; then model.train(was_training)",
     ),
@@ -373,66 +378,68 @@ REPAIRED_BASELINE = Exercise(
         Case(run_baseline, T=40, n=3, training=True, dropout=0.2, block_size=64),
     ],
     mistakes={
-        "something else than the noise is random: dropout is on in training mode, and model.eval() "
-        "turns it off.": base_by(begin=lambda model: None),
-        "a seed makes two runs alike, and dropout is on all the same: model.eval() turns it off.": (
+        "something besides the noise is random: dropout is on in training mode, and "
+        "model.eval() turns it off.": base_by(begin=lambda model: None),
+        "a seed makes two runs equal, but dropout is still on: model.eval() turns it off.": (
             base_by(begin=seeded, end=lambda model, was: None)
         ),
-        "the model is left in eval mode, and the training that goes on has no dropout: ask "
-        "model.training before eval(), and give that mode back.": base_by(
-            end=lambda model, was: None
-        ),
-        "the model is put into training mode at the end, whatever it was: model.train(mode) takes "
-        "the mode.": base_by(end=lambda model, was: model.train()),
-        "the mode at the end is the opposite of the one that came: model.train(was_training).": (
+        "the model is left in eval mode, so training continues without dropout: save "
+        "model.training before eval(), and restore it.": base_by(end=lambda model, was: None),
+        "the model is put into training mode at the end, whatever it was before: "
+        "model.train(mode) takes the mode.": base_by(end=lambda model, was: model.train()),
+        "the mode at the end is the opposite of the original one: model.train(was_training).": (
             base_by(end=lambda model, was: model.train(not was))
         ),
-        "model.training is set by hand, and the layers keep their mode: model.train(was_training) "
-        "sets all.": base_by(end=only_the_parts),
+        "model.training is set by hand, so the layers keep their mode: "
+        "model.train(was_training) sets all.": base_by(end=only_the_parts),
         "eval() comes after the first pass, which has dropout: it belongs before the loop.": (
             eval_in_the_loop
         ),
-        "eval() comes at the end and train() before the loop: turn them round.": base_by(
+        "eval() comes at the end and train() before the loop: swap them.": base_by(
             begin=lambda model: model.train(), end=lambda model, was: model.eval()
         ),
-        "the share of dropout is set to 0 and stays so: model.eval() turns dropout off and keeps "
-        "it.": base_by(begin=no_dropout),
-        "the prompt comes back in front of the new tokens: leave it out.": base_by(
+        "the dropout rate is set to 0 and never restored: model.eval() turns dropout off and "
+        "keeps the rate.": base_by(begin=no_dropout),
+        "the prompt is returned in front of the new tokens: leave it out.": base_by(
             cut=lambda text, prompt: text
         ),
-        "the last T tokens come back: those after the first T are the new ones.": base_by(
+        "the last T tokens are returned: those after the first T are the new ones.": base_by(
             cut=lambda text, prompt: text[:, -prompt.shape[1] :]
         ),
         "only the last token is read: without a cache every pass needs the whole text.": base_by(
             read=lambda model, text, prompt: model(text[:, -1:])[0]
         ),
-        "the prompt alone is read again and again: read the text that has grown.": base_by(
+        "only the prompt is read, again and again: read the text so far.": base_by(
             read=lambda model, text, prompt: model(prompt)[0]
         ),
         "a window as long as the prompt is read: a pass needs the whole text.": base_by(
             read=lambda model, text, prompt: model(text[:, -prompt.shape[1] :])[0]
         ),
-        "the first logits decide: take the last ones, which are logits[:, -1].": base_by(
+        "the first logits are used: use the last ones, which are logits[:, -1].": base_by(
             logits=lambda logits: logits[:, 0]
         ),
-        "the noise is not used, and the likeliest token is taken.": base_by(
+        "the noise is not used, and the likeliest token is chosen.": base_by(
             draw=lambda logits, row: logits.argmax(-1, keepdim=True)
         ),
-        "each step takes the first row of the noise: it has one for each token.": base_by(
+        "each step uses the first row of noise: there is one for each token.": base_by(
             row=lambda noise, i: noise[0]
         ),
-        "a cache is on: a baseline is what the cached text is compared with, so it has none.": (
+        "a cache is on: the baseline is what the cached text is compared with, so it has none.": (
             with_a_cache
         ),
-        "nothing comes back: return the new tokens.": base_by(cut=lambda text, prompt: None),
+        "nothing is returned: return the new tokens.": base_by(cut=lambda text, prompt: None),
     },
     advice={
-        "what comes back": "The n new tokens are asked for, (1, n), without the prompt.",
-        "has a cache on": "A baseline is what the cached text is compared with.",
-        "the tokens": "It must be the true text, that of eval mode: the whole text is read at each "
-        "step, and the last logits meet a row of noise.",
-        "the mode of": "Ask model.training at first, and give it to model.train(…) at last.",
-        "share of dropout": "model.eval() turns dropout off, and keeps it.",
+        "what is returned": "Return the n new tokens, (1, n), without the prompt.",
+        "has a cache on": "The baseline is what the cached text is compared with.",
+        "the tokens": (
+            "It must be the true text, in eval mode: read the whole text at each step, and sample "
+            "from the last logits with a row of noise."
+        ),
+        "the mode of": (
+            "Save model.training at the start, and pass it to model.train(…) at the end."
+        ),
+        "dropout rate": "model.eval() turns dropout off and keeps its rate.",
     },
     axes=[("text", "token")],
 )
@@ -442,7 +449,7 @@ REPAIRED_BASELINE = Exercise(
 
 
 def run_length(answer: Answer, T: int, n_new: int, block_size: int) -> Pairs:
-    """One question: silence, or a ValueError that says how many tokens there is room for."""
+    """One call: it returns None, or raises a ValueError that says how many tokens fit."""
     room = block_size + 1 - T
     try:
         said = answer(T, n_new, block_size)
@@ -461,7 +468,7 @@ def run_length(answer: Answer, T: int, n_new: int, block_size: int) -> Pairs:
 
 
 def lengths(block_size: int, prompts: Iterable[int]) -> list[Case]:
-    """For each length of a prompt: as many tokens as fit, one more, and others."""
+    """For each prompt length: as many tokens as fit, one more, and others."""
     cases = []
     for T in prompts:
         room = block_size + 1 - T
@@ -478,7 +485,7 @@ def length_by(
     error: Any = ValueError,
     result: Any = None,
 ) -> Answer:
-    """check_length by another number of tokens, with another error or result."""
+    """check_length with another number of tokens, error or result."""
 
     def check_length(T: int, n_new: int, block_size: int) -> Any:
         most = room(T, n_new, block_size)
@@ -501,10 +508,10 @@ def as_answer(no: Any, yes: Any) -> Answer:
 CHECK_LENGTH = Exercise(
     notebook="04",
     hints=(
-        "A block of 4 positions and a prompt of 4 tokens: can the model write one more token, and "
-        "which positions does it read for it?",
-        "Which positions are read? The prompt's, and those of all new tokens but one: the last is "
-        "only returned. Position `block_size - 1` has the last row.",
+        "A block of 4 positions and a prompt of 4 tokens: can the model generate one more "
+        "token, and which positions does it read for that?",
+        "Which positions are read? The prompt's, and those of all new tokens but one: the last "
+        "is only returned. `block_size - 1` is the last valid position.",
         "room = block_size + 1 - T; raise a ValueError with room in its message if T > block_size "
         "or n_new > room",
     ),
@@ -523,54 +530,53 @@ CHECK_LENGTH = Exercise(
     mistakes={
         "one token too few is allowed: the last new token is returned and never read, so it needs "
         "no position.": length_by(room=lambda T, n, block: block - T),
-        "one token too many is allowed, and it breaks off before it: of n new tokens n - 1 are "
-        "read.": length_by(room=lambda T, n, block: block + 2 - T),
-        "as many tokens as wanted are allowed after any prompt: compare n_new with the room.": (
+        "one token too many is allowed, and generation breaks before it: n - 1 of n new tokens "
+        "are read.": length_by(room=lambda T, n, block: block + 2 - T),
+        "any number of tokens is allowed after any prompt: compare n_new with the room.": (
             length_by(room=lambda T, n, block: n)
         ),
-        "the prompt is forgotten: it takes T positions of the block.": length_by(
+        "the prompt is ignored: it takes T positions of the block.": length_by(
             room=lambda T, n, block: block
         ),
-        "the prompt is subtracted and one token of it left out twice: room is block_size + 1 - T, "
-        "two tokens more than yours.": length_by(room=lambda T, n, block: block - 1 - T),
-        "a prompt of exactly block_size is refused, and it fits: one token can follow.": length_by(
+        "the sign of the 1 is wrong: room is block_size + 1 - T, two tokens more than "
+        "yours.": length_by(room=lambda T, n, block: block - 1 - T),
+        "a prompt of exactly block_size is refused, but it fits: one token can follow.": length_by(
             fits=lambda T, n, block: block > T
         ),
         "every prompt is refused, or every number of tokens: raise only where the model cannot.": (
             length_by(fits=lambda T, n, block: False)
         ),
-        "the question is answered the wrong way round: raise where the tokens do not fit.": (
+        "the condition is the wrong way round: raise if the tokens do not fit.": (
             lambda T, n_new, block_size: (
                 None if n_new > block_size + 1 - T else length_by(room=lambda *_: -1)(T, n_new, 0)
             )
         ),
-        "64 is written into your function: block_size says how long the block is.": (
+        "64 is hard-coded in your function: block_size is the block's length.": (
             lambda T, n_new, block_size: length_by()(T, n_new, 64)
         ),
-        "a prompt that does not fit must be an error even if no token is asked for: T > "
+        "a prompt that does not fit must be an error even if no token is requested: T > "
         "block_size.": length_by(fits=lambda T, n, block: True),
-        "no token is asked for, and that is an error of yours: it fits.": length_by(
+        "you raise if no token is requested: zero tokens fit.": length_by(
             fits=lambda T, n, block: block >= T and n > 0
         ),
-        "False is returned where the answer is no: raise a ValueError.": as_answer(False, True),
-        "True is returned where the answer is yes: return nothing.": length_by(result=True),
-        "a text is returned where the answer is no: `raise ValueError(text)`.": as_answer(
+        "False is returned if the tokens do not fit: raise a ValueError.": as_answer(False, True),
+        "True is returned if the tokens fit: return nothing.": length_by(result=True),
+        "a message is returned if the tokens do not fit: `raise ValueError(text)`.": as_answer(
             "too long", None
         ),
         "the error itself is returned: `raise` it.": as_answer(ValueError("too long"), None),
-        "a text is printed and nothing raised, or None returned: raise a ValueError.": (
+        "a message is printed or None returned, and nothing is raised: raise a ValueError.": (
             as_answer(None, None)
         ),
-        "an AssertionError is raised, which `python -O` leaves out: raise a ValueError.": length_by(
-            error=AssertionError
-        ),
-        "an IndexError is raised, as by the model: raise a ValueError.": length_by(
+        "an AssertionError is raised, but `python -O` removes assertions: raise a "
+        "ValueError.": length_by(error=AssertionError),
+        "an IndexError is raised, like the model's: raise a ValueError.": length_by(
             error=IndexError
         ),
         "the message has no number: say how many tokens are possible.": length_by(
             words=lambda T, n, room: "too long"
         ),
-        "the message says how many tokens are wanted, not how many are possible.": length_by(
+        "the message says how many tokens were requested, not how many are possible.": length_by(
             words=lambda T, n, room: f"{n} tokens do not fit after {T}"
         ),
         "the message says by how many it is too long: say how many are possible.": length_by(
@@ -578,9 +584,11 @@ CHECK_LENGTH = Exercise(
         ),
     },
     advice={
-        "what happens": "After a prompt of T there is room for block_size + 1 - T tokens, and the "
-        "answer no is a ValueError.",
-        "what is returned": "Raise a ValueError where the answer is no, else return nothing.",
-        "the message": "It is block_size + 1 - T, in digits.",
+        "what happens": (
+            "After a prompt of T tokens there is room for block_size + 1 - T more; raise a "
+            "ValueError for anything beyond."
+        ),
+        "what is returned": "Raise a ValueError if the tokens do not fit, else return nothing.",
+        "the message": "It must contain block_size + 1 - T in digits.",
     },
 )

@@ -23,7 +23,7 @@ def round_row(
     nearest: Any = round,
     zeros: bool = True,
 ) -> tuple[list[int], float]:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     scale = largest(row) / steps
     if scale == 0 and zeros:
         return [0] * len(row), 0.0
@@ -31,7 +31,7 @@ def round_row(
 
 
 def row_by(**step: Any) -> Answer:
-    """round_row with a step exchanged."""
+    """round_row with one step replaced."""
     return lambda row: round_row(row, **step)
 
 
@@ -48,10 +48,10 @@ def floor_of(row: list[float]) -> tuple[list[int], float]:
 ROUND_ROW = Exercise(
     notebook="06",
     hints=(
-        "The largest number of the row, with its sign away, becomes 127. How large is "
-        "one step then? And if all are 0?",
-        "`scale` is the size of one step: the largest absolute value divided by 127. "
-        "Then count how many steps each number is.",
+        "The row's largest absolute value becomes 127. How large is one step then? And if all "
+        "numbers are 0?",
+        "`scale` is the size of one step: the largest absolute value divided by 127. Then "
+        "express each number in steps.",
         "scale = max(abs(number) for number in row) / 127; the codes are round(number /"
         " scale), and zeros if scale is 0",
     ),
@@ -67,29 +67,28 @@ ROUND_ROW = Exercise(
         Case(run_row, row=[0.0, 0.0]),
     ],
     mistakes={
-        "the largest number is taken with its sign: it counts without its sign.": row_by(
+        "the largest number is used with its sign: take absolute values first.": row_by(
             largest=max
         ),
-        "the smallest number is taken for the largest: it counts without its sign.": row_by(
+        "the smallest number is used: take the largest absolute value.": row_by(
             largest=lambda row: -min(row)
         ),
-        "int() cuts off: round() takes the nearest step.": row_by(nearest=int),
-        "a floor goes down: round() takes the nearest step.": row_by(nearest=math.floor),
-        "// is a floor, which goes down: round() takes the nearest step.": floor_of,
-        "half a step is added and int() cuts off, which is no rounding of negative numbers: "
+        "int() truncates: round() takes the nearest step.": row_by(nearest=int),
+        "a floor rounds down: round() takes the nearest step.": row_by(nearest=math.floor),
+        "// is a floor, which rounds down: round() takes the nearest step.": floor_of,
+        "half a step is added and int() truncates, which rounds negative numbers wrongly: use "
         "round().": row_by(nearest=lambda x: int(x + 0.5)),
-        "you divide by 128: by 127, so that both signs have the same steps.": row_by(steps=128),
-        "you divide by 127.5, half of 255: by 127, so that codes are integers up to 127.": row_by(
-            steps=127.5
+        "you divide by 128: divide by 127, so that both signs have the same steps.": row_by(
+            steps=128
         ),
-        "a row of zeros has no largest number to divide by: it needs a case of its own.": row_by(
-            zeros=False
-        ),
-        "the scale is upside down: code times scale gives the number back.": upside_down,
+        "you divide by 127.5, half of 255: divide by 127, so that codes are integers up "
+        "to 127.": row_by(steps=127.5),
+        "a row of zeros leads to a division by 0: handle it separately.": row_by(zeros=False),
+        "the scale is inverted: code times scale must give the number back.": upside_down,
     },
     advice={
-        "values to unpack": "Return two things, the codes and the scale.",
-        "the codes": "Round each number to the nearest step of (largest without its sign) / 127.",
-        "the scale": "A step is the largest number, without its sign, over 127, whatever it is.",
+        "values to unpack": "Return both the codes and the scale.",
+        "the codes": "Round each number to the nearest step of (largest absolute value) / 127.",
+        "the scale": "A step is the largest absolute value over 127, however small it is.",
     },
 )

@@ -13,7 +13,7 @@ from ...sampling import draw_noise
 from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments, form, numbers
 
-CLEAR = 1e-3  # of two logarithms: a race that is closer may be called either way
+CLEAR = 1e-3  # in log space: a closer race may go either way
 
 
 def run_three(answer: Answer, noise: list[float]) -> Pairs:
@@ -26,7 +26,7 @@ def run_three(answer: Answer, noise: list[float]) -> Pairs:
     yield "the dtype of the tokens", str(getattr(token, "dtype", "none"))
     yield "the token of probabilities 0.5, 0.3, 0.2 with this noise", int(token)
     same = all(int(answer(*given.tensors.values())) == int(token) for _ in range(20))
-    yield "the same noise gives other tokens: numbers of its own are drawn", not same
+    yield "the same noise gives different tokens: your code draws its own random numbers", not same
 
 
 def run_shares(answer: Answer) -> Pairs:
@@ -38,14 +38,14 @@ def run_shares(answer: Answer) -> Pairs:
     yield "the shape of the tokens", form(tokens)
     shares = torch.bincount(tokens.flatten(), minlength=3) / n
     for token, share in enumerate(shares.tolist()):
-        yield f"token {token} is never drawn", share == 0
+        yield f"token {token} is never sampled", share == 0
     yield "the shares of the tokens in 20,000 rows", shares
 
 
 def run_race(
     answer: Answer, B: int, V: int, factor: float, level: float = 0.0, rows: int = 20
 ) -> Pairs:
-    """The winners where a race is not too close to call. Each row has a level of its own."""
+    """The winners of races that are not too close to call. Each row has its own offset."""
     logits = factor * numbers(B, V, seed=V) + level * torch.arange(1, B + 1)[:, None]
     for row in draw_noise(rows, B, V, torch.Generator().manual_seed(B)).double():
         given = Arguments(logits=logits.clone(), noise=row.clone())
@@ -58,14 +58,14 @@ def run_race(
 
 
 def sample(logits: Tensor, noise: Tensor, share: Any = None, race: Any = None) -> Tensor:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     probs = share(logits) if share else logits.softmax(-1)
     times = race(probs, noise) if race else probs / noise
     return times.argmax(-1, keepdim=True)
 
 
 def sample_by(**step: Any) -> Answer:
-    """sample with a step exchanged."""
+    """sample with one step replaced."""
     return partial(sample, **step)
 
 
@@ -105,8 +105,8 @@ NOISE = "the largest probability / noise wins"
 SAMPLE = Exercise(
     notebook="02",
     hints=(
-        "In the race each token rings after noise / probability seconds, and the "
-        "earliest is drawn. Which token is that?",
+        "In the race each token rings after noise / probability seconds, and the first to ring "
+        "is the sample. Which token is that?",
         "Softmax along the last dimension, one division, `argmax`.",
         "return (logits.softmax(-1) / noise).argmax(-1, keepdim=True)",
     ),
@@ -128,56 +128,58 @@ SAMPLE = Exercise(
         f"the noise is multiplied: divide, {NOISE}.": sample_by(
             race=lambda probs, noise: probs * noise
         ),
-        f"the noise is added to the logits: take probabilities, and {NOISE}.": (
+        f"the noise is added to the logits: use probabilities, and {NOISE}.": (
             lambda logits, noise: (logits + noise).argmax(-1, keepdim=True)
         ),
         f"the noise is added: divide, {NOISE}.": sample_by(race=lambda probs, noise: probs + noise),
         f"the noise is subtracted: divide, {NOISE}.": sample_by(
             race=lambda probs, noise: probs - noise
         ),
-        "the softmax is missing: logits are no probabilities.": sample_by(share=lambda x: x),
-        "a sigmoid makes no probabilities of logits: a softmax does.": sample_by(
+        "the softmax is missing: logits are not probabilities.": sample_by(share=lambda x: x),
+        "a sigmoid does not turn logits into probabilities: use a softmax.": sample_by(
             share=torch.sigmoid
         ),
         "the softmax runs over the rows: its dimension is the last, -1.": sample_by(
             share=lambda x: x.softmax(0)
         ),
-        "the softmax is taken twice.": sample_by(share=lambda x: x.softmax(-1).softmax(-1)),
-        f"argmin takes the last of the race: argmax, because {NOISE}.": least,
-        "argmax drops the last dimension: tokens are (B, 1), keepdim=True.": flat,
-        "the probability itself comes back: a token is an integer, its index, by argmax.": (
+        "the softmax is applied twice.": sample_by(share=lambda x: x.softmax(-1).softmax(-1)),
+        f"argmin picks the loser of the race: use argmax, because {NOISE}.": least,
+        "argmax drops the last dimension: tokens are (B, 1), so use keepdim=True.": flat,
+        "the probability itself is returned: a token is its integer index, from argmax.": (
             probability
         ),
-        "the same noise gives other tokens: numbers of its own are drawn. Use the noise that comes "
-        "in.": own_noise,
-        "all rows take the noise of the first row: each has its own.": sample_by(
+        "the same noise gives different tokens: your code draws its own random numbers. Use the "
+        "noise passed in.": own_noise,
+        "all rows use the first row's noise: each has its own.": sample_by(
             race=lambda probs, noise: probs / noise[:1]
         ),
-        "all rows get the token of the first row: each has its own.": one_winner,
-        "exp() of a large logit overflows, and of a low one is 0: softmax takes out each row's own "
-        "maximum first, because only their differences count.": sample_by(share=without_maximum),
-        "the maximum of all rows is taken out: take each row's own, or use softmax, which "
+        "all rows get the first row's token: each has its own.": one_winner,
+        "exp() of a large logit overflows, and of a low one is 0: softmax subtracts each row's "
+        "own maximum first, because only differences count.": sample_by(share=without_maximum),
+        "the maximum of all rows is subtracted: subtract each row's own, or use softmax, which "
         "does.": sample_by(share=maximum_of_all),
-        "the noise is squared: take the noise as it comes.": sample_by(
+        "the noise is squared: use the noise as it is.": sample_by(
             race=lambda probs, noise: probs / noise**2
         ),
-        "a logarithm is taken of the noise twice: it is exponential already, take the noise as it "
-        "comes.": sample_by(race=gumbel_of_noise),
-        "the noise is normalised: take the noise as it comes.": sample_by(
+        "the noise's logarithm is taken again: it is already exponential, so use the noise as "
+        "it is.": sample_by(race=gumbel_of_noise),
+        "the noise is normalised: use the noise as it is.": sample_by(
             race=lambda probs, noise: probs / F.normalize(noise, 1, 0)
         ),
-        "the last candidate is left out, and is never one of the drawn: all race.": sample_by(
+        "the last candidate is left out and never sampled: all of them race.": sample_by(
             race=lambda probs, noise: (probs / noise)[:, :-1]
         ),
     },
     advice={
         "the shape of": "Each row needs one token: (B, 1).",
-        "the dtype of": "A token is an integer, the index that argmax gives.",
-        "the token of": f"Is the noise used? As it comes, {NOISE}.",
-        "is never drawn": "All race.",
-        "the shares": "Is it a softmax, and the noise as it comes?",
-        "the tokens": "All candidates race, each row with its own noise, as it comes, at "
-        "temperature 1. Of logits only their differences count.",
+        "the dtype of": "A token is an integer, the index returned by argmax.",
+        "the token of": f"Use the noise as it is: {NOISE}.",
+        "is never sampled": "All race.",
+        "the shares": "Is it a softmax, and the noise used as it is?",
+        "the tokens": (
+            "All candidates race, each row with its own unmodified noise, at temperature 1. Only "
+            "differences of logits count."
+        ),
     },
     axes=[("row", "token")],
 )

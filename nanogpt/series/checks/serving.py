@@ -13,13 +13,13 @@ from .. import solutions
 from .exercise import Anew, Answer, Case, Exercise, Pairs
 from .observing import Arguments, form
 
-Token = tuple[int, int]  # its sequence and its position
+Token = tuple[int, int]  # sequence and position
 
 # ------------------------------------------------------------------ ragged_mask
 
 
 def run_ragged(answer: Answer, queries: list[Token], keys: list[Token]) -> Pairs:
-    """The mask of a step, and what is wrong with it, by the kind of key."""
+    """The mask of a step, and what is wrong with it, by kind of key."""
     q_seq, q_pos = torch.tensor(queries).T.contiguous()
     k_seq, k_pos = torch.tensor(keys).T.contiguous()
     given = Arguments(
@@ -57,12 +57,12 @@ def ragged(
     past: Any = lambda q, k: k <= q,
     join: Any = torch.logical_and,
 ) -> Any:
-    """The right answer. A comparison of (N, 1) and (1, S) can be exchanged."""
+    """The reference solution. Each comparison of (N, 1) and (1, S) can be replaced."""
     return join(same(q_seq[:, None], k_seq[None, :]), past(q_pos[:, None], k_pos[None, :]))
 
 
 def ragged_by(**step: Any) -> Answer:
-    """ragged with a step exchanged."""
+    """ragged with one step replaced."""
     return lambda *given: ragged(*given, **step)
 
 
@@ -145,9 +145,9 @@ RAGGED_MASK = Exercise(
         Case(run_ragged, queries=shuffled(MANY, seed=1)[:40], keys=MANY),
     ],
     mistakes={
-        "sequences are not compared, so a query sees the keys of other sequences: also ask "
+        "sequences are not compared, so a query sees the keys of other sequences: also require "
         "q_seq == k_seq.": ragged_by(same=everywhere),
-        "positions are not compared, so a query sees the future: also ask k_pos <= q_pos.": (
+        "positions are not compared, so a query sees the future: also require k_pos <= q_pos.": (
             ragged_by(past=everywhere)
         ),
         "a query does not see the key of its own position, which this step has just written: <=, "
@@ -155,70 +155,72 @@ RAGGED_MASK = Exercise(
         "a query sees what comes after it, and must see what comes before: <=, not >=.": ragged_by(
             past=lambda q, k: k >= q
         ),
-        "a query sees one key alone, its own: the earlier ones, too.": ragged_by(
+        "a query sees only its own key: it must also see the earlier ones.": ragged_by(
             past=lambda q, k: k == q
         ),
         "the key at position 0 is hidden: every later query of its sequence must see it.": (
             ragged_by(past=lambda q, k: (k <= q) & (k > 0))
         ),
-        "the two conditions are joined by `or`: a key must meet both, &.": ragged_by(
+        "the two conditions are joined by `or`: a key must satisfy both, so use &.": ragged_by(
             join=torch.logical_or
         ),
         "the mask is inverted: True is where a query may look.": ragged_by(
             join=lambda same, past: ~(same & past)
         ),
-        "a query sees every sequence but its own: ==, not !=.": ragged_by(same=lambda q, k: q != k),
-        "a query sees the sequences of smaller numbers, too: ==, not <=.": ragged_by(
+        "a query sees every sequence except its own: ==, not !=.": ragged_by(
+            same=lambda q, k: q != k
+        ),
+        "a query also sees sequences with smaller numbers: ==, not <=.": ragged_by(
             same=lambda q, k: k <= q
         ),
-        "a query sees the key of its own position in every sequence: the sequences must be equal "
-        "there, too.": same_position_anywhere,
-        "sequences and positions are exchanged: sequences must be equal, positions ordered.": (
+        "a query sees the key at its own position in every sequence: the sequences must also be "
+        "equal there.": same_position_anywhere,
+        "sequences and positions are swapped: sequences must be equal, positions ordered.": (
             exchanged
         ),
-        "all queries are taken for those of the first one's sequence: each has its own.": ragged_by(
+        "all queries are assigned to the first one's sequence: each has its own.": ragged_by(
             same=lambda q, k: (k == q[0]).expand(len(q), -1)
         ),
-        "all queries get the position of the last one: each has its own.": ragged_by(
+        "all queries get the last one's position: each has its own.": ragged_by(
             past=lambda q, k: (k <= q[-1]).expand(len(q), -1)
         ),
-        "keys are numbered by their index in the list: k_pos says at which position each is.": (
+        "keys are numbered by their index in the list: k_pos has each key's position.": (
             ragged_by(past=keys_by_place)
         ),
-        "queries are numbered by their index in the list: q_pos says at which position each is.": (
+        "queries are numbered by their index in the list: q_pos has each query's position.": (
             ragged_by(past=queries_by_place)
         ),
         "tril makes a triangle by index in the list: compare positions.": ragged_by(past=triangle),
         "the mask is transposed: it has a row for each query and a column for each key.": (
             lambda *given: ragged(*given).T
         ),
-        "a second step of the same shapes gets the mask of the first: keep nothing.": Anew(
-            kept_by_shape
-        ),
-        "the mask holds numbers, of float: it must hold True and False.": ragged_by(
+        "a second step of the same shapes gets the first one's mask: keep nothing between "
+        "calls.": Anew(kept_by_shape),
+        "the mask holds floats: it must hold booleans.": ragged_by(
             join=lambda same, past: (same & past).float()
         ),
-        "the mask holds integers: it must hold True and False.": ragged_by(
+        "the mask holds integers: it must hold booleans.": ragged_by(
             join=lambda same, past: same.long() * past.long()
         ),
-        "the mask holds 0 and -inf, of float: it must hold True and False.": ragged_by(
-            join=to_infinity
-        ),
-        "16 bits are too few for a position: keep integers of 64 bits.": ragged_by(
+        "the mask holds 0 and -inf: it must hold booleans.": ragged_by(join=to_infinity),
+        "16 bits are too few for a position: keep 64-bit integers.": ragged_by(
             past=lambda q, k: k.to(torch.int16) <= q.to(torch.int16)
         ),
     },
     advice={
         "the shape of the mask": "It has a row for each query and a column for each key.",
-        "the dtype of the mask": "It must hold True and False.",
-        "another sequence": "Compare the sequences, too: q_seq == k_seq.",
+        "the dtype of the mask": "It must hold booleans.",
+        "another sequence": "Also compare the sequences: q_seq == k_seq.",
         "the future": "Compare positions: k_pos <= q_pos.",
         "does not see": "It sees the keys of its sequence up to its own position.",
         "the mask of": "Compare sequences and positions, and keep nothing between calls.",
-        "must match the size": "q_seq[:, None] has the shape (N, 1) and k_seq[None, :] the shape "
-        "(1, S): compared with each other, they give (N, S).",
-        "is ambiguous": "Masks are joined by `&`, element by element, and each comparison needs "
-        "brackets.",
+        "must match the size": (
+            "q_seq[:, None] has shape (N, 1) and k_seq[None, :] has shape (1, S): compared with "
+            "each other, they give (N, S)."
+        ),
+        "is ambiguous": (
+            "Join masks with `&`, element by element, and put each comparison in parentheses."
+        ),
     },
     axes=[("query", "key")],
 )
@@ -226,26 +228,26 @@ RAGGED_MASK = Exercise(
 
 # ------------------------------------------------------------------ block_name
 
-Block = list[int]  # its tokens
+Block = list[int]  # the block's tokens
 
 
 def name_of(answer: Answer, blocks: list[Block]) -> Any:
-    """The name of the last of these blocks of a sequence."""
+    """The name of the last of a sequence's blocks."""
     return reduce(lambda parent, block: answer(parent, [*block]), blocks, ROOT)
 
 
 def run_again(answer: Answer, blocks: list[Block]) -> Pairs:
-    """The same block, named twice: its name is a key of a dictionary."""
+    """The same block, named twice; its name is a dictionary key."""
     tokens = [*blocks[-1]]
     parent = name_of(answer, blocks[:-1])
     name = answer(parent, tokens)
     yield "your code changes `tokens`, which belong to the caller", tokens != blocks[-1]
-    yield "a dictionary does not take the name as a key", not hashes(name)
+    yield "the name cannot be a dictionary key", not hashes(name)
     yield "the same block gets another name the second time", bool(name != name_of(answer, blocks))
 
 
 def hashes(name: Any) -> bool:
-    """Whether a dictionary takes it as a key."""
+    """Whether a value can be a dictionary key."""
     try:
         hash(name)
     except TypeError:
@@ -254,13 +256,13 @@ def hashes(name: Any) -> bool:
 
 
 def run_differ(answer: Answer, one: list[Block], other: list[Block]) -> Pairs:
-    """The last blocks of two sequences that differ: so must their names."""
+    """The last blocks of two sequences that differ, so their names must differ."""
     same = name_of(answer, one) == name_of(answer, other)
-    yield "two different blocks have one name", bool(same)
+    yield "two different blocks have the same name", bool(same)
 
 
 def run_places(answer: Answer, size: int) -> Pairs:
-    """Blocks that differ from another one in a single token."""
+    """Blocks that differ in a single token."""
     block = [*range(size)]
     name = name_of(answer, [block])
     for i in range(size):
@@ -271,12 +273,12 @@ def run_places(answer: Answer, size: int) -> Pairs:
 
 
 def differ(one: list[Block], other: list[Block]) -> Case:
-    """A case of two sequences that differ."""
+    """A case with two sequences that differ."""
     return Case(run_differ, one=one, other=other)
 
 
 def name_by(part: Any) -> Answer:
-    """Names that hold the parent's whole, and this of the tokens."""
+    """Names that contain the parent's whole name, and this function of the tokens."""
     return lambda parent, tokens: (parent, part(tokens))
 
 
@@ -293,7 +295,7 @@ def parent_alone(parent: Any, tokens: Block) -> Any:
 
 
 def tokens_of_two(parent: Any, tokens: Block) -> Any:
-    return parent[-1:], tuple(tokens)  # of the parent's own name: its tokens
+    return parent[-1:], tuple(tokens)  # which part of the parent's name: its tokens
 
 
 def without_order(parent: Any, tokens: Block) -> Any:
@@ -319,15 +321,15 @@ def counts() -> Answer:
     return lambda parent, tokens: next(names)
 
 
-PARENT = "keys depend on all tokens before them, so the parent's name must be in it, whole"
+PARENT = "keys depend on all tokens before them, so the name must contain the parent's whole name"
 BLOCK_NAME = Exercise(
     notebook="09",
     hints=(
-        "The tokens *the sea* stand in two texts, after different beginnings. A layer above the "
-        "first one mixes what came before into each position. Are the keys of *the sea* the same?",
-        "Two things decide: all tokens before the block, and its own tokens in their order. The "
-        "parent's name stands for all before it. A tuple of both will do. Lists cannot be keys of "
-        "a dictionary.",
+        "The tokens *the sea* occur in two texts, after different beginnings. Layers above the "
+        "first mix what came before into each position. Are the keys of *the sea* the same?",
+        "Two things decide: all tokens before the block, and its own tokens in order. The "
+        "parent's name stands for everything before. A tuple of both will do. Lists cannot be "
+        "dictionary keys.",
         "return (parent, tuple(tokens))",
     ),
     right=solutions.block_name,
@@ -353,10 +355,10 @@ BLOCK_NAME = Exercise(
         Case(run_places, size=16),
     ],
     mistakes={
-        "the parent is not in the name, so 3 4 after 1 2 and 3 4 after 9 9 have the same one: "
+        "the parent is not in the name, so 3 4 after 1 2 and 3 4 after 9 9 get the same one: "
         f"{PARENT}.": lambda parent, tokens: tuple(tokens),
         f"what comes before the parent is lost: {PARENT}.": tokens_of_two,
-        "the tokens are not in the name: all blocks with one parent have the same.": parent_alone,
+        "the tokens are not in the name: all blocks with the same parent share one.": parent_alone,
         "the order of the tokens is lost, because they are sorted: 1 2 is not 2 1.": name_by(
             lambda tokens: tuple(sorted(tokens))
         ),
@@ -366,12 +368,13 @@ BLOCK_NAME = Exercise(
         "the order of the blocks is lost: a block after another has its name as its parent.": (
             without_order
         ),
-        "hashes are joined by ^, which forgets the order of the blocks, and two equal ones cancel: "
-        "put parent and tokens into one tuple.": sum_of_hashes,
-        "tokens are added up: 1 4 and 2 3 have one sum. Keep each by itself.": name_by(sum),
-        "digits run together: 1 23 and 12 3 become one text. Keep each token by itself.": name_by(
-            text_of
+        "hashes are combined with ^, which loses the order of the blocks, and two equal ones "
+        "cancel: put parent and tokens into one tuple.": sum_of_hashes,
+        "tokens are added up: 1 4 and 2 3 have the same sum. Keep each token separate.": name_by(
+            sum
         ),
+        "digits run together: 1 23 and 12 3 become the same string. Keep each token "
+        "separate.": name_by(text_of),
         "the digits of the parent and of the tokens run together at the seam: put both into a "
         "tuple.": in_one_text,
         "only the first token is in the name: all of them must be.": name_by(
@@ -383,28 +386,32 @@ BLOCK_NAME = Exercise(
         "the last token is not in the name: all of them must be.": name_by(
             lambda tokens: tuple(tokens[:-1])
         ),
-        "the name is a list or holds one, and no dictionary takes that as a key: use tuples, "
+        "the name is a list or contains one, which cannot be a dictionary key: use tuples, "
         "tuple(tokens).": holds_list,
-        "the same block gets another name each time, so nobody would ever find it: a counter, a "
-        "random number or the address of a list is no part of a name.": Anew(counts),
-        "your code sorts the caller's list, and the order of tokens counts: leave it alone.": sorts,
-        "only 8 bits of a token are in the name: 257 and 1 become one.": name_by(
+        "the same block gets a different name each time, so it would never be found: leave out "
+        "counters, random numbers and memory addresses.": Anew(counts),
+        "your code sorts the caller's list, but the order of tokens matters: leave it "
+        "alone.": sorts,
+        "only 8 bits of a token are in the name: 257 and 1 become equal.": name_by(
             lambda tokens: bytes(token % 256 for token in tokens)
         ),
-        "bytes() takes numbers up to 255: a tuple takes all.": name_by(bytes),
+        "bytes() takes numbers up to 255: a tuple takes any.": name_by(bytes),
         "only 16 bits of a token are in the name: keep all of it.": name_by(
             lambda tokens: tuple(token % 65_536 for token in tokens)
         ),
     },
     advice={
-        "have one name": "All of its own tokens in their order, and the parent's name, must be in "
-        "it, each by itself.",
+        "have the same name": (
+            "It must contain all of its own tokens in order, and the parent's name, each separate."
+        ),
         "is not in the name": "All tokens of the block must be in it.",
-        "as a key": "Make it a tuple: a list cannot be a key.",
+        "dictionary key": "Make it a tuple: a list cannot be a key.",
         "the second time": "Compute it from parent and tokens alone.",
         "your code changes": "Copy the list first.",
-        "your code raised": "The parent is ROOT or a name that you returned, and a token any "
-        "integer from 0 on: a tuple takes both.",
+        "your code raised": (
+            "The parent is ROOT or a name that you returned, and a token is any integer from 0 "
+            "on: a tuple takes both."
+        ),
     },
 )
 
@@ -417,7 +424,7 @@ def run_queue(answer: Answer, needs: list[int], free: int, most: int) -> Pairs:
     queue = [*needs]
     count = answer(queue, free, most)
     plain = count.item() if hasattr(count, "item") else count  # of a tensor or an array
-    yield "the number admitted", plain
+    yield "the number of requests admitted", plain
     yield "your code changes `needs`, which is the queue itself", queue != needs
 
 
@@ -434,7 +441,7 @@ def admit(
     left: Any = lambda free, need: free - need,
     stops: bool = True,
 ) -> int:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     count = 0
     for need in needs:
         if count >= most:
@@ -448,7 +455,7 @@ def admit(
 
 
 def admit_by(**step: Any) -> Answer:
-    """admit with a step exchanged."""
+    """admit with one step replaced."""
     return lambda *given: admit(*given, **step)
 
 
@@ -470,7 +477,7 @@ def none_or_all(needs: list[int], free: int, most: int) -> int:
 
 
 def first_places(needs: list[int], free: int, most: int) -> int:
-    """Overtaking, among the first `most` of the queue alone."""
+    """Overtaking, only among the first `most` of the queue."""
     return admit(needs[:most], free, most, stops=False)
 
 
@@ -485,8 +492,8 @@ ADMITTED = Exercise(
     hints=(
         "The first request needs 5 blocks and 4 are free; the second one needs 1. How many are "
         "admitted? And how many blocks are free for the second one if the first one fits?",
-        "A loop over `needs` that stops (`break`) at the first one that does not fit, and takes "
-        "its blocks from `free` otherwise. `needs[:most]` are those that may run.",
+        "Loop over `needs`, stop (`break`) at the first one that does not fit, and otherwise "
+        "subtract its blocks from `free`. `needs[:most]` are those that may run.",
         "for need in needs[:most]: `break` if need > free; otherwise count += 1 and free -= need",
     ),
     right=solutions.admitted,
@@ -508,25 +515,25 @@ ADMITTED = Exercise(
         ([1] * 500, 400, 300),
     ),
     mistakes={
-        "each need is compared with all free blocks: those admitted before have taken theirs, so "
-        "subtract.": admit_by(left=lambda free, need: free),
-        "a smaller request overtakes one that does not fit: stop there (`break`), nobody "
-        "overtakes.": admit_by(stops=False),
+        "each need is compared with all free blocks: those admitted before have taken theirs, "
+        "so subtract them.": admit_by(left=lambda free, need: free),
+        "a smaller request overtakes one that does not fit: stop there (`break`), because none "
+        "may overtake.": admit_by(stops=False),
         "a smaller request among the first `most` overtakes one that does not fit: stop "
         "there.": first_places,
-        "`most` is not used: no more than that many may run.": (
+        "`most` is ignored: at most that many may run.": (
             lambda needs, free, most: admit(needs, free, len(needs))
         ),
-        "one request too many may run: no more than `most`.": (
+        "one request too many may run: at most `most` may.": (
             lambda needs, free, most: admit(needs, free, most + 1)
         ),
         "one request too few may run: `most` of them may.": (
             lambda needs, free, most: admit(needs, free, most - 1)
         ),
-        "as many blocks as are free are enough: <=, not <.": admit_by(
+        "a request that needs exactly the free blocks fits: <=, not <.": admit_by(
             fits=lambda need, free: need < free
         ),
-        "the free blocks are not used: a request needs blocks to be admitted.": (
+        "`free` is ignored: a request needs blocks to be admitted.": (
             lambda needs, free, most: min(len(needs), most)
         ),
         "a request is admitted as long as any block is free: it needs all of its blocks.": admit_by(
@@ -535,30 +542,32 @@ ADMITTED = Exercise(
         "each request takes one block: it takes as many as it needs.": admit_by(
             left=lambda free, need: free - 1
         ),
-        "the one that does not fit is counted as well: it waits.": with_refused,
-        "all or none are admitted: those in front that fit are.": none_or_all,
-        "the smallest requests come first: the queue has an order, and nobody overtakes.": (
+        "the one that does not fit is also counted: it waits.": with_refused,
+        "all or none are admitted: admit those at the front that fit.": none_or_all,
+        "the smallest requests come first: the queue has an order, and none may overtake.": (
             lambda needs, free, most: admit(sorted(needs), free, most)
         ),
         "the queue is read from its end: the first comes first.": (
             lambda needs, free, most: admit(needs[::-1], free, most)
         ),
-        "this is the number of blocks that they take: count the requests.": blocks_taken,
-        "this is the number of blocks that stay free: count the requests.": blocks_left,
-        "these are the needs of those admitted: return how many they are.": (
+        "this is the number of blocks they take: count the requests.": blocks_taken,
+        "this is the number of blocks left free: count the requests.": blocks_left,
+        "these are the needs of the admitted requests: return how many there are.": (
             lambda needs, free, most: needs[: admit(needs, free, most)]
         ),
-        "this is the number of those that wait: count those admitted.": (
+        "this is the number of waiting requests: count those admitted.": (
             lambda needs, free, most: len(needs) - admit(needs, free, most)
         ),
-        "this says whether any is admitted: return how many.": (
+        "this is whether any is admitted: return how many are.": (
             lambda needs, free, most: admit(needs, free, most) > 0
         ),
-        "those admitted are taken out of `needs`, which is the queue itself: only count.": emptied,
+        "those admitted are removed from `needs`, which is the queue itself: only count.": emptied,
     },
     advice={
-        "the number admitted": "From the front, each takes its blocks from those that are free; "
-        "the first that does not fit ends it, and at most `most` may run.",
+        "the number of requests admitted": (
+            "From the front, each takes its blocks from the free ones; stop at the first that does "
+            "not fit, and admit at most `most`."
+        ),
         "the queue itself": "Only count.",
         "your code raised": "The queue may be empty, and `most` may be more than it has.",
     },

@@ -13,12 +13,12 @@ from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments, numbers
 
 ROWS = 70  # windows of a batch
-WIDE = (300, 280)  # numbers of an input and of an output
+WIDE = (300, 280)  # numbers in an input and in an output
 STEPS = 3
 
 
 class Toy(nn.Module):
-    """A model of two layers with dropout that notes its inputs. Its loss is large: clipping shows.
+    """A two-layer model with dropout that records its inputs. Its loss is large, so clipping shows.
 
     (B, 300), (B, 280) -> (B, 280) and the loss.
     """
@@ -38,8 +38,8 @@ class Toy(nn.Module):
         shapes = [tuple(x.shape) for x in (idx, targets) if x is not None]
         if shapes != [(ROWS, WIDE[0]), (ROWS, WIDE[1])][: len(shapes)]:
             raise ValueError(
-                f"the model reads {shapes} of x {(ROWS, WIDE[0])} and y {(ROWS, WIDE[1])}: hand it "
-                "x and y whole, in this order"
+                f"the model reads {shapes} of x {(ROWS, WIDE[0])} and y {(ROWS, WIDE[1])}: pass "
+                "it all of x and y, in this order"
             )
         out = self.layers(idx)
         loss = None if targets is None else 1e5 * (out - targets).square().mean()
@@ -47,7 +47,7 @@ class Toy(nn.Module):
 
 
 def run_step(answer: Answer, optimizer: Any, **options: Any) -> Pairs:
-    """Three steps, each with a batch of its own."""
+    """Three steps, each with its own batch."""
     model = Toy()
     moves = optimizer(model.parameters(), **options)
     moved_by: list[Tensor] = []  # the gradients at each call of optimizer.step()
@@ -61,13 +61,13 @@ def run_step(answer: Answer, optimizer: Any, **options: Any) -> Pairs:
         name = f"step {step}"
         yield from given.changes()
         yield f"what the model reads in {name}", "; ".join(model.read)
-        yield f"{name} seeds the random numbers, or draws some", float(torch.rand(()))
+        yield f"{name} seeds the random number generator, or draws from it", float(torch.rand(()))
         yield f"calls of optimizer.step() in {name}", len(moved_by)
         yield f"the type of the loss that {name} returns", type(loss).__name__
         yield f"the loss that {name} returns", _number(loss)
         if moved_by:
-            yield f"the gradients that move the weights in {name}", moved_by[0]
-        yield f"the move of the weights in {name}", flat(model.parameters()) - before
+            yield f"the gradients that update the weights in {name}", moved_by[0]
+        yield f"the update of the weights in {name}", flat(model.parameters()) - before
         yield "the model is left in eval mode", not model.training
 
 
@@ -84,7 +84,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
-    """All numbers of these tensors in one."""
+    """All numbers of these tensors in one tensor."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
@@ -96,7 +96,7 @@ def step_by(
     factor: float = 1.0,
     result: Any = lambda loss: loss.item(),
 ) -> Answer:
-    """A training step of these parts, in this order. As it stands, it is the right answer."""
+    """A training step of these parts, in this order. The defaults are the reference solution."""
 
     def one_step(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Any:
         _, loss = model(x, y)
@@ -143,7 +143,7 @@ def seeded(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Any:
 ONE_STEP = Exercise(
     notebook="01",
     hints=(
-        "The gradients of the last batch are still in the parameters. When do they have to go?",
+        "The last batch's gradients are still in the parameters. When do they have to be cleared?",
         "Five calls: the model, `optimizer.zero_grad()`, `loss.backward()`, "
         "`optimizer.step()`, and `loss.item()` to return a plain number.",
         "_, loss = model(x, y), then optimizer.zero_grad(), loss.backward(), "
@@ -155,7 +155,7 @@ ONE_STEP = Exercise(
         Case(run_step, optimizer=torch.optim.AdamW, lr=0.1, weight_decay=0.1),
     ],
     mistakes={
-        "the gradients of the step before are still there: Clear them with zero_grad().": step_by(
+        "the previous step's gradients are still there: clear them with zero_grad().": step_by(
             ("backward", "move")
         ),
         "the weights do not move, because step() finds no gradients: zero_grad(), then "
@@ -163,45 +163,45 @@ ONE_STEP = Exercise(
         "the weights do not move: call optimizer.step() after backward().": step_by(
             ("clear", "backward")
         ),
-        "step() comes before backward() and moves the weights by old gradients.": step_by(
+        "step() comes before backward(), so it updates the weights with old gradients.": step_by(
             ("move", "clear", "backward")
         ),
-        "optimizer.step() is called twice: once is a step.": step_by(
+        "optimizer.step() is called twice: call it once.": step_by(
             ("clear", "backward", "move", "move")
         ),
         "loss.backward() is called twice, and gradients add up.": step_by(
             ("clear", "backward", "backward", "move")
         ),
-        "the gradients are clipped: no clipping in this step.": step_by(
+        "the gradients are clipped: do no clipping in this step.": step_by(
             ("clear", "backward", "clip", "move")
         ),
-        "half of the loss goes backward: no scaling in this step.": step_by(factor=0.5),
-        "you return a tensor, which holds on to the whole computation: loss.item() is the "
+        "half of the loss is backpropagated: do no scaling in this step.": step_by(factor=0.5),
+        "you return a tensor, which keeps the whole graph alive: loss.item() is the "
         "number.": step_by(result=lambda loss: loss),
-        "that is the loss after the step: return the loss before it.": loss_after,
-        "the step puts the model into eval mode: eval() turns dropout off. Leave it in "
-        "training.": in_eval_mode,
-        "the step runs in eval mode: eval() turns dropout off. Leave it in training.": (
+        "this is the loss after the step: return the loss before it.": loss_after,
+        "the step leaves the model in eval mode: eval() turns dropout off. Leave it in training "
+        "mode.": in_eval_mode,
+        "the step runs in eval mode: eval() turns dropout off. Leave it in training mode.": (
             eval_and_train
         ),
-        "you move the weights with an optimizer of your own: take the one that comes in.": (
-            own_optimizer
-        ),
-        "a seed in the step makes dropout the same each time: your step seeds the random "
-        "numbers; leave them to go on.": seeded,
+        "you update the weights with your own optimizer: use the one passed in.": (own_optimizer),
+        "a seed in the step makes dropout the same each time: do not reset the random "
+        "numbers.": seeded,
     },
     advice={
         "what the model reads": (
-            "Hand it x and y whole, once, in this order, in the mode in which it comes."
+            "Pass it all of x and y, once, in this order, without changing its mode."
         ),
-        "seeds the random numbers": "Then dropout is not what it would be without your step.",
-        "calls of optimizer.step()": "Once is a step, by the optimizer that came in.",
+        "seeds the random number generator": "That changes the dropout of everything that follows.",
+        "calls of optimizer.step()": "Call it once, on the optimizer passed in.",
         "the type of the loss": "Return the loss as a number: loss.item().",
-        "the loss that": "It is the loss of this batch before the weights move, as you return it.",
-        "the gradients that move": (
-            "They should be as backward() gives them, of the loss alone: no clipping, no scaling."
+        "the loss that": "It must be this batch's loss before the update.",
+        "the gradients that update": (
+            "They must be exactly what backward() computes from the loss: no clipping, no scaling."
         ),
-        "the move of": "The weights are not where that optimizer moves them: use step() alone.",
-        "left in eval mode": "The model came in training mode: a step leaves eval() alone.",
+        "the update of": (
+            "The weights are not where that optimizer would move them: use only step()."
+        ),
+        "left in eval mode": "The model was in training mode: do not call eval() in a step.",
     },
 )

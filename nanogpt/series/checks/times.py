@@ -12,9 +12,9 @@ from .exercise import Answer, Case, Exercise, Pairs
 
 
 def run_latency(answer: Answer, moments: list[float]) -> Pairs:
-    """The four times of one text."""
+    """The four latency numbers of one text."""
     got = answer([*moments])
-    keys = sorted(got) if isinstance(got, dict) else f"no dict, but {got!r}"
+    keys = sorted(got) if isinstance(got, dict) else f"{got!r} instead of a dict"
     yield "the keys of the dict", keys
     yield "TTFT", got["ttft"]
     yield "the number of gaps in ITL", len(got["itl"])
@@ -31,13 +31,13 @@ def latency(
     tpot: Any = lambda gaps: mean(gaps[1:]) if gaps[1:] else None,
     e2el: Any = lambda moments: moments[-1] - moments[0],
 ) -> dict[str, Any]:
-    """The right answer. A number can be exchanged."""
+    """The reference solution. Each number can be replaced."""
     gaps = [b - a for a, b in zip(moments, moments[1:], strict=False)]
     return {"ttft": ttft(moments), "tpot": tpot(gaps), "itl": itl(gaps), "e2el": e2el(moments)}
 
 
 def times_by(**numbers: Any) -> Answer:
-    """latency with numbers exchanged."""
+    """latency with other numbers."""
     return lambda moments: latency(moments, **numbers)
 
 
@@ -64,12 +64,12 @@ def rounded(moments: list[float]) -> dict[str, Any]:
 LATENCY = Exercise(
     notebook="05",
     hints=(
-        "How many gaps do five time stamps have, and which of them is the wait for the "
+        "How many gaps are there between five timestamps, and which of them is the wait for the "
         "first token?",
-        "Take the differences of neighbours first: `zip(moments, moments[1:])`. The "
-        "first difference is TTFT, the others are ITL.",
-        "first, *rest = [b - a for a, b in zip(moments, moments[1:])]; TPOT is "
-        "sum(rest) / len(rest), or None without a rest",
+        "First take the differences of neighbours: `zip(moments, moments[1:])`. The first "
+        "difference is TTFT, the others are ITL.",
+        "first, *rest = [b - a for a, b in zip(moments, moments[1:])]; TPOT is sum(rest) / "
+        "len(rest), or None if rest is empty",
     ),
     right=latency,
     cases=[
@@ -80,31 +80,30 @@ LATENCY = Exercise(
         Case(run_latency, moments=[0.0, 1.0]),
     ],
     mistakes={
-        "ITL begins with the wait for the first token: that one is TTFT, which holds the "
+        "ITL begins with the wait for the first token: that one is TTFT, which includes the "
         "prefill.": times_by(itl=lambda gaps: gaps),
-        "ITL and TPOT begin with the wait for the first token: that one is TTFT, which holds the "
-        "prefill.": times_by(itl=lambda gaps: gaps, tpot=mean),
-        "TPOT counts the wait for the first token: it is the mean of the gaps after it.": times_by(
-            tpot=with_first
-        ),
+        "ITL and TPOT begin with the wait for the first token: that one is TTFT, which includes "
+        "the prefill.": times_by(itl=lambda gaps: gaps, tpot=mean),
+        "TPOT includes the wait for the first token: it is the mean of the gaps after "
+        "it.": times_by(tpot=with_first),
         "TPOT is a median: it is the mean of the gaps.": times_by(tpot=middle),
-        "TPOT divides the whole time by the number of gaps: it is the mean of the gaps.": times_by(
+        "TPOT divides the total time by the number of gaps: it is the mean of the gaps.": times_by(
             tpot=whole_over_gaps
         ),
-        "E2EL begins with the first token: it begins with the call.": times_by(
+        "E2EL starts at the first token: it starts at the call.": times_by(
             e2el=lambda moments: moments[-1] - moments[1]
         ),
-        "TTFT is the moment of the first token: subtract that of the call.": times_by(
+        "TTFT is the first token's timestamp: subtract the call's.": times_by(
             ttft=lambda moments: moments[1]
         ),
-        "a single token has no gap after it, and TPOT divides by 0: its TPOT is None.": times_by(
+        "a single token has no gap after it, so TPOT divides by 0: its TPOT is None.": times_by(
             tpot=lambda gaps: sum(gaps[1:]) / len(gaps[1:])
         ),
         "a single token has no gap after it: its TPOT is None, not 0.": times_by(tpot=zero_for_one),
         "times are rounded: leave them as they are.": rounded,
     },
     advice={
-        "the keys": "A dict with ttft, tpot, itl and e2el is asked for.",
+        "the keys": "Return a dict with ttft, tpot, itl and e2el.",
         "TTFT": "From the call to the first token.",
         "of ITL": "The gaps after the first token.",
         "in ITL": "The gaps after the first token: one less than there are tokens.",
@@ -128,7 +127,7 @@ def ratios(a: list[float], b: list[float]) -> list[float]:
 
 
 def speedup_by(of_ratios: Any) -> Answer:
-    """paired_speedup by other statistics of the ratios."""
+    """paired_speedup with other statistics of the ratios."""
     return lambda a, b: of_ratios(ratios(a, b))
 
 
@@ -139,9 +138,9 @@ def trimmed(x: list[float]) -> float:
 SPEEDUP = Exercise(
     notebook="05",
     hints=(
-        "The machine slows down in the middle of the run, and both a and b of that turn"
-        " suffer. Which ratio does not notice?",
-        "First a list of ratios, one for each pair; then `median` of that list.",
+        "The machine slows down in the middle of the run, which affects both a and b of that "
+        "turn. Which ratio is unaffected?",
+        "First a list of ratios, one per pair, then the `median` of that list.",
         "return median(x / y for x, y in zip(a, b))",
     ),
     right=speedup_by(median),
@@ -154,28 +153,28 @@ SPEEDUP = Exercise(
         Case(run_ratio, a=[7.0], b=[2.0]),
     ],
     mistakes={
-        "this is b / a, which is below 1 where b is faster: how many times as fast is a / b.": (
+        "this is b / a, which is below 1 if b is faster: the speedup is a / b.": (
             lambda a, b: median(ratios(b, a))
         ),
-        "this is a mean: one disturbed pair moves it far. A median stays.": speedup_by(mean),
-        "this is a mean of the ratios between the ends: take the median.": speedup_by(trimmed),
-        "this is a geometric mean: take the median.": speedup_by(
+        "this is a mean, which one disturbed pair can move far: use the median.": speedup_by(mean),
+        "this is a trimmed mean of the ratios: use the median.": speedup_by(trimmed),
+        "this is a geometric mean: use the median.": speedup_by(
             lambda x: math.exp(mean(map(math.log, x)))
         ),
-        "this is the ratio of the medians: it divides runs that were not made together.": (
+        "this is the ratio of the medians: it divides runs that do not belong together.": (
             lambda a, b: median(a) / median(b)
         ),
-        "this is the ratio of the sums: it divides runs that were not made together.": (
+        "this is the ratio of the sums: it divides runs that do not belong together.": (
             lambda a, b: sum(a) / sum(b)
         ),
-        "this pairs runs that were not made together: sort the ratios, not the runs.": (
+        "this pairs runs that do not belong together: sort the ratios, not the runs.": (
             lambda a, b: median(ratios(sorted(a), sorted(b)))
         ),
-        "of an even number of ratios the upper one in the middle is taken: half-way between the "
-        "two.": speedup_by(lambda x: sorted(x)[len(x) // 2]),
-        "of an even number of ratios the lower one in the middle is taken: half-way between the "
-        "two.": speedup_by(lambda x: sorted(x)[(len(x) - 1) // 2]),
-        "the one in the middle of the list is taken: sort the ratios first.": speedup_by(
+        "for an even number of ratios you return the upper middle one: the median is half-way "
+        "between the two.": speedup_by(lambda x: sorted(x)[len(x) // 2]),
+        "for an even number of ratios you return the lower middle one: the median is half-way "
+        "between the two.": speedup_by(lambda x: sorted(x)[(len(x) - 1) // 2]),
+        "you return the middle of the unsorted list: sort the ratios first.": speedup_by(
             lambda x: x[len(x) // 2]
         ),
     },

@@ -1,4 +1,4 @@
-"""The checks of numbers about a training: learning_rate and mfu."""
+"""The checks of training numbers: learning_rate and mfu."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_schedule(answer: Answer, steps: int, warmup: int) -> Pairs:
     yield "the factor at step 0", rates[0]
     yield "the factors of all steps", torch.tensor(rates, dtype=torch.float64)
     again = [float(answer(step, steps, warmup)) for step in reversed(range(steps))]
-    yield "a step has another factor the second time", again[::-1] != rates
+    yield "a step has a different factor the second time", again[::-1] != rates
 
 
 def scheduled(
@@ -32,12 +32,12 @@ def scheduled(
     fall: Any = lambda step, steps, warmup: 1 - step / steps,
     join: Any = lambda rise, fall: rise * fall,
 ) -> Any:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     return join(rise(step, warmup), fall(step, steps, warmup))
 
 
 def rate_by(**step: Any) -> Answer:
-    """learning_rate with a step exchanged."""
+    """learning_rate with one step replaced."""
     return lambda *given: scheduled(*given, **step)
 
 
@@ -81,9 +81,9 @@ LEARNING_RATE = Exercise(
         Case(run_schedule, steps=900, warmup=37),
     ],
     mistakes={
-        "at step 0 the rate is 0, so the first batch is read for nothing: the rise begins at "
-        "1/warmup, (step + 1) / warmup.": rate_by(rise=lambda step, warmup: min(1, step / warmup)),
-        "the rise goes on past 1: it stops there, after the warm-up, with min(1, …).": rate_by(
+        "at step 0 the rate is 0, so the first batch is wasted: the rise begins at 1/warmup, "
+        "(step + 1) / warmup.": rate_by(rise=lambda step, warmup: min(1, step / warmup)),
+        "the rise continues past 1: it stops there, after the warm-up, with min(1, …).": rate_by(
             rise=lambda step, warmup: (step + 1) / warmup
         ),
         "max(1, …) starts at 1 and rises past it: min(1, …) stops a rise.": rate_by(
@@ -98,7 +98,7 @@ LEARNING_RATE = Exercise(
         "the rise is one step ahead: at step 0 it is 1/warmup.": rate_by(
             rise=lambda step, warmup: min(1, (step + 2) / warmup)
         ),
-        "// cuts the rise down to whole numbers: divide with /.": rate_by(
+        "// truncates the rise to whole numbers: divide with /.": rate_by(
             rise=lambda step, warmup: min(1, (step + 1) // warmup)
         ),
         "the rise is a curve: it is a straight line from 1/warmup to 1.": rate_by(
@@ -110,31 +110,31 @@ LEARNING_RATE = Exercise(
         "the line is negative, because the 1 is missing: 1 - step / steps.": rate_by(
             fall=lambda step, steps, warmup: -step / steps
         ),
-        "`steps` and `warmup` are exchanged: the line ends after `steps`.": exchanged,
-        "the line rises where it should fall: 1 - step / steps.": rate_by(
+        "`steps` and `warmup` are swapped: the line ends after `steps`.": exchanged,
+        "the line rises instead of falling: 1 - step / steps.": rate_by(
             fall=lambda step, steps, warmup: step / steps
         ),
-        "your line begins after the warm-up: it is 1 at step 0 and falls all the time.": rate_by(
+        "your line begins after the warm-up: it is 1 at step 0 and falls from there.": rate_by(
             fall=after_warmup
         ),
-        "your line begins at the last step of the warm-up: it is 1 at step 0 and falls all the "
-        "time.": rate_by(fall=after_last_of_warmup),
-        "the line ends at 0 in the last step, steps - 1: it would be 0 one step later.": rate_by(
+        "your line begins at the last step of the warm-up: it is 1 at step 0 and falls from "
+        "there.": rate_by(fall=after_last_of_warmup),
+        "the line reaches 0 in the last step, steps - 1: it would be 0 one step later.": rate_by(
             fall=lambda step, steps, warmup: 1 - step / max(1, steps - 1)
         ),
         "the line is one step ahead: it is 1 at step 0.": rate_by(
             fall=lambda step, steps, warmup: 1 - (step + 1) / steps
         ),
-        "the line stops at a tenth: it would be 0 at step `steps`.": rate_by(
+        "the line stops at a tenth: it falls to 0 at step `steps`.": rate_by(
             fall=lambda step, steps, warmup: max(0.1, 1 - step / steps)
         ),
         "the fall is a cosine: it is a straight line.": rate_by(fall=cosine),
         "the fall is squared: it is a straight line.": rate_by(
             fall=lambda step, steps, warmup: (1 - step / steps) ** 2
         ),
-        f"the smaller of the two is taken: {PRODUCT}.": rate_by(join=min),
-        f"the two are added: {PRODUCT}.": rate_by(join=lambda rise, fall: rise + fall),
-        f"their mean is taken: {PRODUCT}.": rate_by(join=lambda rise, fall: (rise + fall) / 2),
+        f"you take the smaller of the two: {PRODUCT}.": rate_by(join=min),
+        f"you add the two: {PRODUCT}.": rate_by(join=lambda rise, fall: rise + fall),
+        f"you take their mean: {PRODUCT}.": rate_by(join=lambda rise, fall: (rise + fall) / 2),
         "the line is missing during the warm-up: it falls from step 0 on.": rises_then_falls,
         "the factor is rounded: leave it as it is.": rate_by(
             join=lambda rise, fall: round(rise * fall, 3)
@@ -142,7 +142,7 @@ LEARNING_RATE = Exercise(
     },
     advice={
         "the factor at step 0": "It is 1/warmup: the rise is 1/warmup and the line is 1.",
-        "the factors of": f"Is it the rise, or the line? {PRODUCT.capitalize()}.",
+        "the factors of": f"Is the rise wrong, or the line? {PRODUCT.capitalize()}.",
         "the second time": "Compute it from the arguments alone.",
     },
     axes=[("step",)],
@@ -163,27 +163,27 @@ def share(
     work: Any = lambda P, L, C, T: 6 * P + 12 * L * C * T,
     used: Any = lambda work, chars, seconds, peak: work * chars / seconds / peak,
 ) -> Any:
-    """The right answer. A step can be exchanged."""
+    """The reference solution. Each step can be replaced."""
     return used(work(parameters, layers, width, block), chars, seconds, peak)
 
 
 def work_by(work: Any) -> Answer:
-    """mfu by other operations of a character, of P parameters and L layers of width C, block T."""
+    """mfu with other operations per character, for P parameters, L layers, width C and block T."""
     return partial(share, work=work)
 
 
 def use_by(used: Any) -> Answer:
-    """mfu by another use of the operations of a character."""
+    """mfu with another use of the operations per character."""
     return partial(share, used=used)
 
 
 MFU = Exercise(
     notebook="11",
     hints=(
-        "How many operations does one character cost? How many characters are read in a second? "
-        "And how many operations could be done in it?",
-        "Operations for a character: 6 · parameters + 12 · layers · width · block. Characters a "
-        "second times that, over the peak.",
+        "How many operations does one character cost? How many characters are processed per "
+        "second? And how many operations could be done in that second?",
+        "Operations per character: 6 · parameters + 12 · layers · width · block. Multiply by "
+        "characters per second, and divide by the peak.",
         "return (6 * parameters + 12 * layers * width * block) * chars / seconds / peak",
     ),
     right=solutions.mfu,
@@ -196,53 +196,49 @@ MFU = Exercise(
         (1, 1.0, 1, 1, 1, 1, 1e3),
     ),
     mistakes={
-        "attention is missing: 12 · layers · width · block operations for each character.": work_by(
+        "attention is missing: 12 · layers · width · block operations per character.": work_by(
             lambda P, L, C, T: 6 * P
         ),
-        "the weights are missing: 6 operations for each.": work_by(
-            lambda P, L, C, T: 12 * L * C * T
-        ),
-        "these are operations a second: divide them by the peak.": use_by(
+        "the weights are missing: 6 operations each.": work_by(lambda P, L, C, T: 12 * L * C * T),
+        "these are operations per second: divide them by the peak.": use_by(
             lambda work, chars, seconds, peak: work * chars / seconds
         ),
-        "these are all operations: divide them by the seconds, and by the peak.": use_by(
+        "these are all operations: divide them by the seconds and by the peak.": use_by(
             lambda work, chars, seconds, peak: work * chars
         ),
-        "that is the work of all seconds over the peak of one: divide by the seconds.": use_by(
+        "this divides the work of all seconds by the peak of one: divide by the seconds.": use_by(
             lambda work, chars, seconds, peak: work * chars / peak
         ),
-        "the seconds are multiplied: divide by them.": use_by(
+        "you multiply by the seconds: divide by them.": use_by(
             lambda work, chars, seconds, peak: work * chars * seconds / peak
         ),
-        "that is how often the peak would have to be had: the share is used / peak.": (
-            lambda *given: 1 / share(*given)
-        ),
-        "one character is counted: `chars` of them were read.": use_by(
+        "the fraction is inverted: utilization is used / peak.": (lambda *given: 1 / share(*given)),
+        "only one character is counted: there were `chars` of them.": use_by(
             lambda work, chars, seconds, peak: work / seconds / peak
         ),
-        "2 operations a weight are the forward pass alone: the backward pass takes 4 more.": (
+        "2 operations per weight are only the forward pass: the backward pass takes 4 more.": (
             work_by(lambda P, L, C, T: 2 * P + 12 * L * C * T)
         ),
-        "4 operations a weight are the backward pass alone: the forward pass takes 2 more.": (
+        "4 operations per weight are only the backward pass: the forward pass takes 2 more.": (
             work_by(lambda P, L, C, T: 4 * P + 12 * L * C * T)
         ),
-        "both parts are those of the forward pass, a third: with the backward pass they are 6 and "
+        "both terms are only the forward pass, a third: with the backward pass they are 6 and "
         "12.": work_by(lambda P, L, C, T: 2 * P + 4 * L * C * T),
         "attention is counted with 6: it takes 12, a multiplication and an addition for keys and "
         "for values, three times.": work_by(lambda P, L, C, T: 6 * P + 6 * L * C * T),
-        "attention is counted with 4, that of the forward pass: it takes 12.": work_by(
+        "attention is counted with 4, which is only the forward pass: it takes 12.": work_by(
             lambda P, L, C, T: 6 * P + 4 * L * C * T
         ),
-        "6 and 12 are exchanged: 6 for each weight, 12 for attention.": work_by(
+        "6 and 12 are swapped: 6 for each weight, 12 for attention.": work_by(
             lambda P, L, C, T: 12 * P + 6 * L * C * T
         ),
-        "one layer's attention is counted: each of the layers has its own.": work_by(
+        "only one layer's attention is counted: each layer has its own.": work_by(
             lambda P, L, C, T: 6 * P + 12 * C * T
         ),
-        "the block is forgotten: each character attends to `block` keys.": work_by(
+        "the block is missing: each character attends to `block` keys.": work_by(
             lambda P, L, C, T: 6 * P + 12 * L * C
         ),
-        "the width is forgotten: a score takes `width` multiplications.": work_by(
+        "the width is missing: a score takes `width` multiplications.": work_by(
             lambda P, L, C, T: 6 * P + 12 * L * T
         ),
         "the block is squared: this is the work of one character, not of a window.": work_by(
@@ -251,25 +247,25 @@ MFU = Exercise(
         "the width is squared, as in a matrix: a score takes `width` multiplications.": work_by(
             lambda P, L, C, T: 6 * P + 12 * L * C * C * T
         ),
-        "the weights are counted in each layer: `parameters` has those of all layers.": work_by(
-            lambda P, L, C, T: L * (6 * P + 12 * C * T)
-        ),
-        "every weight meets every key of the block: a character passes each weight once.": work_by(
-            lambda P, L, C, T: (6 * P + 12 * L * C) * T
-        ),
+        "the weights are counted once per layer: `parameters` already includes all "
+        "layers.": work_by(lambda P, L, C, T: L * (6 * P + 12 * C * T)),
+        "every weight is counted for every key of the block: a character passes through each "
+        "weight once.": work_by(lambda P, L, C, T: (6 * P + 12 * L * C) * T),
         "weights and attention are multiplied: add their operations.": work_by(
             lambda P, L, C, T: 6 * P * 12 * L * C * T
         ),
-        "the seconds are divided by the peak first: (chars / seconds) / peak needs no "
-        "brackets.": use_by(lambda work, chars, seconds, peak: work * chars / (seconds / peak)),
-        "that is in percent: a share is between 0 and 1.": lambda *given: 100 * share(*given),
-        "the share is rounded: leave it as it is.": lambda *given: round(share(*given), 2),
-        "// cuts the share down to a whole number: divide with /.": use_by(
+        "the seconds are divided by the peak first: chars / seconds / peak needs no "
+        "parentheses.": use_by(lambda work, chars, seconds, peak: work * chars / (seconds / peak)),
+        "this is in percent: utilization is between 0 and 1.": lambda *given: 100 * share(*given),
+        "the result is rounded: leave it as it is.": lambda *given: round(share(*given), 2),
+        "// truncates the result to a whole number: divide with /.": use_by(
             lambda work, chars, seconds, peak: work * chars / seconds // peak
         ),
     },
     advice={
-        "the number": "6 · parameters + 12 · layers · width · block operations for a character, "
-        "times the characters a second, over the peak.",
+        "the number": (
+            "6 · parameters + 12 · layers · width · block operations per character, times the "
+            "characters per second, over the peak."
+        ),
     },
 )

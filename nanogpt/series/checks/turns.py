@@ -11,29 +11,29 @@ from .. import solutions
 from .exercise import Answer, Case, Exercise, Pairs
 from .observing import form
 
-NEAR = 1e-5  # relative to the longer number: float32 is exact enough
+NEAR = 1e-5  # relative to the larger number: float32 is exact enough
 
 
 def run_turn(answer: Answer, a: float, b: float, angle: float) -> Pairs:
-    """One turn, and whether it keeps the length."""
+    """One rotation, and whether it preserves the length."""
     got = answer(a, b, angle)
     yield "the two numbers", _kind(got)
     x, y = (float(number) for number in got)
     before = math.hypot(a, b)
     same = math.isclose(math.hypot(x, y), before, rel_tol=NEAR, abs_tol=NEAR)
-    yield f"the length went from {before:.2f} to another one, and a turn keeps it", not same
+    yield f"the length changed from {before:.2f}, but a turn preserves it", not same
     yield "the end of the arrow", torch.tensor([x, y], dtype=torch.float64)
 
 
 def _kind(got: Any) -> str:
-    """That two numbers came, or what else did."""
+    """Two numbers, or a description of anything else."""
     if isinstance(got, (str, dict)) or not hasattr(got, "__len__"):
-        return f"not two numbers, but {form(got)}"
+        return f"{form(got)} instead of two numbers"
     return f"{len(got)} numbers"
 
 
 def turn_by(x: Any, y: Any) -> Answer:
-    """turn_arrow by two functions of a, b, cos and sin."""
+    """turn_arrow as two functions of a, b, cos and sin."""
 
     def turn_arrow(a: float, b: float, angle: float) -> tuple[float, float]:
         c = math.cos(angle)
@@ -55,7 +55,7 @@ RIGHT = turn_by(right_x, right_y)
 
 
 def at_angle(change: Any) -> Answer:
-    """turn_arrow by another angle."""
+    """turn_arrow with another angle."""
     return lambda a, b, angle: RIGHT(a, b, change(angle))
 
 
@@ -121,31 +121,30 @@ TURN_ARROW = Exercise(
         Case(run_turn, NEAR, a=0.001, b=-0.002, angle=2.5),
     ],
     mistakes={
-        "it turned clockwise: exchange the signs of the two products with the sine.": turn_by(
+        "it turns clockwise: swap the signs of the two products with the sine.": turn_by(
             lambda a, b, c, s: a * c + b * s, lambda a, b, c, s: b * c - a * s
         ),
-        "these are the right two numbers in the wrong order: return a' first, then b'.": turn_by(
+        "these are the right numbers in the wrong order: return a' first, then b'.": turn_by(
             right_y, right_x
         ),
-        "the second line takes the new a in place of the old one: keep both old numbers until both "
-        "new ones are there.": new_a,
-        "the first line takes the new b in place of the old one: keep both old numbers until both "
-        "new ones are there.": new_b,
-        "the angle is in radians already: leave math.radians out.": at_angle(math.radians),
-        "the angle becomes degrees, and math.cos takes radians: leave math.degrees out.": at_angle(
-            math.degrees
-        ),
-        "the angle is multiplied by 2π, as if it counted turns: it is in radians already.": (
+        "the second line uses the new a instead of the old one: keep both old numbers until "
+        "both new ones are computed.": new_a,
+        "the first line uses the new b instead of the old one: keep both old numbers until both "
+        "new ones are computed.": new_b,
+        "the angle is already in radians: leave math.radians out.": at_angle(math.radians),
+        "the angle is converted to degrees, but math.cos takes radians: leave "
+        "math.degrees out.": at_angle(math.degrees),
+        "the angle is multiplied by 2π, as if it counted full turns: it is already in radians.": (
             at_angle(lambda angle: 2 * math.pi * angle)
         ),
-        "the angle is multiplied by π: it is in radians already.": at_angle(
+        "the angle is multiplied by π: it is already in radians.": at_angle(
             lambda angle: math.pi * angle
         ),
-        "half the angle is taken: take all of it.": at_angle(lambda angle: angle / 2),
-        "sine and cosine are exchanged.": turn_by(
+        "half the angle is used: use the whole angle.": at_angle(lambda angle: angle / 2),
+        "sine and cosine are swapped.": turn_by(
             lambda a, b, c, s: right_x(a, b, s, c), lambda a, b, c, s: right_y(a, b, s, c)
         ),
-        "this is a mirror image, without a minus that is right: a' = a · cos − b · sin, b' = a · "
+        "this is a mirror image, because two signs are wrong: a' = a · cos − b · sin, b' = a · "
         "sin + b · cos.": turn_by(
             lambda a, b, c, s: a * c + b * s, lambda a, b, c, s: a * s - b * c
         ),
@@ -155,16 +154,16 @@ TURN_ARROW = Exercise(
         "both lines have a minus: the second has a plus, a · sin + b · cos.": turn_by(
             right_x, lambda a, b, c, s: a * s - b * c
         ),
-        "the second line has a minus too many: a · sin comes with a plus.": turn_by(
+        "the second line has one minus too many: a · sin is positive.": turn_by(
             right_x, lambda a, b, c, s: b * c - a * s
         ),
-        "the first line has its signs exchanged: a · cos − b · sin.": turn_by(
+        "the signs in the first line are swapped: a · cos − b · sin.": turn_by(
             lambda a, b, c, s: b * s - a * c, right_y
         ),
-        "the second line has cosine and sine exchanged: a goes with the sine, b with the "
+        "cosine and sine are swapped in the second line: a goes with the sine, b with the "
         "cosine.": turn_by(right_x, lambda a, b, c, s: a * c + b * s),
-        "the first line has cosine and sine exchanged: a goes with the cosine, b with the "
-        "sine.": turn_by(lambda a, b, c, s: a * s - b * c, right_y),
+        "cosine and sine are swapped in the first line: a goes with the cosine, b with "
+        "the sine.": turn_by(lambda a, b, c, s: a * s - b * c, right_y),
         "the first line has the sine twice: a goes with the cosine there.": turn_by(
             lambda a, b, c, s: a * s - b * s, right_y
         ),
@@ -179,30 +178,33 @@ TURN_ARROW = Exercise(
         ),
         "the second product is missing in each line: a' = a · cos − b · sin, b' = a · sin + b · "
         "cos.": turn_by(lambda a, b, c, s: a * c, lambda a, b, c, s: b * c),
-        "the old arrow is added: return the end of the turned one alone.": turn_by(
+        "the old arrow is added: return only the end of the turned one.": turn_by(
             lambda a, b, c, s: a + right_x(a, b, c, s), lambda a, b, c, s: b + right_y(a, b, c, s)
         ),
-        "the arrow is put at the angle, wherever it pointed before: turn it further by the "
-        "angle.": put_at,
-        "the arctangent of b / a cannot tell an arrow from its opposite: use the formula, without "
-        "angles of your own.": by_arctangent,
-        "the arrow is made as long as 1: a turn keeps the length.": unit,
+        "the arrow is set to the angle, wherever it pointed before: turn it by the angle from "
+        "where it is.": put_at,
+        "the arctangent of b / a cannot tell an arrow from its opposite: use the "
+        "formula.": by_arctangent,
+        "the arrow is normalised to length 1: a turn preserves the length.": unit,
         "the numbers are rounded: leave them as they are.": to_tenths,
-        "the numbers lose their signs: an arrow may point to the left, or down.": turn_by(
+        "the numbers lose their signs: an arrow may point left or down.": turn_by(
             lambda a, b, c, s: abs(right_x(a, b, c, s)), lambda a, b, c, s: abs(right_y(a, b, c, s))
         ),
-        "a complex number comes: return its two parts.": as_complex,
-        "the angle is not used: the arrow stays where it is.": lambda a, b, angle: (a, b),
+        "a complex number is returned: return its two parts.": as_complex,
+        "the angle is ignored: the arrow stays where it is.": lambda a, b, angle: (a, b),
         "only the first number is returned: return a' and b'.": (
             lambda a, b, angle: RIGHT(a, b, angle)[0]
         ),
     },
     advice={
         "the two numbers": "Return a' and b', as a tuple.",
-        "ZeroDivisionError": "The formula divides by nothing: a' = a · cos − b · sin and b' = a · "
-        "sin + b · cos.",
-        "the length went": "Compare each product with the formula, a' = a · cos − b · sin and b' = "
-        "a · sin + b · cos: both lines take the old a and b.",
+        "ZeroDivisionError": (
+            "The formula needs no division: a' = a · cos − b · sin and b' = a · sin + b · cos."
+        ),
+        "the length changed": (
+            "Compare each product with the formula, a' = a · cos − b · sin and b' = a · sin + b · "
+            "cos: both lines use the old a and b."
+        ),
         "the end of": "a' = a · cos − b · sin and b' = a · sin + b · cos, with the angle in "
         "radians.",
     },

@@ -12,12 +12,12 @@ from .observing import Arguments, form
 
 
 def visible(q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """The right answer: True where a query may look.  (T,), (S,) -> (T, S)"""
+    """The reference solution: True where a query may attend.  (T,), (S,) -> (T, S)"""
     return (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)
 
 
 def run_mask(answer: Answer, queries: list[int], keys: list[int]) -> Pairs:
-    """The mask of these positions, and what is wrong with it, by the kind of key."""
+    """The mask for these positions, and what is wrong with it, by kind of key."""
     q_pos = torch.tensor(queries)
     k_pos = torch.tensor(keys)
     given = Arguments(q_pos=q_pos.clone(), k_pos=k_pos.clone())
@@ -43,7 +43,7 @@ def run_two(answer: Answer) -> Pairs:
 
 
 def sees(mask: Any) -> Answer:
-    """visible by other comparisons of (T, 1) and (1, S)."""
+    """visible with other comparisons of (T, 1) and (1, S)."""
     return lambda q_pos, k_pos: mask(q_pos[:, None], k_pos[None, :])
 
 
@@ -98,11 +98,10 @@ FAR = [0, 40_000, 3, -1, 2**31, 39_999]
 VISIBLE = Exercise(
     notebook="02",
     hints=(
-        "Which key positions may the query at position 5 see? And what does an empty "
-        "slot have in place of a position?",
-        "`q_pos[:, None]` has the shape (T, 1) and `k_pos[None, :]` has the shape (1, "
-        "S). Compared with each other, they give (T, S). Two conditions on masks are "
-        "joined by `&`.",
+        "Which key positions may the query at position 5 see? And what does an empty slot have "
+        "instead of a position?",
+        "`q_pos[:, None]` has shape (T, 1) and `k_pos[None, :]` has shape (1, S). Compared with "
+        "each other, they give (T, S). Join the two conditions with `&`.",
         "return (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)",
     ),
     right=visible,
@@ -129,48 +128,42 @@ VISIBLE = Exercise(
         "a query does not see the key of its own position: <=, not <.": sees(
             lambda q, k: (k < q) & (k >= 0)
         ),
-        "a query sees an empty slot, whose position is -1: also ask k_pos >= 0.": sees(
+        "a query sees an empty slot, whose position is -1: also require k_pos >= 0.": sees(
             lambda q, k: k <= q
         ),
         "a query sees what comes after it, and must see what comes before: <=, not >=.": sees(
             lambda q, k: (k >= q) & (k >= 0)
         ),
-        "the mask is turned: it has a row for each query and a column for each key.": (
+        "the mask is transposed: it has a row for each query and a column for each key.": (
             lambda q_pos, k_pos: visible(q_pos, k_pos).T
         ),
-        "the key at position 0 is hidden: only -1 is an empty slot, and a query must see it.": sees(
-            lambda q, k: (k <= q) & (k > 0)
-        ),
-        "the mask is a triangle by place, which tril makes: compare positions.": tril,
-        "the keys' positions are forgotten: k_pos says at which position each key is.": forgotten,
-        "the keys are numbered from 0 and their positions forgotten: k_pos says where each "
-        "is.": keys_by_place,
-        "the queries are taken to be in a row from the first on, and one sees the future: "
-        "each has its own position.": in_a_row,
-        "every query gets the mask of the last one, and sees the future: each has its own "
+        "the key at position 0 is hidden: only -1 marks an empty slot, so a query must see "
+        "it.": sees(lambda q, k: (k <= q) & (k > 0)),
+        "the mask is a triangle by index, from tril: compare positions.": tril,
+        "the keys' positions are ignored: k_pos has each key's position.": forgotten,
+        "the keys are numbered from 0, ignoring their positions: k_pos has them.": keys_by_place,
+        "the queries are assumed to be consecutive, and one sees the future: each has its own "
+        "position.": in_a_row,
+        "every query gets the last one's mask and sees the future: each has its own "
         "row.": last_query,
-        "a single query sees all, the future as well: its position says what it sees.": (
-            alone_sees_all
-        ),
-        "a second call of the same shapes gets the mask of the first: keep nothing.": Anew(
-            kept_by_shape
-        ),
-        "the mask holds numbers, of float: it must hold True and False.": as_numbers,
-        "the mask holds 0 and -inf, of float: it must hold True and False.": as_infinity,
-        "8 bits are too few for a position: keep integers of 64 bits.": in_dtype(torch.int8),
-        "16 bits are too few for a position: keep integers of 64 bits.": in_dtype(torch.int16),
-        "32 bits are too few for a position, however far apart: keep integers of 64 bits.": (
-            in_dtype(torch.int32)
-        ),
-        "float32 rounds large positions, and a query sees the future: keep integers.": in_dtype(
+        "a single query sees everything, including the future: its position decides what it "
+        "sees.": (alone_sees_all),
+        "a second call of the same shapes gets the first one's mask: keep nothing between "
+        "calls.": Anew(kept_by_shape),
+        "the mask holds floats: it must hold booleans.": as_numbers,
+        "the mask holds 0 and -inf: it must hold booleans.": as_infinity,
+        "8 bits are too few for a position: keep 64-bit integers.": in_dtype(torch.int8),
+        "16 bits are too few for a position: keep 64-bit integers.": in_dtype(torch.int16),
+        "32 bits are too few for distant positions: keep 64-bit integers.": (in_dtype(torch.int32)),
+        "float32 rounds large positions, so a query sees the future: keep integers.": in_dtype(
             torch.float32
         ),
     },
     advice={
         "the shape of the mask": "It has a row for each query and a column for each key.",
-        "the dtype of the mask": "It must hold True and False.",
+        "the dtype of the mask": "It must hold booleans.",
         "the future": "Compare positions: k_pos <= q_pos.",
-        "empty slot": "Also ask k_pos >= 0.",
+        "empty slot": "Also require k_pos >= 0.",
         "a key before it": "Compare positions, however far apart they are.",
         "the mask of a query": "Compare positions, and keep nothing from one call to the next.",
     },

@@ -12,17 +12,17 @@ from .exercise import Answer, Case, Exercise, Pairs
 from .observing import Arguments, form, gradient, numbers
 
 HIDDEN = float("-inf")
-LATE = "you hide after the softmax, so the rows no longer sum to 1: hide the scores before it."
+LATE = "you mask after the softmax, so the rows no longer sum to 1: mask the scores before it."
 DETACHED = (
-    "no gradient flows through your weights, so queries and keys would never learn: no detach(), "
-    "no no_grad(), no new torch.tensor(…) on the way."
+    "no gradient flows through your weights, so queries and keys would never learn: use no "
+    "detach(), no_grad() or new torch.tensor(…) on the way."
 )
 
 
 def attention_weights(
     q: Tensor, k: Tensor, mask: Tensor, scale: Any = None, hide: Any = None, share: Any = None
 ) -> Tensor:
-    """The right answer. A step can be exchanged, which is how mistakes are made."""
+    """The reference solution. Each step can be replaced, which is how mistakes are made."""
     factor = scale(q, k) if scale else q.shape[-1] ** -0.5
     scores = q @ k.mT * factor
     scores = hide(scores, mask) if hide else scores.masked_fill(~mask, HIDDEN)
@@ -43,7 +43,7 @@ def run_weights(
     low: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Pairs:
-    """Two calls of the same shapes with other numbers. low: the lowest scores are the visible."""
+    """Two calls of the same shapes. low: the lowest scores are the visible ones."""
     for call, turn in enumerate(("", "in a second call of the same shapes, ")):
         q = factor * numbers(*lead, T, hs, seed=2 * call + 1, dtype=dtype)
         k = numbers(*lead, S, hs, seed=2 * call + 2, dtype=dtype)
@@ -69,7 +69,7 @@ def run_gradients(answer: Answer, T: int, S: int, hs: int) -> Pairs:
         tensor.requires_grad_()
     weights = answer(*inputs.values(), some_mask(T, S))
     asked = all(tensor.requires_grad for tensor in inputs.values())
-    yield "you turn off the gradients of what comes in", not asked
+    yield "you turn off the gradients of the inputs", not asked
     yield "a gradient flows through the weights", weights.requires_grad
     yield "the weights", weights
     total = (weights * numbers(2, T, S, seed=6)).sum()
@@ -78,7 +78,7 @@ def run_gradients(answer: Answer, T: int, S: int, hs: int) -> Pairs:
 
 
 def some_mask(T: int, S: int, seed: int = 0) -> Tensor:
-    """A mask that is no triangle, with a key at least for each query.  -> (T, S)"""
+    """A mask that is not a triangle, with at least one key for each query.  -> (T, S)"""
     mask = numbers(T, S, seed=30 + seed) > 0
     mask[torch.arange(T), torch.arange(T) % S] = True
     return mask
@@ -88,7 +88,7 @@ def some_mask(T: int, S: int, seed: int = 0) -> Tensor:
 
 
 def weights_by(**step: Any) -> Answer:
-    """attention_weights with a step exchanged."""
+    """attention_weights with one step replaced."""
     return partial(attention_weights, **step)
 
 
@@ -129,7 +129,7 @@ def triangle(q: Tensor, k: Tensor, mask: Tensor, right: bool = False) -> Tensor:
     return attention_weights(q, k, torch.ones_like(mask).tril(diagonal))
 
 
-# What a Head can do wrong as well.
+# Mistakes that a Head can also make.
 STEP_MISTAKES: dict[str, Answer] = {
     "the scores are not divided by √hs.": weights_by(scale=lambda q, k: 1),
     "the scores are divided by hs, not by its square root √hs.": weights_by(
@@ -142,17 +142,17 @@ STEP_MISTAKES: dict[str, Answer] = {
     "the scores are divided by √S, the number of keys: hs is q.shape[-1].": weights_by(
         scale=lambda q, k: k.shape[-2] ** -0.5
     ),
-    "the scores are divided by √B, the number of texts: hs is q.shape[-1].": weights_by(
+    "the scores are divided by √B, the batch size: hs is q.shape[-1].": weights_by(
         scale=lambda q, k: q.shape[0] ** -0.5
     ),
-    "half the scores: √hs is 2 for hs = 4 alone; hs is q.shape[-1].": weights_by(
+    "the scores are halved: √hs is 2 only for hs = 4; hs is q.shape[-1].": weights_by(
         scale=lambda q, k: 0.5
     ),
-    "√hs is cut to an integer: divide by the root itself.": weights_by(
+    "√hs is truncated to an integer: divide by the root itself.": weights_by(
         scale=lambda q, k: 1 / int(q.shape[-1] ** 0.5)
     ),
     "the mask is not used, so a query sees the future.": weights_by(hide=lambda s, m: s),
-    "where the mask is True a query may look; you hide it there.": weights_by(
+    "where the mask is True a query may attend, but you hide it there.": weights_by(
         hide=lambda s, m: s.masked_fill(m, HIDDEN)
     ),
     "a score of 0 still gets weight, because exp(0) is 1: hide with -inf.": weights_by(
@@ -161,29 +161,29 @@ STEP_MISTAKES: dict[str, Answer] = {
     "0 times infinity is NaN: hide with masked_fill.": weights_by(
         hide=lambda s, m: s + (1 - m.to(s.dtype)) * HIDDEN
     ),
-    "every query gets the mask of the last one: each has a row of its own.": weights_by(
+    "every query gets the last one's mask: each has its own row.": weights_by(
         hide=lambda s, m: s.masked_fill(~m[-1], HIDDEN)
     ),
-    "the softmax runs down the columns; each row, a query, must sum to 1.": weights_by(
+    "the softmax runs down the columns: each row, a query, must sum to 1.": weights_by(
         share=lambda s: s.softmax(-2)
     ),
-    "the softmax runs over the texts: its dimension is the last, -1.": weights_by(
+    "the softmax runs over the batch: its dimension is the last, -1.": weights_by(
         share=lambda s: s.softmax(0)
     ),
-    "these are logarithms of weights: softmax, not log_softmax.": weights_by(
+    "these are log-weights: use softmax, not log_softmax.": weights_by(
         share=lambda s: s.log_softmax(-1)
     ),
     "these are the scores; the softmax is missing.": weights_by(share=lambda s: s),
-    "a sigmoid looks at one score alone: softmax shares 1 among the keys.": weights_by(
+    "a sigmoid sees one score at a time: softmax distributes 1 over the keys.": weights_by(
         share=torch.sigmoid
     ),
-    "exp() of a large score overflows: take out the maximum of each row's own visible scores "
+    "exp() of a large score overflows: subtract the maximum of each row's own visible scores "
     "first, or use softmax, which does.": weights_by(share=without_maximum),
-    "the maximum of all rows is taken out, which leaves 0 / 0 in a low row: take each row's "
-    "own, or use softmax, which does.": weights_by(share=maximum_of_all),
-    "the maximum is taken before the mask, and may be hidden: take that of the visible scores, or "
-    "use softmax.": maximum_before_mask,
-    "all texts get the weights of the first: each has its own.": weights_by(
+    "the maximum of all rows is subtracted, which leaves 0 / 0 in a low row: subtract each "
+    "row's own, or use softmax, which does.": weights_by(share=maximum_of_all),
+    "the maximum is taken before masking, so it may be a hidden score: take that of the visible "
+    "scores, or use softmax.": maximum_before_mask,
+    "every text in the batch gets the first one's weights: each has its own.": weights_by(
         share=lambda s: s.softmax(-1)[:1].expand_as(s)
     ),
     LATE: hide_late,
@@ -193,9 +193,9 @@ STEP_MISTAKES: dict[str, Answer] = {
 ATTENTION_WEIGHTS = Exercise(
     notebook="01",
     hints=(
-        "For one query, which numbers say how well each key fits, and what must happen "
-        "to them before they are weights that sum to 1?",
-        "`k.transpose(-2, -1)` is `k.T` with dimensions in front. `masked_fill(~mask, "
+        "For one query, which numbers measure how well each key matches, and what turns them "
+        "into weights that sum to 1?",
+        "`k.transpose(-2, -1)` is `k.T` for tensors with batch dimensions. `masked_fill(~mask, "
         "value)` writes a value where the mask is False. hs is `q.shape[-1]`.",
         "scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5, then "
         'scores.masked_fill(~mask, float("-inf")).softmax(-1)',
@@ -214,14 +214,14 @@ ATTENTION_WEIGHTS = Exercise(
     ],
     mistakes=STEP_MISTAKES
     | {
-        "queries and keys are exchanged: q @ k.transpose(-2, -1).": (
+        "queries and keys are swapped: q @ k.transpose(-2, -1).": (
             lambda q, k, mask: attention_weights(k, q, mask)
         ),
-        "the keys are summed over the texts: each text has its own.": (
+        "the keys are summed over the batch: each text has its own.": (
             lambda q, k, mask: attention_weights(q, k.sum(0) if k.ndim > 2 else k, mask)
         ),
-        "the mask is a triangle of yours, aligned top left: take the one that comes in.": triangle,
-        "the mask is a triangle of yours, aligned bottom right: take the one that comes in.": (
+        "you make your own triangular mask, aligned top left: use the one passed in.": triangle,
+        "you make your own triangular mask, aligned bottom right: use the one passed in.": (
             partial(triangle, right=True)
         ),
         "the queries are detached, so the gradient of q is 0: nothing would be learned.": (
@@ -232,10 +232,10 @@ ATTENTION_WEIGHTS = Exercise(
         ),
     },
     advice={
-        "in a second call": "The first call is right: nothing may be kept from one to the next.",
+        "in a second call": "The first call is right: keep nothing from one call to the next.",
         "the mask hides": "Before the softmax, hide it with -inf.",
-        "must match the size": "k.transpose(-2, -1) turns the last two dimensions of the keys.",
-        "the shape of": "A row for each query, a number for each key: k.transpose(-2, -1).",
+        "must match the size": "k.transpose(-2, -1) swaps the last two dimensions of the keys.",
+        "the shape of": "One row per query, one number per key: k.transpose(-2, -1).",
         "a gradient flows": DETACHED,
         "the gradient of": "The weights are right: something on the way is detached.",
     },

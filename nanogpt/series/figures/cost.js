@@ -1,9 +1,9 @@
-// The cost of a token against its place in the text: multiplications, as notebook 05 counts them, and
+// The cost of a token against its position in the text: multiplications, as notebook 05 counts them, and
 // the times of the run. A shaded area is the sum up to where the reader points.
 const COST = { height: 320, left: 50, right: 46, top: 22, bottom: 40 };
 const WAYS = ["without", "with"];
 
-// Multiplications of the step after T tokens: W weights in matrices, L layers of width C.
+// Multiplications of the step after T tokens, with W weights in matrices and L layers of width C.
 function multiplications(T, { W, L, C }, way) {
   const n = way === "with" ? 1 : T;
   return n * W + n * T * 2 * L * C;
@@ -42,7 +42,7 @@ function costAxes({ x, y, end }, most, tokens, perMs) {
   const { left, bottom, height } = COST;
   const text = (words, at, up, anchor) => svg("text", { x: at, y: up, "text-anchor": anchor }, words);
   const short = (count) => count.toLocaleString("en", { notation: "compact" });
-  const drawn = [text("multiplications", 0, 11, "start"), text("place in the text", (left + end) / 2, height - 4, "middle")];
+  const drawn = [text("multiplications", 0, 11, "start"), text("position in the text", (left + end) / 2, height - 4, "middle")];
   for (const count of ticks(most)) {
     drawn.push(svg("line", { x1: left, x2: end, y1: y(count), y2: y(count), class: "grid" }));
     drawn.push(text(short(count), left - 6, y(count) + 4, "end"));
@@ -71,22 +71,22 @@ function costPoints(points, { step, each }, { x, y, end }) {
 
 // How the points are scaled, or why there are none.
 function costNote({ line, turns, layers, width }, own) {
-  if (!own) return `The run has measured ${layers} layers of width ${width}. Of another model there is only the count.`;
-  if (!line) return "This run's times lie on no straight line over the count: its text is short, or the machine was busy.";
+  if (!own) return `The run measured ${layers} layers of width ${width}. For other models there is only the count.`;
+  if (!line) return "This run's times do not fit a straight line over the count: its text is short, or the machine was busy.";
   const off = `${(100 * line.off).toFixed(0)} %`;
-  return `Points: times measured, medians of ${turns}; lowest, median and highest of neighbouring tokens. `
+  return `Points: measured times, medians of ${turns}; lowest, median and highest of neighbouring tokens. `
     + `Dashed: the straight line through all ${line.n} medians, which sets the scale on the right: ${duration(line.step)} for `
-    + `every step, whatever it multiplies, and 1 ms for ${inWords(1e-3 / line.each)} multiplications. Half lie within ${off} of it.`;
+    + `every step, whatever it computes, and 1 ms for ${inWords(1e-3 / line.each)} multiplications. Half lie within ${off} of it.`;
 }
 
 FIGURES.cost = (data, stage) => {
   const { line, layers, width, tokens } = data;
   const state = { layers, width, tokens, place: Math.ceil(tokens / 2) };
-  const plot = svg("svg", { tabindex: 0, role: "slider", class: "plot", "aria-label": "Place in the text" });
+  const plot = svg("svg", { tabindex: 0, role: "slider", class: "plot", "aria-label": "Position in the text" });
   const told = make("table", { className: "told", ariaLive: "polite" });
   const note = make("p", { className: "meta" });
   const knobs = make("div", { className: "knobs" });
-  const back = make("button", { type: "button" }, "Back to the model of this run");
+  const back = make("button", { type: "button" }, "Back to this run's model");
   const isOwn = () => state.layers === layers && state.width === width;
   let scale = null;
 
@@ -131,7 +131,7 @@ FIGURES.cost = (data, stage) => {
     told.replaceChildren(
       row("", WAYS, (way) => way, " "),
       row(`multiplications of token ${grouped(place)}`, now, grouped),
-      row("of the text so far, shaded", sums, inWords),
+      row("for the text so far, shaded", sums, inWords),
       row("if that text doubles", twice.map((sum, i) => sum / sums[i]), (ratio) => `${ratio.toFixed(1)} times`, " "),
       row(near ? `measured, tokens ${near.from} to ${near.to}` : "measured", measured, duration),
     );
@@ -165,7 +165,7 @@ FIGURES.cost = (data, stage) => {
   });
   pointable(plot, (x) => scale.place(x), () => state.place, (place) => change({ place }));
   const key = make("p", { className: "key" }, ...WAYS.map((way) => make("span", { className: way }, `${way} a cache`)));
-  key.append(make("small", {}, "Point at a place, or press the arrow keys."));
+  key.append(make("small", {}, "Point at a position, or press the arrow keys."));
   setKnobs();
   stage.append(knobs, key, plot, told, back, note);
   onWidth(plot, draw);

@@ -1,5 +1,5 @@
-// One decode step: the query of the newest character meets the key of each, and the weights mix the
-// values. A row is a character. A vector is bars, one a number, up where it is positive.
+// One decode step: the newest character's query is compared with every key, and the weights mix the
+// values. A row is a character. A vector is drawn as bars, one per number, up if it is positive.
 FIGURES.decode = (data, stage) => {
   const HIGH = 22; // of a row, in pixels
   const TOP = 62; // where the rows begin
@@ -68,7 +68,7 @@ FIGURES.decode = (data, stage) => {
       Object.entries(columns).map(([name, x]) => written(name, x, TOP - 11, { class: "soft" })),
       [...data.chars].map((_, i) => row(i, at)),
       cached(at.key, wide), cached(at.value, wide),
-      written("output: the mix of values", at.value - 8, below, { anchor: "end" }),
+      written("output: the weighted mix of values", at.value - 8, below, { anchor: "end" }),
       vector("values", mixed(), "now", at.value, below, wide)];
   }
 
@@ -103,8 +103,8 @@ FIGURES.decode = (data, stage) => {
   function tell() {
     const { newest, picked, layer, head } = state;
     const old = `Both come from the cache, where step ${picked} wrote them.`;
-    told.textContent = `Step ${newest}: ${char(newest)} asks. In layer ${layer}, head ${head}, ` +
-      `the key of ${char(picked)} (position ${picked}) earns ${share(weights()[picked])} for its value. ` +
+    told.textContent = `Step ${newest}: ${char(newest)} is the query. In layer ${layer}, head ${head}, ` +
+      `the key of ${char(picked)} (position ${picked}) gets a weight of ${share(weights()[picked])} for its value. ` +
       `${picked === newest ? "Both are new, and written to the cache." : old} ` +
       `Computed in this step, in each head: 1 key and 1 value; without a cache, ${newest + 1} of each.`;
     title.textContent = `The weight of ${char(picked)}, position ${picked}, in each head`;
@@ -128,7 +128,7 @@ FIGURES.decode = (data, stage) => {
   const told = make("p", { className: "told", ariaLive: "polite" });
   const title = make("p", { className: "title" });
   const legend = `Bars: the first ${of("keys")[0].length} of ${data.size} numbers of a query, a key or a value, ` +
-    "up where positive. Blue: from the cache. Orange: new in this step.";
+    "up if positive. Blue: from the cache. Orange: new in this step.";
   const boxes = [make("div"), make("div", {}, title)];
   stage.append(make("div", { className: "knobs" }, step, ...knobs), make("div", { className: "sides" }, ...boxes));
   const left = drawing(boxes[0], table);

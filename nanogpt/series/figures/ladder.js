@@ -3,8 +3,8 @@
 // machine, overhead is the rest of what was measured.
 const TIME_PARTS = {
   arithmetic: "computed: its operations, at a peak of",
-  memory: "computed: what reading its bytes takes beyond that, at",
-  overhead: "the rest of the time measured: calls, allocation, and falling short of the peak",
+  memory: "computed: the time for reading its bytes beyond that, at",
+  overhead: "the rest of the measured time: calls, allocation, and falling short of the peak",
 };
 
 // Billions a second, with the spread.
@@ -84,7 +84,7 @@ function openedRung(row, before, { peak, read }) {
   });
   if (row.split.overhead === 0) {
     parts.at(-1).append(
-      ". None is left: at these medians the limits take as long as the token or longer, and memory ends where its time does",
+      ". None is left: at these medians the limits alone account for the token's whole time, so the memory part ends with it",
     );
   }
   bars.push(timeBar(row, longest, `rung ${row.rung}`));
@@ -102,7 +102,7 @@ FIGURES.ladder = ({ ladders }, stage) => {
   function tell() {
     const row = ladder.rungs.find((one) => one.rung === open && one.speedup);
     if (!row) {
-      told.textContent = "Open a rung to see where the time of its token goes.";
+      told.textContent = "Open a rung to see where its time per token goes.";
       return;
     }
     const { median, low, high, n } = row.speedup;
@@ -142,8 +142,8 @@ FIGURES.ladder = ({ ladders }, stage) => {
     const axes = [[placed("tick", median, percent, `roofline ${times(median)}`)], ticks].map((marks) =>
       make("li", { className: "axis" }, make("span", { className: "track" }, ...marks)));
     list.replaceChildren(axes[0], ...ladder.rungs.map(drawRung), axes[1]);
-    const whose = ladder.published ? `Published, not of this run (${ladder.published})` : "Measured in this run";
-    note.textContent = `${whose}: speed over rung 1 on a log scale, medians of ${ladder.turns} with the lowest and the highest, `
+    const whose = ladder.published ? `Published, not from this run (${ladder.published})` : "Measured in this run";
+    note.textContent = `${whose}: speed over rung 1 on a log scale, medians of ${ladder.turns} with lowest and highest, `
       + `${ladder.tokens} tokens. Peak and bandwidth were measured between the turns.`;
     show();
   }

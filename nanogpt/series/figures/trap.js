@@ -5,11 +5,11 @@ FIGURES.trap = (data, stage) => {
   const TOP = 74;
   const WIDE = 40; // characters of a line of text
   const WHY = {
-    a: "a later key is seen", o: "keys of another text are seen", t: "a token is seen twice",
-    p: "position and place differ", u: "an earlier key is hidden",
+    a: "a later key is visible", o: "keys of another text are visible", t: "a token is visible twice",
+    p: "the position is wrong", u: "an earlier key is hidden",
   };
   const LEGEND = "Blue: the query sees the key. Grey: it is hidden. Crossed: wrong. " +
-    "4≠3: the code says position 4, and the place in the text is 3.";
+    "4≠3: the code says position 4, but the token is at 3.";
   const state = { on: 0, row: 0 };
   const most = (part) => Math.max(...data.traps.map(({ grid }) => grid[part].length));
   let cell = 0;
@@ -81,8 +81,8 @@ FIGURES.trap = (data, stage) => {
     const [char, position, place] = queries[state.row];
     const wrong = wrongs(cells[state.row]);
     const reasons = [...new Set(wrong)].map((letter) => WHY[letter]).join(", ");
-    const stands = position === place ? `position ${position}` : `place ${place}, where the code says ${position}`;
-    const said = wrong.length ? `${wrong.length} of ${keys.length} cells wrong: ${reasons}` : "every cell right";
+    const stands = position === place ? `position ${position}` : `position ${place}, but the code says ${position}`;
+    const said = wrong.length ? `${wrong.length} of ${keys.length} cells wrong: ${reasons}` : "all cells correct";
     told.textContent = `${trap().name}: ${differing} of ${data.truth.length} characters differ. ` +
       `The query of ${quoted(char)}, at ${stands}: ${said}.`;
   }
@@ -95,7 +95,7 @@ FIGURES.trap = (data, stage) => {
 
   const told = make("p", { className: "told", ariaLive: "polite" });
   const text = make("div", { className: "pairs" });
-  const words = make("p", { className: "title" }, "The true text, and below each line the one written");
+  const words = make("p", { className: "title" }, "The true text, with the generated one below each line");
   const knob = radios("switch on", data.traps.map(({ name }, i) => [i, name]), 0, (on) => {
     state.on = on;
     const first = trap().grid.cells.findIndex((row) => wrongs(row).length);

@@ -103,9 +103,9 @@ FIGURES.triangle = (data, stage) => {
     told.textContent = `Pass ${all.findIndex((pass) => pass.end === end) + 1} of ${all.length}, ` +
       `${end > state.prompt ? "a decode step" : prefill}: ${queries}; ` +
       `keys: ${start} from the cache (blue), ${end - start} new (orange). ` +
-      (end < state.prompt ? "Without a cache the prompt is read at once, later. "
-        : "Dashed: the square that it computes without a cache. ") +
-      `In all, ${(plain / cached).toFixed(1)} times fewer multiplications with the cache.`;
+      (end < state.prompt ? "Without a cache, the prompt is read later, in one pass. "
+        : "Dashed: the square that this step computes without a cache. ") +
+      `In total, ${(plain / cached).toFixed(1)} times fewer multiplications with the cache.`;
   }
 
   function show() {
@@ -132,7 +132,7 @@ FIGURES.triangle = (data, stage) => {
   const range = { min: 1, max: n };
   const knobs = {
     prompt: slider("characters in the prompt", { ...range, value: data.prompt }, (value) => moved("prompt", value)),
-    chunk: slider("chunk, at most", { ...range, value: n }, (value) => moved("chunk", value)),
+    chunk: slider("chunk size, at most", { ...range, value: n }, (value) => moved("chunk", value)),
   };
   const told = make("p", { className: "told", ariaLive: "polite" });
   const cells = ROWS.flatMap(() => [make("td"), make("td")]);

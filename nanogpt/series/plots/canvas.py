@@ -1,4 +1,4 @@
-"""The tools of all figures: figures and panels, axes, words that do not collide, pages.
+"""Tools for all figures: figures and panels, axes, words that do not collide, pages.
 
 A page is a drawn picture without axes: x runs to the right and y down, both in inches from the top
 left corner.
@@ -42,7 +42,7 @@ FILLS: dict[str, Look] = {  # by the kind of a cell
 def new_panels(
     height: float, title: str, rows: int = 1, columns: int = 1, **kwargs: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of the one width, `height` inches high, with axes in rows under one title.
+    """A figure of the standard width, `height` inches high, with axes in rows under one title.
 
     A title on more lines than one makes it higher.
     """

@@ -1,4 +1,4 @@
-"""Charts of losses, of requests, and of any curves and any numbers with their ranges."""
+"""Charts of losses, of requests, and of curves and numbers with their ranges."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ LOOKS = (  # colours and marks of curves
     (INK, "X"),
     ("#CC79A7", "."),
 )
-KINDS: dict[str, tuple[str, Look]] = {  # of times in a timeline: name and look
-    "travels": ("on its way", {"facecolor": SKY}),
+KINDS: dict[str, tuple[str, Look]] = {  # spans in a timeline: name and look
+    "travels": ("in transit", {"facecolor": SKY}),
     "waits": ("waits", {"color": GREY, "lw": 1, "ls": ":"}),
-    "prompt": ("reads the prompt", {"facecolor": BLUE}),
+    "prompt": ("prefill", {"facecolor": BLUE}),
     "token": ("a token", {"facecolor": ORANGE}),
-    "idle": ("an idle place", {"facecolor": PALE, "hatch": "////"}),
+    "idle": ("an idle slot", {"facecolor": PALE, "hatch": "////"}),
 }
 
 
@@ -63,7 +63,7 @@ def losses(history: Data, references: dict[str, float], title: str) -> Figure:
     _stages(axes, steps, history["block"])
     for name, value in references.items():
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
-        # Where the curves leave space: on the left under a low line, on the right over a high one.
+        # Where the curves leave room: on the left below a low line, on the right above a high one.
         low = value < min(history["val"])
         look: Look = {"textcoords": "offset points", "fontsize": 8.5, "bbox": style.BEHIND}
         if low:
@@ -77,7 +77,7 @@ def losses(history: Data, references: dict[str, float], title: str) -> Figure:
 
 
 def _stages(axes: Axes, steps: Sequence[int], blocks: Sequence[int]) -> None:
-    """A thin line where windows become longer, with their new length at its foot."""
+    """A thin line where the block grows, with its new length at the bottom."""
     for begin, before, after in zip(steps, blocks, blocks[1:], strict=False):
         if after != before:
             axes.axvline(begin, color=GREY, lw=0.9)
@@ -167,7 +167,7 @@ def _range(value: Summary | float, unit: float) -> tuple[float, float, float]:
 def dots(panels: Sequence[Data], title: str, size: float | None = None) -> Figure:
     """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
 
-    On a phone they stand under each other. `size` is the one of words on a page, in points. A
+    On a phone they are stacked. `size` is the one of words on a page, in points. A
     panel is {"rows": {name: value}}: a summary, a number, or None where nothing was measured, for
     which "missing" stands. Its "limit" is a summary too, a band across all rows, with a name above
     it, "limited"; "base" has the names that others improve on, "rough" those whose mark is open;
@@ -248,8 +248,8 @@ def timelines(panels: Sequence[Data], title: str, clock: str) -> Figure:
     """Each request a line of boxes on one clock, which `clock` names, a panel for each schedule.
 
     A panel is {"name", "rows"}; a row {"spans": [(start, end, kind)]} with the kinds of KINDS, and
-    perhaps its "name" and "tokens", times at which one arrives. Idle is a place in the batch that
-    computes for nobody.
+    perhaps its "name" and "tokens", times at which one arrives. Idle is a batch slot whose
+    computation is wasted.
     """
     by_name = "name" in panels[0]["rows"][0]
     row_height = 0.3 if by_name else 0.15

@@ -81,7 +81,7 @@ def _strip(
 
 @styled
 def last_bits(panels: list[Data], title: str) -> Figure:
-    """How many float32 numbers apart two ways of computing each logit are: darker is further.
+    """How many float32 numbers apart two computations of each logit are: darker is further.
 
     A panel has a `label` and `apart`, integers by step and character. Equal logits are white.
     """
@@ -112,7 +112,7 @@ def last_bits(panels: list[Data], title: str) -> Figure:
 
 @styled
 def masks(panels: list[Data], title: str) -> Figure:
-    """Who attends to whom: a panel has a `label`, positions `q` and `k`, and a (T, S) `mask`.
+    """Which query attends to which key: panels have a `label`, `q`, `k`, a (T, S) `mask`.
 
     Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot. With
     `names`, those of the queries and of the keys, these stand in the place of positions.

@@ -39,18 +39,16 @@ VALUES = 2.06
 OUTPUT = 3.02
 BELOW = 3.42
 GAP = 0.32  # inches that the characters beside a step of attention take
-STEPS = {  # of attention: its name, and the words beside it
+STEPS = {  # of attention: its title, and the text next to it
     "scores": (
         "1  scores: q · k / √hs",
-        "A row is a query,\na column is a key.\n\nA cell is their product:\n"
-        "how well the key fits\nwhat the query looks for.\n\n"
-        "Blue is positive: it fits.\nOrange is negative.",
+        "A row is a query,\na column is a key.\n\nA cell is their product:\nhow well the key "
+        "matches\nwhat the query looks for.\n\nBlue is positive: a match.\nOrange is negative.",
     ),
     "weights": (
         "2, 3  mask and softmax",
-        "Keys after the query\nare hidden (hatched).\n\n"
-        "Softmax turns each row\ninto shares that sum to 1.\n\n"
-        "The first character\ncan only see itself.",
+        "Keys after the query\nare hidden (hatched).\n\nSoftmax turns each row\ninto weights "
+        "that sum to 1.\n\nThe first character\ncan only see itself.",
     ),
     "mix": (
         "4  output: weights × values",
@@ -62,7 +60,7 @@ STEPS = {  # of attention: its name, and the words beside it
 
 @styled
 def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: str) -> Figure:
-    """One step of causal self-attention, with a few words beside it, on a phone below.
+    """One step of causal self-attention, with a few words next to it, or below on a phone.
 
     `step` is "scores", "weights" or "mix", and `data` its result: (T, T), queries down and keys
     across; of "mix" its operands, the weights and the values (T, hs), which are drawn up to their
@@ -82,7 +80,7 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
     else:
         letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
         rows: Cells = data
-        if step == "weights":  # of the future they are zero: its cells stay empty
+        if step == "weights":  # the future's weights are zero: its cells stay empty
             rows = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
         _values(axes, (x, y), (cell, cell), rows, share=step == "weights")
     if small:
@@ -97,7 +95,7 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
 def _values(
     axes: Axes, corner: Point, size: Point, rows: Cells, share: bool = False, most: float = 0
 ) -> None:
-    """Numbers as coloured cells: shares in blue, others blue or red; written where they fit."""
+    """Numbers as coloured cells: weights in blue, others blue or red; printed if they fit."""
     if share:
         most = 1.0
     elif not most:
@@ -141,8 +139,8 @@ def _mix(
 def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Numbers) -> Figure:
     """Prefill and decode as one triangle of `weights`, queries down and keys across, (T, T).
 
-    The first `n_prompt` rows are the prefill's, in blue, each further row is a decode step, in
-    orange; a darker cell has more weight.
+    The first `n_prompt` rows are the prefill, in blue; each further row is a decode step, in
+    orange; darker cells have more weight.
     """
     small = style.narrow()
     n = len(chars)
@@ -166,10 +164,10 @@ def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Numbers) 
 
 
 def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -> None:
-    """Beside the triangle, on a phone below: which rows go together, and their reads and writes."""
+    """Next to the triangle, or below on a phone: groups of rows, and their reads and writes."""
     later = n - n_prompt
     prefill = f"{n_prompt} rows in one pass,\nwrites {n_prompt} keys and values"
-    decode = f"one row a step, {later} step{'s' * (later != 1)}.\nEach writes 1 key and 1 value\n"
+    decode = f"one row per step, {later} step{'s' * (later != 1)}.\nEach writes 1 key and 1 value\n"
     decode += "and reads the rest from the cache"
     spans = ("prefill", BLUE, prefill, 0, n_prompt), ("decode", ORANGE, decode, n_prompt, n)
     hatched = "hatched: the future, hidden"
@@ -198,8 +196,8 @@ def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -
 def decode_step(chars: Sequence[str], weights: Sequence[float], title: str) -> Figure:
     """The reads and writes of one step of decoding, in one head; all sequences are (S,).
 
-    The query of the last of `chars` meets the key of each; `weights` (they sum to 1) mix the
-    values. The last row stands for the work of a model without a cache in the same step.
+    The query of the last of `chars` is compared with every key; `weights` (which sum to 1) mix the
+    values. The last row is the work of a model without a cache in the same step.
     """
     n = len(chars)
     margin = 0.88 if style.narrow() else 1.25  # inches: where cells begin
@@ -267,10 +265,10 @@ def _pairs(count: int) -> str:
 
 @styled
 def heads(panels: Sequence[Data], title: str, columns: int) -> Figure:
-    """How far back each head of a layer looks, in panels, `columns` of them in a row.
+    """How far back each head of a layer attends, in panels, `columns` of them in a row.
 
-    A panel has a `label` and its `rows`, a row for each head: its mean weight on the character
-    itself, on the one before it, and so on. Darker is more; large ones are written, in percent.
+    A panel has a `label` and its `rows`, one per head: its mean weight on the character itself,
+    on the one before it, and so on. Darker is more; large ones are printed, in percent.
     """
     n = len(panels[0]["rows"])
     small = style.narrow()
@@ -308,7 +306,7 @@ def heads(panels: Sequence[Data], title: str, columns: int) -> Figure:
 
 @styled
 def arrows(angles: Sequence[Point], title: str, pairs: Sequence[tuple[int, int]]) -> Figure:
-    """Rotary embeddings in one pair of dimensions: arrows that turn with the position.
+    """Rotary embeddings in one pair of dimensions: arrows that rotate with the position.
 
     `angles[p]` are those of a query and a key at position p, in radians. Above, a dial for each of
     the first six positions; below, two large ones: a query and an earlier key, each of `pairs`.
@@ -330,7 +328,7 @@ def arrows(angles: Sequence[Point], title: str, pairs: Sequence[tuple[int, int]]
             note(axes, centre[0], 4.55, words.replace("\n\n", "\n"), 10, ha="center")
         else:
             note(axes, centre[0] + 1.1, 1.7, words, 12)
-    rows = [("new", "the query, turned by its position"), ("old", "the key, turned by its own")]
+    rows = [("new", "the query, rotated by its position"), ("old", "the key, rotated by its own")]
     legend(axes, 5.65 if small else 3.7, rows)
     return figure
 
@@ -356,9 +354,9 @@ def _dial(axes: Axes, centre: Point, radius: float, query: float, key: float) ->
 
 @styled
 def ring(capacity: int, positions: Sequence[int], title: str) -> Figure:
-    """The slots of a rolling cache after each of `positions`: position p lies in slot p % capacity.
+    """The slots of a rolling cache after each of `positions`: position p is in slot p % capacity.
 
-    The slot that the next position overwrites is orange. On a phone a ring stands under the other.
+    The slot that the next position overwrites is orange. On a phone the rings are stacked.
     """
     small = style.narrow()
     wide = page_width() / len(positions)
@@ -374,10 +372,13 @@ def ring(capacity: int, positions: Sequence[int], title: str) -> Figure:
         else:
             _ring(axes, ((i + 0.5) * wide, 1.3), min(1.02, 0.45 * wide), capacity, last)
             note(axes, (i + 0.5) * wide, 2.58, words, 10.5, ha="center")
-    rows = [("new", "the slot that the next position takes"), ("old", "a position that is kept")]
+    rows = [
+        ("new", "the slot that the next position overwrites"),
+        ("old", "a position that is kept"),
+    ]
     legend(axes, end + 0.2 if small else 3.37, rows)
     x, y = (0, end + 0.65) if small else (4.2, 3.3)
-    words = "large: the position held\nsmall: the number of the slot"
+    words = "large: the position held\nsmall: the slot index"
     note(axes, x, y, words, 10 if small else 10.5)
     return figure
 

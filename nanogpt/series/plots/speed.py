@@ -1,4 +1,4 @@
-"""Figures of speed: the gain of the cache, and its cost."""
+"""Figures of speed: the cache's speedup, and its cost."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ THIN = 0.85  # how opaque the colours of the map are
 
 @styled
 def typing_race(text: str, timing: Data, share: float | None = None) -> Figure:
-    """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
-    title = f"The race: the same text, {timing['speedup']['median']:.2f}× as fast"
+    """Both texts after `share` of the slower one's time; None: when the first is done."""
+    title = f"The race: the same text, a {timing['speedup']['median']:.2f}× speedup"
     places = {"rows": 2} if style.narrow() else {"columns": 2}
     figure, both = canvas.new_panels(6.0 if style.narrow() else 3.3, title, **places)
     systems = [timing["systems"][name] for name in ("uncached", "cached")]
-    # When each token came, in seconds from the start:
+    # When each token arrived, in seconds from the start:
     arrivals = [list(accumulate([x["ttft"]["median"], *x["itl"]])) for x in systems]
     finish = [moments[-1] for moments in arrivals]
     clock = min(finish) if share is None else share * max(finish)
@@ -60,9 +60,9 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
 def speedup_map(cells: list[Data], rows: list[str], columns: list[int], title: str) -> Figure:
     """E2EL without the cache over E2EL with it: models and batches down, new tokens across.
 
-    A cell has its `row`, its `n_new` and its `speedup`, a summary: the median, and below it the
-    range. One that was not measured, past the model's block or too long for this machine, is a
-    dash. On a phone models stand across.
+    A cell has its `row`, its `n_new` and its `speedup`, a summary: median, with the range below.
+    A dash was not measured: it is past the model's block or too long for this machine. On a
+    phone, models run across.
     """
     turned = style.narrow()
     height = 2.0 + 0.42 * len(columns) if turned else 0.9 + 0.47 * len(rows)

@@ -1,4 +1,4 @@
-"""The look of every figure: one width, colours that can be read, footers, files, and formats.
+"""The look of all figures: one width, readable colours, footers, files and formats.
 
 One palette: Okabe and Ito's, which colour-blind readers tell apart. The title states the finding,
 the footer the conditions. Never imports torch. A colour means one thing in every figure, and never
@@ -127,7 +127,7 @@ def for_phone(figure: Figure) -> Figure | None:
 
 
 def wrapped(text: str, points: float, inches: float, bold: bool = False) -> str:
-    """Words in as many lines as they take in `inches`, at that size; line breaks stay."""
+    """Wrap words to `inches` at that font size; line breaks stay."""
     letters = int(72 * inches / (points * (0.61 if bold else 0.54)))
     return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
 
@@ -152,7 +152,7 @@ def to_png(figure: Figure, footer: str = "", finer: float = FINER) -> bytes:
 
 
 def _write_footer(figure: Figure, footer: str) -> None:
-    """The footer in the left corner, on as many lines as it takes, and room for them below."""
+    """The footer in the left corner, wrapped, with room for it below."""
     wide, high = figure.get_size_inches()
     lines = wrapped(footer, FOOTER, wide - 0.15)
     share = (0.08 + 1.3 * FOOTER / 72 * (lines.count("\n") + 1)) / high
@@ -166,7 +166,7 @@ def _write_footer(figure: Figure, footer: str) -> None:
 
 
 def to_apng(figures: list[Figure], footer: str, milliseconds: int) -> bytes:
-    """Figures as one animated PNG that loops and rests 2.5 s on its first and its last frame."""
+    """Figures as one looping animated PNG, with a 2.5 s pause on the first and last frames."""
     # One palette for all frames keeps the file small; text and flat areas lose nothing visible.
     drawn = (to_png(figure, footer, finer=1) for figure in figures)
     frames = [Image.open(io.BytesIO(png)).convert("RGB") for png in drawn]
