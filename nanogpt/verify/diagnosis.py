@@ -314,6 +314,4 @@ def leftover(
             old.append(i)
     if not old:
         return ""
-    return (
-        f"rows of the request before are left in the cache: {_spans(old)} of it have an influence"
-    )
+    return f"rows of the request before are left in the cache: its {_spans(old)} still count"
