@@ -97,7 +97,7 @@ def test_the_command_prints_a_table_and_writes_it(newer, tmp_path, capsys):
     assert all(row["equal"] for row in result["rows"])
     assert result["rows"][0]["acceptance_rate"] == 1  # its draft is the model itself
     assert result["target"]["loss"] == result["draft"]["loss"] > 0
-    assert all(part in printed for part in (*drafts, "equal", "roofline bound", "no draft"))
+    assert all(part in printed for part in (*drafts, "equal", "roofline bound", "without a draft"))
 
 
 @pytest.mark.parametrize(
