@@ -27,8 +27,8 @@ def pytest_configure(config):
         config.pluginmanager.import_plugin("shared_fixtures")
 
 
-FEW = 12  # rows of a table that are always run
-PART = 12  # of a longer table, every twelfth row
+FEW = 8  # rows of a table that are always run
+PART = 16  # of a longer table, every sixteenth row
 
 
 def pytest_collection_modifyitems(config, items):
