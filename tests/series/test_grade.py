@@ -351,7 +351,7 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
         assert "MemoryError" in rows["greedy"]["not judged because"]
     bad = {"binary", "exit", "asks", "crash", "ends"} | ({"greedy"} if LIMITED else set())
     assert {name for name, row in rows.items() if row["not judged because"]} == bad
-    assert f"{len(rows) - len(bad)} of {len(rows)} files could be judged" in said
+    assert f"{len(rows) - len(bad)} of {len(rows)} files were graded" in said
 
 
 @pytest.mark.slow
@@ -394,6 +394,6 @@ def test_ctrl_c_says_how_many_were_judged_and_leaves_nothing(tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert err.strip() == "stopped: 1 of 3 files were judged, and nothing was written"
+    assert err.strip() == "stopped: 1 of 3 files were graded, and nothing was written"
     assert not (tmp_path / "t.csv").exists()
     assert not alive(int(begun.read_text(encoding="utf-8")))

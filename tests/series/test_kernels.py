@@ -104,7 +104,7 @@ def test_a_failure_stops_no_other_and_its_reason_is_kept(ran):
     assert [entry["ok"] for entry in card["notebooks"]] == [True, False, True, False, False]
     reasons = [entry["error"] for entry in card["notebooks"]]
     assert reasons[1] == "cell 'cell-3': ValueError: too much"
-    assert reasons[3] == "cell 'cell-1' killed its kernel: often the memory was too small"
+    assert reasons[3] == "cell 'cell-1' killed its kernel: usually it ran out of memory"
     assert reasons[4] == "cell 'cell-1' ran longer than 5 s: give it more with --timeout"
     assert (card["profile"], card["settings"]) == ("smoke", ["n=5"])
     assert card["corpus"]["name"] == "little.txt"

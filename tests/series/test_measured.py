@@ -294,7 +294,7 @@ def test_sliders_change_the_model_and_a_button_brings_back_the_one_that_was_meas
     cost.press("ArrowRight", on=".knob:nth-child(2) input")
     assert table_of(cost) == table_at(128, layers=5, width=160)
     assert cost.evaluate(circles) == 0
-    assert cost.text(".stage .meta").startswith("The run has measured 4 layers of width 128.")
+    assert cost.text(".stage .meta").startswith("The run measured 4 layers of width 128.")
     cost.press("Home", on=".knob:nth-child(3) input")
     assert table_of(cost) == table_at(15, layers=5, width=160), "the place stays in the text"
     cost.press("Enter", on=".stage > button")

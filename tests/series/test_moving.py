@@ -236,7 +236,8 @@ def check_step(browser, data, newest, layer, head, picked):
     told = browser.text(f"{here} .told")
     assert f"Step {newest}: " in told
     assert f"layer {layer}, head {head}" in told
-    assert f"(position {picked}) earns {shares(weights[layer][head])[picked]}" in told
+    share = shares(weights[layer][head])[picked]
+    assert f"(position {picked}) gets a weight of {share} for its value" in told
     assert f"without a cache, {newest + 1} of each" in told
 
 
@@ -368,7 +369,7 @@ def test_the_keyboard_switches_each_trap_on(moved, data):
         moved.press("ArrowDown")
         check_trap(moved, traps, on)
     told = moved.text(f"{here} .told")
-    assert "7 of 14 cells wrong: keys of another text are seen" in told
+    assert "7 of 14 cells wrong: keys of another text are visible" in told
     moved.press("ArrowDown", on=f"{here} svg")
     assert "at position 1: 7 of 14 cells wrong" in moved.text(f"{here} .told")
 
@@ -381,7 +382,7 @@ def test_a_click_switches_a_trap_on_and_a_pointer_picks_a_query(moved, data):
     assert "at position 4, but the code says 0: 5 of 7 cells wrong" in moved.text(f"{here} .told")
     x, y = moved.middle(found(f"{here} [data-cell='.']")).values()
     moved.pointer(x + 5, y)
-    assert "at position 0: every cell right" in moved.text(f"{here} .told")
+    assert "at position 0: all cells correct" in moved.text(f"{here} .told")
 
 
 # ------------------------------------------------------------------ every reader
