@@ -33,7 +33,7 @@ class Chromium:
     seconds.
     """
 
-    def __init__(self, folder: Path, patience: float = 60):
+    def __init__(self, folder: Path, patience: float = 180):
         (read, self.commands) = os.pipe()
         (self.answers, write) = os.pipe()
         to, out = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write))

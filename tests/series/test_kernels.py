@@ -105,7 +105,7 @@ def test_a_failure_stops_no_other_and_its_reason_is_kept(ran):
     reasons = [entry["error"] for entry in card["notebooks"]]
     assert reasons[1] == "cell 'cell-3': ValueError: too much"
     assert reasons[3] == "cell 'cell-1' killed its kernel: usually it ran out of memory"
-    assert reasons[4] == "cell 'cell-1' ran longer than 5 s: give it more with --timeout"
+    assert reasons[4] == "cell 'cell-1' ran longer than 5 s: allow more with --timeout"
     assert (card["profile"], card["settings"]) == ("smoke", ["n=5"])
     assert card["corpus"]["name"] == "little.txt"
     assert card["environment"]["torch"] == torch.__version__

@@ -139,7 +139,7 @@ def test_in_a_cell_of_its_own_it_goes_to_the_last_check_that_was_passed(page):
         "del visible\ncatch_up()\nprint(visible.__name__, width)",
         "area",
     )
-    assert not_yet.startswith("RestartError: catch_up() does not know how far to go")
+    assert not_yet.startswith("RestartError: catch_up() does not know where to stop")
     assert "Right: visible" in right
     assert "visible 4\n" in again
     assert "NameError" in area
