@@ -52,14 +52,14 @@ def test_the_page_counts_verdicts_by_hand():
 
 def test_a_report_stands_in_for_the_generated_script(tmp_path):
     folder_with(tmp_path, {"kind": "mamba", **ROW}, {"kind": "gpt2", **ROW})
-    (tmp_path / "mamba_report.py").write_text("by hand\n")
+    (tmp_path / "mamba_report.py").write_text("by hand\n", encoding="utf-8")
     survey.render(tmp_path)
-    page = (tmp_path / "README.md").read_text()
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "(mamba_report.py)" in page
     assert "(gpt2_shown.py)" in page
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["README.md", "gpt2_shown.py", "kinds.json", "mamba_report.py"]
-    assert (tmp_path / "mamba_report.py").read_text() == "by hand\n"
+    assert (tmp_path / "mamba_report.py").read_text(encoding="utf-8") == "by hand\n"
 
 
 def test_render_judges_nothing(tmp_path, monkeypatch, capsys):
@@ -70,7 +70,7 @@ def test_render_judges_nothing(tmp_path, monkeypatch, capsys):
     assert "has no kinds.json" in capsys.readouterr().err
     folder_with(tmp_path, {"kind": "mamba", **ROW})
     assert main(command) == 0
-    assert BY_HAND["mamba"].reason in (tmp_path / "README.md").read_text()
+    assert BY_HAND["mamba"].reason in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_published_page_is_the_one_of_its_data(tmp_path):
@@ -78,7 +78,9 @@ def test_the_published_page_is_the_one_of_its_data(tmp_path):
     for path in FOLDER.glob("*_report.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     survey.render(tmp_path)
-    assert (tmp_path / "README.md").read_text() == (FOLDER / "README.md").read_text()
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == (FOLDER / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_by_hand_names_kinds_of_the_survey_and_has_their_reports():
@@ -112,7 +114,11 @@ def test_the_report_shows_its_difference(kind, capsys):
     with torch.random.fork_rng(), pytest.raises(AssertionError):
         runpy.run_path(str(path))
     printed = capsys.readouterr().out.splitlines()
-    kept = [line[6:] for line in path.read_text().splitlines() if line.startswith("#     ")]
+    kept = [
+        line[6:]
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith("#     ")
+    ]
     assert [masked(line) for line in printed] == [masked(line) for line in kept]
 
 

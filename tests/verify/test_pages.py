@@ -16,7 +16,9 @@ PAGE = ROOT / "nanogpt" / "series" / "your_cache.html.j2"
 
 def block(name):
     """The code of a block of the page, by its id."""
-    (found,) = re.findall(f'id="{name}".*?<code>(.*?)</code>', PAGE.read_text("utf-8"), re.S)
+    (found,) = re.findall(
+        f'id="{name}".*?<code>(.*?)</code>', PAGE.read_text(encoding="utf-8"), re.S
+    )
     return html.unescape(found)
 
 
