@@ -58,7 +58,7 @@ def test_the_adapter_of_the_page_judges_a_model_that_hands_its_cache_back(capsys
         "nanogpt.referee(Adapter(model))", "nanogpt.referee(Adapter(model), length=20, requests=2)"
     )
     said = run(code, scope, capsys)
-    assert re.match(r"Adapter: (equal|rounding)\n", said), said
+    assert re.match(r"Functional: (equal|rounding)\n", said), said
     assert "12 of 12 damages detected" in said
     assert isinstance(nanogpt.referee(scope["Adapter"](Functional()), seconds=1), Report)
     assert torch.is_tensor(scope["Session"](Functional()).read(torch.tensor([[1, 2]])))
