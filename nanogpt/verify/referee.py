@@ -95,7 +95,7 @@ def referee(
         arguments = "MODEL" if caches is None else "MODEL, CACHES"
         try:
             case = Case(subject, seed, result, expects, arguments, start + seconds)
-            case.settings(seconds, length, requests, tuple(known), say)
+            case.settings(length, requests, tuple(known), say)
             case.run()
         except Stopped as stop:
             result.findings.append(stop.finding)
@@ -145,7 +145,6 @@ class Case(Reference):
 
     def settings(
         self,
-        seconds: float,
         length: int | None,
         requests: int,
         known: Iterable[str],
@@ -226,7 +225,7 @@ class Case(Reference):
         if refusal not in self.refusals:
             self.refusals.append(refusal)
 
-    # -------------------------------------------------------------- the ways
+    # -------------------------------------------------------------- the scenarios
 
     def run(self) -> None:
         """All comparisons, of short texts and then of longer ones, until there is a bug.
@@ -246,30 +245,36 @@ class Case(Reference):
     def _explain(self) -> None:
         """The kind of the first mistake, the shortest way that shows it, and a script of that."""
         shown = [f for f in self.result.findings if f.verdict is Verdict.BUG and not f.known]
-        for plain in (f for f in shown if isinstance(f.how, PlainRun)):
-            assert isinstance(plain.how, PlainRun)
-            ids = text(self.subject, seed=plain.how.seed, length=plain.how.length)[:1]
-            ends = plain.how.ends
-            plain.code = plain_script(self.subject, plain.way, plain.words, ids, ends, self.dtype)
-        finding = next((f for f in shown if isinstance(f.how, CachedRun)), None)
-        if finding is None or not isinstance(finding.how, CachedRun):
-            return
-        how = finding.how
+        cached: list[tuple[Finding, CachedRun]] = []
+        for finding in shown:
+            how = finding.how
+            if isinstance(how, CachedRun):
+                cached.append((finding, how))
+            elif isinstance(how, PlainRun):
+                ids = text(self.subject, seed=how.seed, length=how.length)[:1]
+                finding.code = plain_script(
+                    self.subject, finding.way, finding.words, ids, how.ends, self.dtype
+                )
+        if cached:
+            self._explain_cached(*cached[0])
+
+    def _explain_cached(self, finding: Finding, how: CachedRun) -> None:
+        """What is wrong with this pass through a cache: its cause, and its shortest script."""
         ids = text(self.subject, seed=how.seed, length=how.length)[: how.rows]
         lengths, rows, at = how.lengths, how.rows, finding.position
         self.say("the kind of the mistake")
         if at is not None:
             try:
                 expected = self.alone(ids)
-                whole = (ids, lengths, at)
+                whole = ids
                 rows, lengths = smallest(self, how.cache, ids, expected, lengths, at)
                 ids = ids[:rows]
                 shorter = wrong_at(self, how.cache, ids, expected[:rows], lengths)
                 at = at if shorter is None else shorter
                 finding.cause = cause(self, how.cache, ids, expected[:rows], lengths, at)
-                if not finding.cause:  # a longer text may show what is lost
-                    ids_, lengths_, at_ = whole
-                    finding.cause = cause(self, how.cache, ids_, expected, lengths_, at_)
+                if not finding.cause and finding.position is not None:  # a longer text may show it
+                    where = finding.position
+                    finding.cause = cause(self, how.cache, whole, expected, how.lengths, where)
             except (NotOffered, MemoryError, OutOfTime, Stopped, *STOPS):
                 pass  # what is known is said without it
             finding.how = CachedRun(how.seed, how.length, rows, lengths, how.cache)
@@ -292,7 +297,11 @@ class Case(Reference):
             return
         ids, expected = reference
         comparison = Comparison("the plain pass after cached ones")
-        finding = self.read(comparison, lambda: self.plain(ids[:1]), expected[:1])
+        try:
+            finding = self.read(comparison, lambda: self.plain(ids[:1]), expected[:1])
+        except OutOfTime:
+            self._leave(str(comparison))
+            return
         if finding and finding.verdict is not Verdict.EQUAL:
             self.result.findings.append(finding)
 

@@ -54,6 +54,9 @@ out = model(torch.tensor(piece), use_cache=True, **state)
     state = {{next(name for name in {fields} if getattr(out, name, None) is not None): held}}"""
 
 
+Parts = tuple[list[str], str, str]  # imports, lines that make the model, lines that read
+
+
 def script(
     subject: Subject,
     way: str,
@@ -75,7 +78,6 @@ def script(
         parts = _of_an_adapter(subject, yard.dtype, ids)
     else:
         parts = _of_a_subject(subject, yard.dtype, cache, arguments)
-    imports, model, reads = parts
     moved = "got.double() - wanted.double()"
     if yard.columns is not None and not bool(yard.columns.all()):
         keep = yard.columns.nonzero()[:, 0].tolist()
@@ -83,17 +85,7 @@ def script(
             moved = f"({moved})[..., :{len(keep)}]  # the others are never chosen"
         else:
             moved = f"({moved})[..., {keep}]  # the others are never chosen"
-    return SCRIPT.format(
-        name=subject.name,
-        way=way,
-        words=words,
-        imports="\n".join(["import torch", *imports]),
-        model=model,
-        ids=ids.tolist(),
-        pieces=[piece if isinstance(piece, int) else piece.tolist() for piece in pieces],
-        reads=_indented(reads),
-        moved=moved,
-    )
+    return _filled(subject.name, way, words, parts, ids, pieces, moved)
 
 
 def plain_script(
@@ -112,24 +104,36 @@ def plain_script(
         imports, model, _ = _of_a_subject(subject, dtype, "", "MODEL")
         call = "SUBJECT.plain({})"
     reads = f"got = {call.format(f'ids[:, :{ends}]')}\nwanted = {call.format('ids')}[:, :{ends}]\n"
+    moved = "got.double() - wanted.double()"
+    return _filled(subject.name, way, words, (imports, model, reads), ids, [ids[:, :ends]], moved)
+
+
+def _filled(
+    name: str,
+    way: str,
+    words: str,
+    parts: Parts,
+    ids: Tensor,
+    pieces: Sequence[Tensor | int],
+    moved: str,
+) -> str:
+    """The script with these parts; `moved` is the difference that it prints."""
+    imports, model, reads = parts
     return SCRIPT.format(
-        name=subject.name,
+        name=name,
         way=way,
         words=words,
         imports="\n".join(["import torch", *imports]),
         model=model,
         ids=ids.tolist(),
-        pieces=[ids[:, :ends].tolist()],
+        pieces=[piece if isinstance(piece, int) else piece.tolist() for piece in pieces],
         reads=_indented(reads),
-        moved="got.double() - wanted.double()",
+        moved=moved,
     )
 
 
 def _indented(lines: str) -> str:
     return "".join(f"    {line}\n" if line else "\n" for line in lines.splitlines()).rstrip("\n")
-
-
-Parts = tuple[list[str], str, str]  # imports, lines that make the model, lines that read
 
 
 def _of_an_adapter(subject: Given, dtype: torch.dtype, ids: Tensor) -> Parts:
