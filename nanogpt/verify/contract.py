@@ -38,6 +38,8 @@ import torch
 from torch import Tensor, nn
 
 from ..config import check_int
+from ..console import first_line
+from .offers import STOPS
 from .subjects import NotOffered, Pieces, Session, Subject, check_memory, through
 
 COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest", "sessions")
@@ -61,10 +63,15 @@ class Given(Subject):
             check_int(name, getattr(self, name) or 1, 1)
         self.starts = callable(getattr(given, "start", None))
         self.live: list[GivenSession] = []  # the last ones, where only so many can be read
-        if not hasattr(given, "vocab_size"):
-            self.vocab_size = self.plain(torch.tensor([[0, 1, 0, 1, 0, 1, 0, 1]])).shape[-1]
-        if self.starts and not hasattr(given, "rewinds"):
-            self.rewinds = callable(getattr(given.start(1), "rewind", None))
+        try:
+            if not hasattr(given, "vocab_size"):
+                self.vocab_size = self.plain(torch.tensor([[0, 1, 0, 1, 0, 1, 0, 1]])).shape[-1]
+            if self.starts and not hasattr(given, "rewinds"):
+                self.rewinds = callable(getattr(given.start(1), "rewind", None))
+        except STOPS as error:
+            raise ValueError(
+                f"{self.name} stops at its first call ({type(error).__name__}: {first_line(error)})"
+            ) from None
 
     @property
     def model(self) -> nn.Module | None:
@@ -75,9 +82,9 @@ class Given(Subject):
         return next((value for value in held if isinstance(value, nn.Module)), None)
 
     def moved(self, ids: Tensor) -> Tensor:
-        """The ids on the device of the module inside."""
+        """A copy of the ids, on the device of the module inside: it may write into them."""
         first = None if self.model is None else next(self.model.parameters(), None)
-        return ids if first is None else ids.to(first.device)
+        return ids.clone() if first is None else ids.clone().to(first.device)
 
     @torch.no_grad()
     def plain(self, ids: Tensor) -> Tensor:
@@ -196,6 +203,11 @@ def logits_of(out: Any, ids: Tensor, call: str) -> Tensor:
         raise NoLogits(
             f"{call} returned {tuple(logits.shape)} of {logits.dtype} for {rows} texts of {n} "
             f"tokens: logits are floats, (B, T, V), (T, V) or (B, V)"
+        )
+    if len(logits) != rows:
+        raise NoLogits(
+            f"{call} returned {tuple(logits.shape)} for {rows} texts of {n} tokens: logits are "
+            f"(B, T, V), batch first"
         )
     if n > 1 and logits.shape[1] == 1:
         before = logits.new_full((rows, n - 1, logits.shape[-1]), torch.inf)

@@ -90,10 +90,10 @@ def referee(
     check_seed("seed", seed)
     modes = _modes(model)
     try:
-        subject = subject_of(model, caches)
-        result = Report(subject.name)
         arguments = "MODEL" if caches is None else "MODEL, CACHES"
         try:
+            subject = subject_of(model, caches)
+            result = Report(subject.name)
             case = Case(subject, seed, result, expects, arguments, start + seconds)
             case.settings(length, requests, tuple(known), say)
             case.run()

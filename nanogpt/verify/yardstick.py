@@ -60,6 +60,8 @@ class Yardstick:
         """Learn from a plain pass, and the same in a coarser dtype or with jitter.  (B, T, V)"""
         if self.columns is None:
             self.columns = choosable(plain)
+        # Logits may be rounded once more at the end than the model is.
+        self.eps = max(self.eps, torch.finfo(plain.dtype).eps)
         chosen = plain.double()[..., self.columns].nan_to_num(nan=0, posinf=0, neginf=0)
         self.largest = max(self.largest, float(chosen.abs().max()))
         self.spread = max(self.spread, float((chosen.amax(-1) - chosen.amin(-1)).median()))

@@ -163,6 +163,11 @@ ODD = {
     "an object": (returning(lambda x: Output(logits=x)), ""),
     "an array": (returning(lambda x: x.detach().numpy()), ""),
     "an array in a tuple": (returning(lambda x: (np.asarray(x.detach()), {})), ""),
+    "an array of float16": (returning(lambda x: x.detach().numpy().astype(np.float16)), ""),
+    "a pass that writes into its ids": (
+        {"plain": lambda self, ids: (Adapter.plain(self, ids), ids.zero_())[0]},
+        "",
+    ),
     "logits with gradients": (returning(lambda x: x.clone().requires_grad_()), ""),
     "(T, V)": (
         returning(lambda x: x[0]) | {"max_batch": 1},
@@ -276,6 +281,34 @@ def odd(how):
         declared["max_batch"] = row.pop("max_batch")
     parts = {name: row.pop(name) for name in ("net", "session", "store") if name in row}
     return adapter(**parts, declared=declared, **row), words
+
+
+def stops(error):
+    def start(self, rows):
+        raise error
+
+    return start
+
+
+REFUSED = {
+    "start stops": ({"start": stops(KeyError("no cache"))}, "stops at its first call"),
+    "plain stops": (
+        {"plain": lambda self, ids: refuse(True, RuntimeError, "no weights")},
+        "stops at its first call .RuntimeError: no weights",
+    ),
+    "texts come second": (
+        {"plain": lambda self, ids: Adapter.plain(self, ids).transpose(0, 1)},
+        "plain.ids. returned .8, 1, 40. for 1 texts of 8 tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_an_adapter_that_cannot_work_is_refused_in_a_line(how):
+    methods, message = REFUSED[how]
+    with pytest.raises(ValueError, match=message) as refused:
+        referee(adapter(**methods))
+    assert "\n" not in str(refused.value)
 
 
 QUICK = {"seconds": math.inf, "length": 24, "requests": 2}
