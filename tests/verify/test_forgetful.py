@@ -174,6 +174,26 @@ def test_a_cache_that_loses_a_part_is_a_bug(what):
     assert report.verdict is BUG, report
 
 
+def spoiled(value):
+    """A session that gives token 5 this logit in every pass but the first."""
+
+    class Spoiled(Session):
+        def read(self, ids):
+            first = not self.held.length
+            logits = super().read(ids)
+            if not first:
+                logits = torch.where(torch.arange(VOCAB) == 5, value, logits)
+            return logits
+
+    return Spoiled
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan, math.inf])
+def test_a_logit_that_is_no_number_is_a_bug(value):
+    report = referee(adapter({}, spoiled(value)), **QUICK)
+    assert report.verdict is BUG, report
+
+
 def test_what_was_damaged_is_counted():
     report = referee(Adapter(), **QUICK)
     assert len(report.damages) == 12

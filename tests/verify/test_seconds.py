@@ -52,6 +52,19 @@ def test_no_pass_begins_after_the_end(how, clock):
     assert report.verdict is verdict if verdict else report.verdict.sound, report
 
 
+def test_a_pass_that_slows_down_ends_its_scenario(clock):
+    """What later tokens cost cannot be told from the first ones."""
+
+    class Slower(Net):
+        def forward(self, ids, store=None):
+            clock.now += 20 if store is not None and store.length > 12 else 0.001
+            return super().forward(ids, store)
+
+    report = referee(type("Slow", (Adapter,), {"net_type": Slower})(), seconds=60)
+    assert report.seconds <= 60 + 2 * 20, report
+    assert report.unreached
+
+
 def test_a_slow_model_gets_short_texts(clock):
     report = referee(slow(clock, 0.6), seconds=60)
     assert "a slow model: its short texts have 24 tokens" in str(report)
