@@ -17,5 +17,5 @@ def test_the_command_writes_it_and_warns_of_small_heads(tmp_path, capsys):
     assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "OPTForCausalLM" in said
-    assert "heads of 32 numbers or more, and these have 8" in said
+    assert "needs a head size of at least 32, and this model's is 8" in said
     assert {file.name for file in out.iterdir()} == FILES

@@ -114,12 +114,12 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
     [
         (["--model", "nowhere", "--prompt", "x"], "error: source='nowhere': no model there"),
         (["--model", "nowhere"], "error: --model continues a text: add --prompt TEXT"),
-        (["--model", "nowhere", "--prompt", "x", "--out", "y"], "error: --out y: --model writes"),
+        (["--model", "nowhere", "--prompt", "x", "--out", "y"], "error: --out y: --model generates"),
         (["--model", "nowhere", "--prompt", "x", "--workers", "2"], "error: --workers 2: --model"),
-        (["--prompt", "x"], "error: --prompt and --chat are for --model"),
-        (["--chat"], "error: --prompt and --chat are for --model"),
-        (["--draft", "lookup"], "error: --prompt and --chat are for --model, as are --draft"),
-        (["--bits", "8"], "error: --prompt and --chat are for --model, as are --draft, --bits"),
+        (["--prompt", "x"], "error: --prompt, --chat"),
+        (["--chat"], "error: --prompt, --chat"),
+        (["--draft", "lookup"], "--draft, --bits and --device are for --model"),
+        (["--bits", "8"], "--bits and --device are for --model"),
         (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
         (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),
     ],
@@ -187,8 +187,8 @@ def test_serve_answers_what_it_proposes(backend, kept_folders, capsys, monkeypat
     ("options", "words"),
     [
         (["--model", "nowhere"], "error: source='nowhere': no model there"),
-        (["fox", "--model", "nowhere"], "nowhere and the checkpoint fox: one model is served"),
-        (["--lesson", "--model", "nowhere"], "nowhere and --lesson: one model is served"),
+        (["fox", "--model", "nowhere"], "nowhere and the checkpoint fox: only one model"),
+        (["--lesson", "--model", "nowhere"], "nowhere and --lesson: only one model"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_one_line(options, words, capsys):

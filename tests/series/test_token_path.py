@@ -513,7 +513,7 @@ def test_the_index_frames_the_figure_and_holds_no_weights(index):
     text = index.read_text(encoding="utf-8")
     assert page_faults(index) == []
     assert text.count('src="live.html#token"') == 1
-    assert "A <strong>KV cache</strong> keeps the keys and values" in text
+    assert "<strong>KV cache</strong>" in text, "the index says what it is"
     assert index.stat().st_size < 100_000, "of a site with one small notebook"
     assert index.with_name("live.html").stat().st_size < 1_500_000
 
