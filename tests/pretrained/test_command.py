@@ -114,7 +114,7 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
     [
         (["--model", "nowhere", "--prompt", "x"], "error: source='nowhere': no model there"),
         (["--model", "nowhere"], "error: --model continues a text: add --prompt TEXT"),
-        (["--model", "nowhere", "--prompt", "x", "--out", "y"], "error: --out y: --model generates"),
+        (["--model", "nowhere", "--prompt", "x", "--out", "y"], "error: --out y: --model"),
         (["--model", "nowhere", "--prompt", "x", "--workers", "2"], "error: --workers 2: --model"),
         (["--prompt", "x"], "error: --prompt, --chat"),
         (["--chat"], "error: --prompt, --chat"),
