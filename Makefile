@@ -78,7 +78,7 @@ check: $(TOOLS) ## are notebooks in step, is the code clean? | python -m nanogpt
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-publish: $(READY) ## run all into outputs/published, or nothing | python -m nanogpt run --publish
+publish: $(TOOLS) ## run all into outputs/published, or nothing | python -m nanogpt run --publish
 	$(PY) -m nanogpt run --publish $(ARGS)
 
 reproduce: $(READY) ## run all: is every output the published one? | python -m nanogpt run --reproduce

@@ -142,11 +142,11 @@ class GPTConfig:
         return 2 * self.n_layer * self.n_embd * length * batch * itemsize
 
 
-# `article` has the size of the article that this series grew out of. A laptop trains `small`, the
-# published run `medium`. `lecture` is Karpathy's large one.
 SIZES = {
     "article": GPTConfig(block_size=32),
     "small": GPTConfig(n_layer=3, n_head=3, n_embd=96),
     "medium": GPTConfig(n_embd=128),
     "lecture": GPTConfig(n_layer=6, n_head=6, n_embd=384, dropout=0.2),
 }
+"""The models of the series. `article` has the size of the article that the series grew out of. A
+laptop trains `small`, the published run `medium`. `lecture` is Karpathy's large one."""

@@ -81,7 +81,7 @@ def test_the_lowest_set_is_every_lower_bound():
     """`make test LOWEST=1` installs lowest.txt, so a bound that does not work fails there."""
     extras = PROJECT["optional-dependencies"]
     bounds = {}
-    lines = sum((extras[name] for name in ("notebooks", "pretrained", "test")), [])
+    lines = sum((extras[name] for name in ("notebooks", "pretrained", "docs", "test")), [])
     for line in PROJECT["dependencies"] + lines:
         match = re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line)
         if match:

@@ -24,6 +24,7 @@ from ..files import KEEPER, PUBLISHED, ROOT, real_path, write_whole
 from ..timing import Summary
 from ..training.recipes import MODERN
 from . import address, speed
+from .api_page import api_page
 from .html import (
     TEMPLATES,
     Prose,
@@ -83,6 +84,9 @@ def render(folder: Path, home: Path | None = None) -> Path:
     if museum:
         more["museum.html"] = museum
     more["your_cache.html"] = your_cache_page(museum is not None)
+    api = api_page()
+    if api:
+        more["api.html"] = api
     pages = [_about(path, entries, names, more) for path in paths]
     is_published = PUBLISHED in (real_path(folder), home)
     repo = address.REPO if is_published else ""  # its files are online

@@ -196,6 +196,7 @@ RECIPES = {
         size="medium",
     ),
 }
+"""Recipes by name: the training settings, what they change in the architecture, and for whom."""
 
 
 def recipe_for(

@@ -163,7 +163,7 @@ def test_executed_notebooks_are_plain_whatever_kernel_the_source_names(ran):
     assert [o.get("name") for o in streams] == ["stdout", "stderr", None]
     assert streams[0].text.splitlines() == ["0", "1", "2", "100%"]
     pages = ran[1] / "html"
-    names = {"index", "live", "museum", "your_cache", "00_good", "02_julia"}
+    names = {"api", "index", "live", "museum", "your_cache", "00_good", "02_julia"}
     assert {page.stem for page in pages.iterdir()} == names
     assert page_faults(pages / "index.html") == page_faults(pages / "00_good.html") == []
 

@@ -204,7 +204,7 @@ def test_the_published_run_is_whole():
     top = {path.name for path in PUBLISHED.iterdir() if path not in EXECUTED}
     assert top == {"html", "figures", "json", "checkpoints", "manifest.json"}
     pages = {page.stem for page in (PUBLISHED / "html").glob("*.html")}
-    assert pages == {"index", "live", "museum", "your_cache", *names}
+    assert pages == {"api", "index", "live", "museum", "your_cache", *names}
     for entry, path in zip(card["notebooks"], EXECUTED, strict=True):
         assert entry["sha256"] == sha256(path)
         kept = [file for file in entry["files"] if not re.search(r"-last\.|\.jsonl$", file)]

@@ -131,9 +131,8 @@ def test_publishing_replaces_the_files_of_a_run_and_names_all_others(press, monk
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
     files.remove("old.txt")
     made = "figures/00_a.png json/00.json checkpoints/medium.safetensors manifest.json".split()
-    pages = [
-        f"html/{name}.html" for name in ("index", "museum", "your_cache", "00_first", "01_train")
-    ]
+    names = ("api", "index", "museum", "your_cache", "00_first", "01_train")
+    pages = [f"html/{name}.html" for name in names]
     assert files == {"00_first.ipynb", "01_train.ipynb", *made, *pages}
     card = manifest(press)
     assert (card["profile"], card["work_seconds"]) == ("full", 0.1)

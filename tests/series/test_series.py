@@ -76,7 +76,7 @@ def test_every_notebook_runs_and_its_page_can_be_read_by_everyone(series):
     assert {e["notebook"]: e["error"] for e in entries} == dict.fromkeys(NAMES)
     assert codes == [0, 0]
     # Those that run scripts of their own: test_live.py and test_museum_page.py read them.
-    others = {out / "html" / f"{name}.html" for name in ("live", "museum", "your_cache")}
+    others = {out / "html" / f"{name}.html" for name in ("api", "live", "museum", "your_cache")}
     pages = sorted(set((out / "html").glob("*.html")) - others)
     assert [page.stem for page in pages] == [*NAMES, "index"]
     assert {page.name: page_faults(page) for page in pages} == {page.name: [] for page in pages}

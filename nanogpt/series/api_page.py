@@ -1,0 +1,154 @@
+"""The page of the public names: their signatures and docstrings, read by pdoc.
+
+pdoc finds the members, signatures and inherited docstrings. The page is ours, so that it looks
+like the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+import nanogpt
+
+from . import address
+from .html import TEMPLATES, Prose, coloured
+
+# What pdoc finds for a `forward` without a docstring.
+TORCHS = inspect.getdoc(torch.nn.Module.forward)
+NAME = re.compile(r"<code>(?:nanogpt\.)?(\w+)(\(\))?</code>")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name: what it is called, its signature and docstring as HTML, and its members."""
+
+    name: str
+    anchor: str  # its name on the page, a member's with its class
+    signature: str
+    text: str
+    members: tuple[Entry, ...] = ()
+    bases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """The names of one module."""
+
+    module: str
+    title: str  # HTML
+    entries: tuple[Entry, ...]
+
+    @property
+    def anchor(self) -> str:
+        """Its name on the page: no name of Python's has a dash."""
+        return f"module-{self.module}"
+
+
+@cache
+def api_page() -> str | None:
+    """The documentation of every public name; None where pdoc is not installed."""
+    if find_spec("pdoc") is None:
+        return None
+    sections = read_sections()
+    names = {entry.name for section in sections for entry in section.entries}
+
+    def linked(text: str) -> str:
+        """The text, where names that are on the page become links."""
+
+        def link(found: re.Match[str]) -> str:
+            return f'<a href="#{found[1]}">{found[0]}</a>' if found[1] in names else found[0]
+
+        return NAME.sub(link, text)
+
+    repository = address.REPO and f"https://github.com/{address.REPO}/blob/{address.REF}"
+    return TEMPLATES.get_template("api.html.j2").render(
+        sections=sections, names=names, linked=linked, repository=repository
+    )
+
+
+def read_sections() -> list[Section]:
+    """The public names by module, in the order of the package; a module's base classes first."""
+    from pdoc.doc import Module
+
+    sections = []
+    for module, names in _documented().items():
+        read = Module(importlib.import_module(f"nanogpt.{module}"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pdoc's, of names that only type checkers import
+            entries = tuple(_entry(read.members[name]) for name in names)
+        title, _, _ = read.docstring.partition("\n\n")
+        sections.append(Section(module, _text(title), entries))
+    return sections
+
+
+def _documented() -> dict[str, list[str]]:
+    """What is documented, by module: the public names, and the classes they inherit from."""
+    names: dict[str, list[str]] = {}
+    for name, module in nanogpt._MODULE.items():
+        value = getattr(nanogpt, name)
+        wanted = [(f"nanogpt.{module}", name)]
+        if isinstance(value, type):
+            wanted = [(base.__module__, base.__name__) for base in reversed(value.__mro__)]
+        for home, wanted_name in wanted:
+            if home.startswith("nanogpt.") and not wanted_name.startswith("_"):
+                of_module = names.setdefault(home.removeprefix("nanogpt."), [])
+                if wanted_name not in of_module:
+                    of_module.append(wanted_name)
+    return names
+
+
+def _entry(member: Any) -> Entry:
+    """A class with its documented members, a function, or a constant."""
+    inner = [one for one in getattr(member, "own_members", []) if one.name[0] != "_"]
+    documented = [one for one in inner if one.docstring and one.docstring != TORCHS]
+    return Entry(
+        name=member.name,
+        anchor=member.qualname,
+        signature=coloured(_signature(member)),
+        text=_text(member.docstring),
+        members=tuple(_entry(one) for one in documented),
+        bases=tuple(name for home, name, _ in getattr(member, "bases", []) if "nanogpt" in home),
+    )
+
+
+def _signature(member: Any) -> str:
+    """As it is written in Python, without the modules of its types."""
+    if member.kind == "class":
+        try:
+            parameters = inspect.signature(member.obj.__init__)
+        except ValueError:  # none of Python's own
+            return f"class {member.name}"
+        first, *rest = parameters.parameters.values()
+        init = member.members.get("__init__")
+        parameters = init.signature_without_self if init else parameters.replace(parameters=rest)
+        return f"class {member.name}{_plain(parameters)}"
+    if member.kind == "function":
+        is_method = "." in member.qualname and not member.is_staticmethod
+        signature = member.signature_without_self if is_method else member.signature
+        decorators = "".join(f"{decorator}\n" for decorator in member.decorators)
+        return f"{decorators}{member.funcdef} {member.name}{_plain(signature)}"
+    if isinstance(member.default_value, dict):
+        rows = [f"    {key!r}: {_plain(value)},\n" for key, value in member.default_value.items()]
+        return f"{member.name} = {{\n{''.join(rows)}}}"
+    return f"{member.name}{_plain(member.annotation_str)}"
+
+
+def _plain(code: object) -> str:
+    """Types and members of enums by name alone, as in `Tensor`; defaults that are code as `…`."""
+    names = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", str(code))
+    names = re.sub(r"<(?:class ')?([\w.]+)(?:'|: [^<>]*)>", r"\1", names)
+    return re.sub(r"<factory>|<function [^ ]+?>(?=[,)\n])", "…", names)
+
+
+def _text(docstring: str) -> str:
+    """A docstring as HTML: it is Markdown whose paragraphs are lines of code as well."""
+    return Prose(set()).render(docstring)
