@@ -18,7 +18,7 @@ NAMES |= {"jupyter_client": "jupyter-client", "huggingface_hub": "huggingface-hu
 EXTRAS = {
     "pretrained": ["pretrained"],
     "serving": ["notebooks"],
-    "series": ["notebooks", "peers"],
+    "series": ["notebooks", "docs", "peers"],
     "bench": ["notebooks", "peers"],
     "verify": ["export", "test"],  # its fixture is a plugin of pytest
     "export": ["export"],

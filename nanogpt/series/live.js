@@ -170,7 +170,7 @@ class Lane {
   get count() {
     const written = this.steps.length;
     const read = this.read(written);
-    const said = `${written} of ${this.total - this.prompt} characters, ${number(read)} positions read`;
+    const said = `${written} of ${this.total - this.prompt} characters, ${number(read)} positions computed`;
     if (strip || this.cached || !running || this.done || !written) return said;
     const upTo = (length) => (length * (length - 1)) / 2; // positions read for a text of that length, from none
     const seconds = ((upTo(this.total) - upTo(this.decoding.text.length)) * this.ms) / read / 1000;
@@ -231,13 +231,13 @@ function report() {
 // Both ways over the same characters: their median steps, and the positions that they read.
 function compared(length) {
   const [plain, cached] = LANES.map((lane) => pace(lane.steps.slice(0, length)));
-  if (Math.min(plain.n, cached.n) < FEWEST) return "Write more to see how much faster one path is.";
+  if (Math.min(plain.n, cached.n) < FEWEST) return "Too few steps to say how much faster the cache is: write more.";
   const much = (plain.median / cached.median).toFixed(1);
   const faster = `By the median of ${length - 1} steps, the cache’s speedup here was ${much}×`;
   if (strip) return `${faster}.`;
   const said = ({ median, low, high }) => `${short(median)} ms (middle half ${short(low)} to ${short(high)})`;
   const [all, few] = LANES.map((lane) => lane.read(length));
-  const fewer = `All of them read ${(all / few).toFixed(1)} times fewer positions`;
+  const fewer = `In all, it computed ${(all / few).toFixed(1)} times fewer positions`;
   return `${faster}: ${said(cached)} instead of ${said(plain)}. ${fewer}. That is JavaScript in your browser; notebook 05 measures the speedup in Python.`;
 }
 

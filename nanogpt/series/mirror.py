@@ -55,7 +55,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-URL = "@URL@"  # of the repository, for a notebook that is opened alone
+URL = "@URL@"  # of the repository, for a notebook opened alone; `make badges` writes it
 folders = [Path.cwd(), *Path.cwd().parents, Path("@NAME@"), *map(Path, sys.path)]
 root = next((path for path in folders if (path / "nanogpt/series/course.py").exists()), None)
 if root is None:

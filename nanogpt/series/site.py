@@ -139,7 +139,7 @@ def _speedup(row: speed.Row, value: Summary, outputs: str) -> dict[str, Any]:
         "factor": speed.number(value["median"]),
         "spread": speed.spread(value),
         "n": value["n"],
-        "settings": speed.SETTINGS[row.machine],
+        "settings": row.settings,
         "source": outputs and outputs + row.file,
         "number": row.file.partition("/json/")[2].removesuffix(".json"),  # of its notebook, if any
     }

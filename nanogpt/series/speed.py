@@ -23,9 +23,7 @@ EPYC = "AMD EPYC (Zen 3)"
 ZEN_4 = "AMD EPYC (Zen 4)"
 XEON = "Intel Xeon with AMX"
 H200 = "NVIDIA H200"
-SETTINGS = dict.fromkeys((EPYC, ZEN_4, XEON), "one thread, float32") | {
-    H200: "float32 without TF32"
-}
+SETTINGS = dict.fromkeys((EPYC, ZEN_4, XEON), "one thread") | {H200: "without TF32"}
 
 SMALL = "the lecture's GPT, 0.84M parameters"
 LARGE = "the lecture's GPT, 10.8M parameters"
@@ -33,10 +31,14 @@ BUNDLED = "the bundled model, 0.80M parameters"
 SMOLLM2 = "SmolLM2-135M"
 
 NO_CACHE = "the loop without a cache"
-READ_ONCE = "computed: weights and cache are read once a token, at the measured bandwidth"
+READ_ONCE = "computed: weights and cache are read once per token, at the measured bandwidth"
 AFTER_512 = "decoding after a prompt of 512 tokens"
-ADDED_UP = "times of single steps, added up"
-ALMOST = "8-bit weights are almost the same model, not the same one"
+OTHER_Q8 = (
+    "llama.cpp without its repacked formats, which crashed there; Q8_0 has a scale for every 32 "
+    "weights, ours one for a row"
+)
+ADDED_UP = "steps timed at several lengths, those between interpolated, and all added up"
+ALMOST = "with 8-bit weights the model is almost the same, but not identical"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,12 @@ class Row:
     over: tuple[Key, ...] = ()  # to the summary of tokens per second to divide by, if there is one
     note: str = ""
     short: bool = False  # whether the README's table has it
+    weights: str = "float32"
+
+    @property
+    def settings(self) -> str:
+        """The number of threads and the type of the weights, or what a GPU was told."""
+        return f"{SETTINGS[self.machine]}, {self.weights}"
 
     @property
     def anchor(self) -> str:
@@ -92,11 +100,12 @@ RATE = "tokens_per_second"
 STORY = (
     Part(
         "A small model, from no cache to the limit",
-        "Every time here is compared with that of a Python loop that computes the whole text again "
-        "for every token. A cache saves nearly all the arithmetic, but this model is so "
-        "small that Python's calls take most of the time, and a cache saves no calls. The same "
-        "loop in C++ has none. What is left is reading every weight once a token, and the memory "
-        "sets its limit. 8-bit weights are fewer bytes to read.",
+        "All times here are compared with the time of a Python loop that recomputes the whole text "
+        "for every token. A cache saves nearly all the arithmetic, but this model is so small that "
+        "calling PyTorch's operations takes most of the time, and a cache saves no calls. The same "
+        "loop in C++ makes no such calls. What is left is reading every weight once per token, "
+        "from wherever the weights are: the processor's own cache, in a model of this size. How "
+        "fast it can be read sets the limit. 8-bit weights mean fewer bytes to read.",
         (
             Row(
                 "your-cache",
@@ -122,7 +131,7 @@ STORY = (
             ),
             Row(
                 "limit",
-                "the memory's limit in float32",
+                "the limit set by memory bandwidth, in float32",
                 NO_CACHE,
                 SMALL,
                 255,
@@ -143,6 +152,7 @@ STORY = (
                 N06,
                 _rung("0.84M parameters", "8"),
                 note=ALMOST,
+                weights="8-bit weights",
                 short=True,
             ),
         ),
@@ -150,9 +160,10 @@ STORY = (
     Part(
         "A larger model",
         "Each call has more to compute here, so Python's overhead matters less and C++ gains less. "
-        "(The text is also shorter, which lowers every factor.) The weights no longer fit near the "
-        "core, and C++ runs at the memory's limit, within the spread. Only fewer bytes or fewer "
-        "passes go further: a small draft model proposes tokens, and the large one checks several "
+        "(All texts but the draft's are also shorter, which lowers every factor.) Most of the "
+        "weights no longer fit in the caches near the core, and C++ runs at the limit of the "
+        "memory, as far as the spread of the runs can tell. Only fewer bytes or fewer passes can "
+        "take it further: a small draft model proposes tokens, and the large one checks several "
         "of them in one pass.",
         (
             Row(
@@ -178,7 +189,7 @@ STORY = (
             ),
             Row(
                 "large-limit",
-                "the memory's limit in float32",
+                "the limit set by memory bandwidth, in float32",
                 NO_CACHE,
                 LARGE,
                 64,
@@ -198,6 +209,7 @@ STORY = (
                 N06,
                 _rung("10.8M parameters", "8"),
                 note=ALMOST,
+                weights="8-bit weights",
                 short=True,
             ),
             Row(
@@ -209,17 +221,17 @@ STORY = (
                 XEON,
                 "race/speculate.json",
                 ("rows", ("draft", "a GPT of 0.34M"), ("k", 7), "speedup"),
-                note="seven proposals a pass",
+                note="seven proposals per pass",
                 short=True,
             ),
         ),
     ),
     Part(
         "A real model",
-        "SmolLM2-135M writes English. Computing its whole text again is real work, not only calls, "
-        "so the cache alone gains much more, and the longer the text, the more. The rows of 16 "
-        "tokens are a short text, which has little to compute again; there C++ is already close to "
-        "the memory's limit.",
+        "SmolLM2-135M writes English. Recomputing its whole text is real work, not just calls, so "
+        "the cache alone gives a much larger speedup, and the longer the text, the larger. The "
+        "rows with 16 tokens are for a short text, where there is little to recompute; there, C++ "
+        "is already close to the memory's limit.",
         (
             Row(
                 "smollm2-64",
@@ -256,7 +268,7 @@ STORY = (
             ),
             Row(
                 "smollm2-limit",
-                "the memory's limit in float32",
+                "the limit set by memory bandwidth, in float32",
                 NO_CACHE,
                 SMOLLM2,
                 16,
@@ -276,6 +288,7 @@ STORY = (
                 N13,
                 _real("speedup", "8"),
                 note=ALMOST,
+                weights="8-bit weights",
             ),
             Row(
                 "smollm2-lookup",
@@ -310,17 +323,19 @@ STORY = (
                 "race/ladder-smollm2.json",
                 _peer("native loop, 8-bit weights"),
                 over=_peer("llama.cpp, Q8_0"),
-                note=f"{AFTER_512}; llama.cpp without its repacked formats, which crashed",
+                note=f"{AFTER_512}; {OTHER_Q8}",
+                weights="8-bit weights",
                 short=True,
             ),
         ),
     ),
     Part(
         "Other numbers on these pages",
-        "The same idea with another model, loop or machine. A large GPU computes a whole text of "
-        "this length in the time that PyTorch's calls take, so there a cache alone gains nothing "
-        "for one text. The model at the top of this page runs in your own browser: the number that "
-        "you see there is yours, and in no table.",
+        "The same idea with a different model, loop or machine. A large GPU recomputes a whole "
+        "text of these lengths in the time that PyTorch's calls take, so a cache alone makes a "
+        "single text no faster there (a factor below 1 is slower). The model at the top of this "
+        "page runs in your own browser: the number that you see there is your own and does not "
+        "appear in any table.",
         (
             Row(
                 "race",
@@ -341,7 +356,7 @@ STORY = (
                 ZEN_4,
                 "race/ladder-keeper.json",
                 ("rungs", ("rung", "7"), "speedup"),
-                note="an earlier version, whose loop without a cache computed head by head",
+                note="an earlier version, whose loop without a cache computed the heads one by one",
             ),
             Row(
                 "h200-lecture",
@@ -385,7 +400,7 @@ CARDS = {
     "00": ("race", "with a cache"),
     "05": ("your-cache", "with your cache, in your own loop"),
     "06": ("cpp", "with the loop in C++"),
-    "07": ("draft", "with a draft, over C++ without"),
+    "07": ("draft", "with a draft, over C++ without one"),
     "13": ("smollm2", "with a cache alone, at 512 tokens"),
 }
 
@@ -471,7 +486,7 @@ def readme_table() -> str:
     """The rows of the README as a Markdown table, each with an anchor."""
     values = measured()
     lines = [
-        "| what is faster | speedup | than | model, new tokens | machine |",
+        "| what is timed | speedup | compared with | model, new tokens | machine |",
         "|---|---|---|---|---|",
     ]
     for row in ROWS.values():

@@ -275,7 +275,7 @@ def test_the_map_and_next_lead_along_the_spine_and_a_branch_says_where_it_leaves
     assert turns["12_e"] == [("prev", "02_c")] * 2, "what it leaves is not here: it is on the spine"
     assert "<span>A branch from</span> 01 · b" in pages["11_d"]
     assert 'A branch from here: <a href="11_d.html">11 · d</a>' in pages["01_b"]
-    assert "00 to 12, in order: 28 min to read, 80 with the blanks" in pages["index"]
+    assert "00 to 12 in order: 28 min to read, 80 if you also fill in the blanks" in pages["index"]
     spine, branches = re.findall(r'<[ou]l class="cards">(.*?)</[ou]l>', pages["index"])
     assert re.findall(r'href="(\w+)', spine) == ["00_a", "01_b", "02_c", "12_e"]
     assert re.findall(r'href="(\w+)', branches) == ["11_d"]
