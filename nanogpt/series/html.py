@@ -40,7 +40,7 @@ COVERS = {  # the figure that a notebook is about, by its name
     "01": "loss",
     "02": "triangle",
     "03": "margins",
-    "04": "traps",
+    "04": "marked",
     "05": "per_token",
     "06": "ladder",
     "07": "drafted",

@@ -96,6 +96,7 @@ FIGURES = {
     "ring": ([4, [1, 6], "x"], "slot 2, which is free|7 takes slot 3, position 3 is lost"),
     "token_strips": ([[STRIP, {"label": "y", "text": "ab"}], "one trap"], "✗ 1 of 3|one trap"),
     "token_strips, not wrong": ([[STRIP] * 2, "two of three", 60, False], "two of three|✗ 1 of 3"),
+    "token_strips, named": ([[STRIP], "one", 60, False, ("kept", "new")], "one|kept|new"),
     "last_bits": ([BITS, "3 differ"], "3 differ"),
     "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.90×"),
     "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓|cache: 11 of 20"),

@@ -150,7 +150,7 @@ def _curves(
         axes.set_yscale("log")
         bottom, top = axes.get_ylim()
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if top < 1000 * bottom else (1,)))
-        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:,g}")
     axes.minorticks_off()
     axes.grid(axis="both", visible=True)
     axes.set(**canvas.fit_names(**settings))
@@ -167,7 +167,8 @@ def _range(value: Summary | float, unit: float) -> tuple[float, float, float]:
 def dots(panels: Sequence[Data], title: str, size: float | None = None) -> Figure:
     """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
 
-    On a phone they are stacked. `size` is the one of words on a page, in points. A
+    On a phone they are stacked, each without the rows that it lacks. `size` is the one of words on
+    a page, in points. A
     panel is {"rows": {name: value}}: a summary, a number, or None where nothing was measured, for
     which "missing" stands. Its "limit" is a summary too, a band across all rows, with a name above
     it, "limited"; "base" has the names that others improve on, "rough" those whose mark is open;
@@ -175,21 +176,23 @@ def dots(panels: Sequence[Data], title: str, size: float | None = None) -> Figur
     """
     small = style.narrow()
     n = len(panels)
-    names: list[str] = max((list(panel["rows"]) for panel in panels), key=len)
-    words = [style.wrapped(name, 9, 1.3) for name in names] if small else names
-    heights = sum(1 + name.count("\n") / 2 for name in words)
-    height = 0.5 + n * (0.9 + 0.33 * heights) if small else 1.5 + 0.36 * heights
-    figure, column = canvas.new_panels(
-        height,
-        title,
-        rows=n if small else 1,
-        columns=1 if small else n,
-        sharey=True,
-        sharex=len({panel["xlabel"] for panel in panels}) == 1,
-    )
-    for axes, panel in zip(column, panels, strict=True):
-        _dots(axes, names, **panel)
-        axes.set_yticks(range(len(names)), words)
+    every: list[str] = max((list(panel["rows"]) for panel in panels), key=len)
+    names = [every] * n
+    if small:
+        names = [[x for x in every if panel["rows"].get(x) is not None] for panel in panels]
+    words = [[style.wrapped(x, 9, 1.3) if small else x for x in row] for row in names]
+    heights = [sum(1 + word.count("\n") / 2 for word in row) for row in words]
+    if small:
+        height = 0.5 + sum(0.9 + 0.33 * high for high in heights)
+        places: Data = {"rows": n, "height_ratios": [0.9 + 0.33 * high for high in heights]}
+    else:
+        height = 1.5 + 0.36 * heights[0]
+        places = {"columns": n, "sharey": True}
+    same = len({panel["xlabel"] for panel in panels}) == 1
+    figure, column = canvas.new_panels(height, title, sharex=same, **places)
+    for axes, panel, row, labels in zip(column, panels, names, words, strict=True):
+        _dots(axes, row, **panel)
+        axes.set_yticks(range(len(row)), labels)
         axes.tick_params(labelbottom=True)
         _resize(axes, 9 if small else size)
     return figure

@@ -28,12 +28,19 @@ LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 
 @styled
-def token_strips(strips: list[Data], title: str, columns: int = 40, wrong: bool = True) -> Figure:
+def token_strips(
+    strips: list[Data],
+    title: str,
+    columns: int = 40,
+    wrong: bool = True,
+    names: tuple[str, str] | None = None,
+) -> Figure:
     """Strips of characters, the first `columns` of each; some are green, the others orange.
 
     A strip has a `label` and its `text`; where it is marked, also `green`, whether each character
-    is, and a `note` on the whole text. If the others are `wrong`, they are red and struck out. On a
-    phone a strip is folded, under its label.
+    is, and a `note` on the whole text. If the others are `wrong`, they are red and struck out.
+    `names` says what green and the other colour mean. On a phone a strip is folded, under its
+    label.
     """
     other = (VERMILION, 0.3) if wrong else (ORANGE, 0.85)
     folded = style.narrow()
@@ -55,6 +62,14 @@ def token_strips(strips: list[Data], title: str, columns: int = 40, wrong: bool 
     sides = (0, across) if folded else (-0.3 * columns, 1.17 * columns)
     axes.set(xlim=sides, ylim=(step * len(strips) - 0.1, -0.15))
     axes.axis("off")
+    if names:
+        colours = ((GREEN, 0.32), other)
+        boxes = [
+            Rectangle((0, 0), 1, 1, color=colour, alpha=alpha, lw=0, label=name)
+            for name, (colour, alpha) in zip(names, colours, strict=True)
+        ]
+        figure.set_figheight(figure.get_figheight() + 0.3)
+        canvas.names_below(figure, boxes)
     return figure
 
 
