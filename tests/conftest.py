@@ -27,8 +27,16 @@ def pytest_configure(config):
         config.pluginmanager.import_plugin("shared_fixtures")
 
 
-FEW = 8  # rows of a table that are always run
+FEW = 8  # rows of a table that are always run, unless its mark `rows` gives another number
 PART = 16  # of a longer table, every sixteenth row
+
+
+def rows_of(table):
+    """How many rows of a table are run by default; 0 leaves a test that takes long to a release."""
+    mark = table[0].get_closest_marker("rows")
+    if mark:
+        return min(len(table), *mark.args)
+    return min(len(table), max(FEW, len(table) // PART))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -41,10 +49,9 @@ def pytest_collection_modifyitems(config, items):
             tables.setdefault((item.path, item.cls, name), []).append(item)
         left = []
         for rows in tables.values():
-            count = max(FEW, len(rows) // PART)
-            if len(rows) > count:
-                kept = {i * (len(rows) - 1) // (count - 1) for i in range(count)}
-                left += [row for i, row in enumerate(rows) if i not in kept]
+            count = rows_of(rows)
+            kept = {(i + 1) * len(rows) // count - 1 for i in range(count)}  # the last row is one
+            left += [row for i, row in enumerate(rows) if i not in kept]
         if left:
             config.hook.pytest_deselected(items=left)
             gone = {id(item) for item in left}

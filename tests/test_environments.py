@@ -61,6 +61,7 @@ print(codes, all(text.equal(texts[0]) for text in texts))
 """
 
 
+@pytest.mark.rows(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_commands_work_in_this_environment(name, tmp_path):

@@ -170,6 +170,7 @@ def test_a_decoder_climbs_the_ladder_but_for_the_rung_of_the_lectures_heads(row,
         ladder(model, n_new=12, repeats=1, only="2")
 
 
+@pytest.mark.rows(0)
 @pytest.mark.slow
 def test_groups_gates_and_rotations_are_compiled_and_native_too(limits):
     result = ladder(decoder(torch.float32, **COMBINED["Llama 3"]), n_new=12, repeats=1)

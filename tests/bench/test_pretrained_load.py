@@ -288,6 +288,7 @@ def test_a_prompt_is_sent_in_tokens_and_goes_on_behind_an_end(llama):
 # ------------------------------------------------------------------ a model that writes English
 
 
+@pytest.mark.rows(0)
 @pytest.mark.slow
 def test_smollm2_gives_the_same_texts_under_every_scheme(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "choose_backend", choose_backend)  # native, if it can be built

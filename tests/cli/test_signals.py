@@ -231,6 +231,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.rows(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "program"),

@@ -88,6 +88,7 @@ def test_text_is_utf_8_whatever_the_locale():
     assert [call for call in found if "mirror.py" not in call] == []
 
 
+@pytest.mark.rows(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "streams"),

@@ -125,6 +125,7 @@ PATHS = {cache.__name__: {"cache": cache} for cache in CACHES}
 PATHS["Native"] = {"engine": Native}
 
 
+@pytest.mark.rows(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", SHRUNK)

@@ -129,6 +129,7 @@ def test_logits_are_those_of_transformers(ours, theirs, their_texts):
     assert apart < 1e-3
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("how", [{"cache": StaticCache}, {"cache": PagedCache}, {"engine": Native}])
 def test_ten_texts_are_those_of_transformers(how, ours, theirs, prompts, their_texts):
     texts = complete(ours[0], prompts, N_NEW, SamplingParams(greedy=True), **how)

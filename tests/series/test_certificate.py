@@ -67,6 +67,7 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     assert "It does not hold: the referee has changed: it is now only rounding differences" in said
 
 
+@pytest.mark.rows(0)
 @pytest.mark.slow
 def test_it_has_a_name_and_a_date_and_holds_with_weights_of_a_run(run, monkeypatch, tmp_path):
     """In a process of its own, with nothing but the command that is printed on it."""
@@ -128,6 +129,7 @@ def test_without_work_of_the_readers_there_is_none(run, capsys):
     assert not (run.out / "figures").exists()
 
 
+@pytest.mark.rows(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
@@ -250,6 +252,7 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
 }
 
 
+@pytest.mark.rows(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("more", BROKEN)
 def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import linecache
+import os
 
 import pytest
 from answers import ALL_WRONG, RIGHT, SUBTLE, WRONG
@@ -84,11 +85,13 @@ def test_a_wrong_answer_is_refused_for_its_cause(name, misconception):
 
 @pytest.mark.slow
 def test_five_wrong_answers_in_six_are_told_their_mistake():
+    """Of every eighth wrong answer; of all with NANOGPT_ROWS=all."""
+    rows = [(name, wrong) for name in ALL_WRONG for wrong in ALL_WRONG[name]]
     named = []
-    for name in ALL_WRONG:
-        for misconception, (*_, word) in ALL_WRONG[name].items():
-            found = said(name, wrong_source(name, misconception))
-            named.append(bool(found.mistake) or word in str(found))
+    for name, misconception in rows[:: 1 if os.environ.get("NANOGPT_ROWS") == "all" else 8]:
+        *_, word = ALL_WRONG[name][misconception]
+        found = said(name, wrong_source(name, misconception))
+        named.append(bool(found.mistake) or word in str(found))
     assert sum(named) >= len(named) * 5 / 6
 
 

@@ -62,6 +62,7 @@ def test_a_whole_lesson_passes_and_an_untouched_one_is_not_there():
     assert [(e["event"], e["name"]) for e in untouched] == [("missing", name) for name in NAMES]
 
 
+@pytest.mark.rows(3)
 # Each judges all exercises: bases of other classes, what others call, and some that stand alone.
 @pytest.mark.parametrize("name", ["KVCache", "Head", "visible", "margin", "fastest", "fold"])
 def test_a_mistake_is_the_sentence_of_its_check_and_spoils_no_other_exercise(name):

@@ -216,6 +216,7 @@ def stepped(number: int, fill) -> dict[str, str]:
     return {x.id: "".join(o.get("text", "") for o in x.outputs) for x in code}
 
 
+@pytest.mark.rows(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2], ids=["all", "every second"])
 def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):

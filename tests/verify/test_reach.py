@@ -50,6 +50,7 @@ def wrong_at(n):
     return wrong_where(lambda cache, k: cache.t + k.shape[2] > n)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("n", [48, 64, 128, 256, 300])
 def test_what_begins_late_is_convicted(n):
     report = referee(wrong_at(n), seconds=math.inf)
@@ -69,6 +70,7 @@ WRONG = {
 }
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(
     "where",
     [pytest.param(where, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, where in enumerate(WRONG)],
@@ -617,6 +619,7 @@ def test_texts_are_as_long_as_the_model_where_that_is_not_far(longest, read):
     assert f"texts of up to {read} tokens, up to 16 in a batch, 1 to " in str(report)
 
 
+@pytest.mark.rows(0)
 @pytest.mark.slow
 def test_what_begins_behind_every_edge_is_convicted_at_the_model_s_own_limit():
     class Late(Tiny):
