@@ -138,7 +138,7 @@ def test_a_card_has_one_number_at_most_with_a_link_to_its_row(index):
 
 def test_the_index_says_what_a_kv_cache_is_before_anything_runs(index):
     before = plain(index.partition("<main")[2].partition('class="doors"')[0])
-    assert "A KV cache keeps them, so that a step computes one token" in before
+    assert "A KV cache keeps them, so that each step computes one token" in before
 
 
 # ------------------------------------------------------------------ the table and its files
