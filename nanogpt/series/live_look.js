@@ -128,7 +128,7 @@ function watch(lane) {
 // The newest step with a cache: its query, the keys, their weights, in the head that is picked or all of the layer.
 function drawStep() {
   const { decoding } = LANES[1], { n_embd, n_head } = LIVE.config, hs = n_embd / n_head, [layer, head] = picks();
-  at("inside-title").textContent = `The newest step in layer ${layer}, ${head === "mean" ? "all heads" : `head ${head}`}`;
+  at("inside-title").textContent = `The new query is compared with every key: layer ${layer}, ${head === "mean" ? "all heads" : `head ${head}`}`;
   const row = decoding.rows?.at(-1);
   at("seen").hidden = !row;
   if (!row) return [at("query"), at("keys")].forEach(board);
