@@ -24,7 +24,7 @@ What a model does not support is detected by trying it. Attributes of the adapte
 instead, or add to it: `vocab_size`, `longest`, `window`, `chunks=False` (only single tokens after
 the prompt), `last_only=True`, `max_batch=1`, `shortest=2` (fewest tokens of a prompt),
 `edges=(64,)` (lengths at which something changes), `expects=1e-2` (a lossy cache: how far it may
-move logits, as a fraction of the spread of a token's logits). Two things cannot be detected:
+move logits, as a fraction of the spread of a token's logits). These cannot be detected:
 `sessions=1`, if the cache is inside the model, so that `start` ends the previous session; and
 `chunks=False` or `rewinds=False`, if the model returns wrong logits where it should raise an error.
 """
@@ -50,7 +50,7 @@ class NoLogits(Exception):
 
 
 class Given(Subject):
-    """An adapter as a Subject: any object with `plain` and either `start` or `cached`."""
+    """An adapter as a Subject: `plain` and either `start` or `cached`, and its declarations."""
 
     def __init__(self, given: Any):
         self.given = given

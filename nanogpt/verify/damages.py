@@ -35,7 +35,7 @@ PAIR = re.compile(r"kv|key_value|past|cache")  # a name for a pair: keys first, 
 
 
 class Kind(Enum):
-    """What is damaged, described in words by the value."""
+    """What is damaged, in the words of the value."""
 
     FORGOTTEN = "everything is forgotten"
     REPLACED = "an old token is replaced by another"
@@ -90,7 +90,7 @@ def damages(subject: Subject, cache: str, ids: Tensor, n: int) -> Iterator[Damag
         swapped = start.clone()
         swapped[0, [a, b]] = swapped[0, [b, a]]
         if a >= 0 and not torch.equal(swapped, start):
-            name = f"the tokens {n - a} and {n - b} before the next swapped"
+            name = f"two old tokens swapped, {n - a} and {n - b} before the next"
             yield damaged(Kind.ORDER, name, swapped)
     yield damaged(Kind.SHIFTED, "the first token lost, and positions one too low", start[:, 1:])
     twice = torch.cat([start[:, :1], start], 1)

@@ -185,7 +185,7 @@ def _moved(case: Case, text: Tensor, start: int, at: int) -> Iterator[tuple[str,
 
 
 def _alike_parts(case: Case, cache: str, ids: Tensor, at: int) -> str:
-    """The words for a cache whose keys and values are the same numbers, or nothing."""
+    """A message if the cache's keys and values are the same numbers; else empty."""
     try:
         session = case.subject.session(cache)
         session.read(ids[:, : at + 1])
@@ -209,7 +209,7 @@ def _dependence(
     start: int,
     at: int,
 ) -> str:
-    """Which tokens the logits depend on but must not, or must depend on but do not."""
+    """Name the tokens that the logits depend on but must not, or must depend on but do not."""
     n = total(lengths)
 
     def depends(i: int) -> bool:
@@ -228,14 +228,14 @@ def _dependence(
     if lost == [at]:
         return f"the mask is wrong: the logits of token {at} do not depend on the token itself"
     if lost == list(range(start)):
-        return f"everything before token {start} is forgotten: no influence of {names}"
+        return f"everything before token {start} is forgotten: the logits ignore {names}"
     return f"the logits of token {at} must depend on {names} but do not"
 
 
 def _of_others(
     case: Case, cache: str, ids: Tensor, lengths: tuple[Length, ...], row: int, at: int
 ) -> str:
-    """The words for an influence of another row of the batch, or nothing."""
+    """A message if another row of the batch has an influence; else empty."""
     for other in range(len(ids)):
         if other == row:
             continue
@@ -283,7 +283,7 @@ def leftover(
     got: Tensor,
     at: int,
 ) -> str:
-    """What is left of the previous request in the cache, in words; or nothing.
+    """A message if something of the previous request is left in the cache; else empty.
 
     Each request is its tokens, (B, T), and the pieces they are read in. `got` has the wrong logits
     of the second request; the first wrong token is `at`.

@@ -135,7 +135,7 @@ class HuggingFace(Subject):
     def _allocated(self, batch: int, needed: int, anew: bool) -> Any:
         """A static cache with room for this many tokens, and at most twice as many.
 
-        `anew` if drafts are recorded: a reset does not end that.
+        `anew` allocates a new one, because a reset does not end the recording of drafts.
         """
         from transformers import StaticCache as Allocated
 

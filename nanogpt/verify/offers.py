@@ -263,7 +263,7 @@ def _most(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
 
 
 def _widest(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
-    """The most tokens of a piece, if a longer prompt fails and works in such pieces.
+    """The most tokens of a piece, if longer prompts fail but can be read in such pieces.
 
     1 for a model that reads single tokens, whatever the error; more, such as the window of a
     cache, only if the error is a refusal.

@@ -277,7 +277,7 @@ class Case(Reference):
                     where = finding.position
                     finding.cause = cause(self, how.cache, whole, expected, how.lengths, where)
             except (NotOffered, MemoryError, OutOfTime, Stopped, *STOPS):
-                pass  # report what is known without it
+                pass  # report what is known anyway
             finding.how = CachedRun(how.seed, how.length, rows, lengths, how.cache)
         tokens = max(total(lengths), self.offers.shortest)  # of the plain pass
         finding.code = script(

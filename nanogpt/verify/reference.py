@@ -1,7 +1,7 @@
 """The logits that a model should have: its plain passes, what moves them, and the verdict.
 
-A model is run in float64 if possible. The influences on a plain pass are measured first: a batch,
-later tokens, the same pass again, fewer bits. yardstick.py learns from each.
+A model is run in float64 if possible. What may move a plain pass is measured first: a batch, later
+tokens, repetition, fewer bits. yardstick.py learns from each.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Reference:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
         if len(copies) == 2 and torch.equal(*passes):
             fine, coarse = copies
-            words = f"a copy of its weights is bit-identical to {name_of(coarse)}"
+            words = f"a copy's logits are bit-identical to those in {name_of(coarse)}"
             self.result.notes.append(f"not in {name_of(fine)}: {words}")
             del copies[fine]
         return copies
@@ -302,10 +302,13 @@ class Reference:
         words += f" from token {at} on, where {yard.words}"
         few = self._may_be_a_spike(sizes)
         if again is not None and few and narrowed(again) != 0:
-            words += f"; few tokens are, and float32 moves one of a plain pass by {yard.most:.1e}"
+            words += (
+                f"; only a few tokens are off, and float32 moves one of a plain pass by "
+                f"{yard.most:.1e}"
+            )
             return Finding(comparison, Verdict.UNDECIDED, words, size, at)
         if self._may_be_a_tie(got, sizes, at):
-            words += "; few tokens are, so a router's near tie may be the cause"
+            words += "; only a few tokens are off, so a router's near tie may be the cause"
             return Finding(comparison, Verdict.UNDECIDED, words, size, at)
         turn = turn_of(got, expected, sizes, at)
         return Finding(comparison, Verdict.BUG, words, size, at, turn=turn)

@@ -1,4 +1,4 @@
-"""Bugs as scripts that run without this project: torch, and an import of what was judged."""
+"""Bugs as scripts that run without this project: they import torch and what was judged."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SCRIPT = '''\
 
 {model}
 ids = torch.tensor({ids})
-# Read in order: tokens, or how many of the last ones are taken back.
+# Read in order: token ids, or an integer: how many of the last tokens to take back.
 pieces = {pieces}
 
 with torch.no_grad():
 {reads}
 moved = {moved}
-# By token: how far two logits have moved against each other, which a cache must not change.
+# Per token: how far two logits have moved relative to each other; a cache must not move them.
 print(moved.amax(-1) - moved.amin(-1))
 '''
 LOOP = """\
@@ -91,7 +91,7 @@ def script(
 def plain_script(
     subject: Subject, way: str, words: str, ids: Tensor, ends: int, dtype: torch.dtype
 ) -> str:
-    """A script that compares two passes without a cache: of the first tokens, of all.  (1, T)"""
+    """A script that compares a pass over the first tokens with one over all; no cache.  (1, T)"""
     subject = subject.subject if isinstance(subject, Offered) else subject
     if isinstance(subject, HuggingFace):
         imports, model, _ = _of_transformers(subject, [ids], "", dtype)
@@ -190,7 +190,7 @@ def _made(given: Any) -> tuple[list[str], str]:
         required = []
     if required:
         names = ", ".join(p.name for p in required)
-        return imports, f"MODEL = {kind.__qualname__}(…)  # construct it as you do, with {names}\n"
+        return imports, f"MODEL = {kind.__qualname__}(…)  # construct it as usual, with {names}\n"
     return imports, f"MODEL = {kind.__qualname__}()\n"
 
 

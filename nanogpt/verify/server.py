@@ -1,4 +1,4 @@
-"""The referee for a server, which returns texts, perhaps log-probabilities, but no logits."""
+"""The referee for a server, which returns texts, perhaps with log-probabilities, but no logits."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def _parted(server: Answering, requests: list[Json], cold: list[Json]) -> Iterat
 
 
 def _token_ids(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[Finding]:
-    """Prompts as token ids: the same text when sent again, and beside other requests."""
+    """Prompts as token ids: the same text when sent again, alone or with other requests."""
     pick = random.Random(len(requests))
     longest = len(requests[-1]["prompt"])
     n_letters = len(_letters_in(requests))

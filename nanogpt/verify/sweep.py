@@ -103,7 +103,7 @@ def run_case(result: Result, case: Case) -> None:
         decoded = decode_both(ways, prompt, noise, case.sampling, case.chunk, complete)
     (expected, got), (a, b), margins = decoded
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
-    diffs = diffs.nan_to_num(sys.float_info.max)  # NaN is as far off as can be, but is not JSON
+    diffs = diffs.nan_to_num(sys.float_info.max)  # JSON has no NaN: use the largest number
     mismatches = _mismatches(case, expected, got, diffs, margins, rounding(a))
     result["cases"] += 1
     result["sequences"] += case.batch

@@ -60,7 +60,7 @@ class Yardstick:
         """Learn from a plain pass, and the same in a coarser dtype or with jitter.  (B, T, V)"""
         if self.columns is None:
             self.columns = choosable(plain)
-        # Logits may be rounded once more at the end than the model is.
+        # The logits may be rounded once more at the end, to fewer bits than the model has.
         self.eps = max(self.eps, torch.finfo(plain.dtype).eps)
         chosen = plain.double()[..., self.columns].nan_to_num(nan=0, posinf=0, neginf=0)
         self.largest = max(self.largest, float(chosen.abs().max()))
@@ -128,7 +128,7 @@ class Yardstick:
 
     @property
     def declared(self) -> float:
-        """How far a lossy cache may move logits: several times what it usually moves them."""
+        """How far a lossy cache may move logits: several times `expects`, a part of the spread."""
         return LOSSY * (self.expects or 0) * self.spread
 
     @property
