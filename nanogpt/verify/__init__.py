@@ -1,12 +1,12 @@
-"""Is a cached text the uncached one? The referee of any model or server, sweeps, the museum.
+"""Does a KV cache change the output? A referee for any model or server, sweeps, the museum.
 
     from nanogpt.verify import assert_sound
 
-    assert_sound(model)  # raises CacheBug, with the report and a script that shows the bug
+    assert_sound(model)  # raises CacheBug, with the report and a script that reproduces the bug
 
-contract.py says what a model of another library must offer. To read the referee itself, begin with
-report, subjects, contract, offers and texts; then yardstick, reference, ways, situations, damages
-and referee; then diagnosis and scripts.
+contract.py describes what a model from another library must provide. To read the referee's own
+code, start with report, subjects, contract, offers and texts; then yardstick, reference, ways,
+situations, damages and referee; then diagnosis and scripts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def assert_sound(model: Any, **options: Any) -> Report:
-    """The referee's report on a model. `options` are those of `nanogpt.referee`.
+    """Run the referee on a model and return its report. `options` are those of `nanogpt.referee`.
 
-    Raises AssertionErrors: CacheBug for a bug, CacheUndecided where nothing was proved.
+    Raises AssertionErrors: CacheBug if there is a bug, CacheUndecided if nothing was proved.
     """
     from .referee import referee
 

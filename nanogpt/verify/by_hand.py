@@ -1,8 +1,8 @@
-"""Verdicts by hand on architectures that the survey called a bug, or had no time for.
+"""Manual verdicts on architectures that the survey called a bug, or had no time for.
 
 Each was compared in float64 with eager attention and sdpa, with its own initialisation and with
-larger weights. A cause is named where a repair at that place made the difference disappear.
-A kind that is really wrong has a script in outputs/kinds/KIND_report.py, or shares another's.
+larger weights. A cause is named if a fix in that place made the difference disappear.
+A kind with a real defect has a script in outputs/kinds/KIND_report.py, or shares another kind's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from enum import Enum
 class Hand(str, Enum):
     """What a person found."""
 
-    REAL = "real"  # a defect of transformers
-    ARTEFACT = "artefact"  # of how the small model was built
+    REAL = "real"  # a defect in transformers
+    ARTEFACT = "artefact"  # caused by how the small model was built
 
     def __str__(self) -> str:
         return self.value
@@ -25,7 +25,7 @@ class Hand(str, Enum):
 class ByHand:
     """A verdict, its reason in one sentence, and the versions that were examined.
 
-    `report` is the kind whose script shows it, if that is another one.
+    `report` is the kind whose script shows it, if not its own.
     """
 
     verdict: Hand
@@ -35,7 +35,7 @@ class ByHand:
     torch: str = "2.14.1"
 
     def cell(self, transformers: str) -> str:
-        """Text for a table made with this version of transformers."""
+        """The table cell, for a survey of this version of transformers."""
         since = "" if transformers == self.transformers else f", examined in {self.transformers}"
         return f"{self.verdict}{since}: {self.reason}"
 
@@ -44,7 +44,7 @@ def _forgets(mixer: str) -> ByHand:
     """The reason that four kinds share."""
     reason = (
         f"`{mixer}.forward` starts the scan of two or more tokens from zeros, not from the cached"
-        " state; decoding one token at a time is right"
+        " state; decoding one token at a time is correct"
     )
     return ByHand(Hand.REAL, reason)
 
@@ -60,14 +60,14 @@ def _clamps(more: str) -> ByHand:
 
 _RECORDS = (
     "with sdpa, `create_causal_mask` drops the mask of a single token once a static cache records"
-    " its past, as in assisted generation, so it attends to empty slots; eager is right"
+    " its past, as in assisted generation, so it attends to empty slots; eager is correct"
 )
 
 BY_HAND: dict[str, ByHand] = {
     "bamba": ByHand(
         Hand.REAL,
         "`BambaModel.forward` starts `position_ids` at 0 although the cache is not empty;"
-        " `generate` passes them and is right",
+        " `generate` passes them and is correct",
     ),
     "falcon_mamba": _forgets("FalconMambaMixer"),
     "git": ByHand(
@@ -78,12 +78,12 @@ BY_HAND: dict[str, ByHand] = {
     "gpt_neo": ByHand(
         Hand.REAL,
         "`GPTNeoSelfAttention._attn` places queries at the end of the keys, so a static cache"
-        " longer than the window (256) masks the wrong tokens; a dynamic cache is right",
+        " longer than the window (256) masks the wrong tokens; a dynamic cache is correct",
     ),
     "inkling_text": ByHand(
         Hand.REAL,
         "`InklingAttention.forward` keeps a static cache's counter, which `cache.update` then adds"
-        " to, so relative positions are wrong after the first pass; a dynamic cache is right",
+        " to, so relative positions are wrong after the first pass; a dynamic cache is correct",
     ),
     "jamba": _forgets("JambaMambaMixer"),
     "lfm2": ByHand(Hand.REAL, _RECORDS, report="lfm2_moe"),
@@ -92,35 +92,35 @@ BY_HAND: dict[str, ByHand] = {
     "minimax": ByHand(
         Hand.REAL,
         "`MiniMaxCache` inherits a `reorder_cache` that leaves out `linear_cache`, so beam search"
-        " continues from other beams' states; greedy decoding is right",
+        " continues from other beams' states; greedy decoding is correct",
     ),
     "moshi": ByHand(
         Hand.REAL,
         "`MoshiModel.forward` has no sliding-window mask, only the cache drops tokens; equal up to"
-        " `sliding_window`, by default 3,000",
+        " `sliding_window` tokens, by default 3,000",
     ),
-    "nemotron_h": _clamps("its own initialisation hardly shows it (3e-6 at a width of 2,048)"),
+    "nemotron_h": _clamps("hardly visible with its own initialisation (3e-6 at a width of 2,048)"),
     "prophetnet": ByHand(
         Hand.REAL,
         "`ProphetNetNgramSelfAttention.get_predict_relative_pos_embeddings` permutes positions and"
-        " heads wrongly, so a pass over two or more tokens looks ahead; decoding is right",
+        " heads wrongly, so a pass over two or more tokens looks ahead; decoding is correct",
     ),
     "rwkv": ByHand(
         Hand.REAL,
         "`RwkvSelfAttention` and `RwkvFeedForward` broadcast the state of a batch over its texts"
-        " when they decode one token of each; one text alone is right",
+        " when they decode one token of each; a single text is correct",
     ),
     "xlstm": ByHand(
         Hand.ARTEFACT,
-        "only of widths that are no multiple of 128, for which `xLSTMConfig.qk_dim` and `v_dim`"
-        " are rounded up and the layers' sizes are not; equal at 128, which is now built",
+        "only at widths that are not a multiple of 128: `xLSTMConfig.qk_dim` and `v_dim` are"
+        " rounded up, the layers' sizes are not; equal at 128, the width built now",
     ),
     "zamba": _forgets("ZambaMambaMixer"),
-    "zamba2": _clamps("its own initialisation hardly shows it (3e-6 at a width of 2,048)"),
+    "zamba2": _clamps("hardly visible with its own initialisation (3e-6 at a width of 2,048)"),
 }
 
 
 def report_name(kind: str) -> str:
-    """The script that shows a real defect in transformers alone."""
+    """The file name of the script that shows a real defect with transformers alone."""
     shared = BY_HAND[kind].report if kind in BY_HAND else ""
     return f"{shared or kind}_report.py"

@@ -1,4 +1,4 @@
-"""What a model of another library has to offer to be judged: the contract, and its adapter.
+"""The interface that a model from another library must provide, and the adapter for it.
 
     class Adapter:
         def plain(self, ids):        # (B, T) → logits (B, T, V), one pass without a cache
@@ -10,23 +10,23 @@
     class Session:
         def read(self, ids): ...     # (B, t), the next tokens → their logits (B, t, V)
         def rewind(self, n): ...     # optional: forget the last n tokens
-        def reorder(self, rows): ... # optional: text i goes on as text rows[i] (beams)
-        def keep(self, rows): ...    # optional: only these texts go on
-        def fork(self): ...          # optional: a second session that goes on from here
+        def reorder(self, rows): ... # optional: text i continues from text rows[i] (beam search)
+        def keep(self, rows): ...    # optional: only these texts stay in the batch
+        def fork(self): ...          # optional: a second session that continues from here
 
-Logits may be a tensor or a NumPy array, (B, T, V), (T, V) for one text, or (B, V), those of the
-last token alone; they may be first in a tuple, or the `logits` of a dict or an object. With
-`to(dtype)`, or if the adapter holds its nn.Module in an attribute, the comparison is in float64,
-and ids are on the device of that module. An adapter may be its own session: notebooks/adapters
-has some of other libraries.
+Logits may be a tensor or a NumPy array of shape (B, T, V), (T, V) for one text, or (B, V) for the
+last token only. They may be the first item of a tuple, or `logits` in a dict or on an object. If
+the adapter has `to(dtype)`, or holds its nn.Module in an attribute, the comparison is in float64,
+and ids are on that module's device. An adapter may be its own session: notebooks/adapters has
+examples for other libraries.
 
-What a model refuses is found out by asking. A declaration, as an attribute of the adapter, saves
-the question or tells more: `vocab_size`, `longest`, `window`, `chunks=False` (single tokens after
-the prompt), `last_only=True`, `max_batch=1`, `shortest=2` (tokens of a prompt), `edges=(64,)`
-(lengths at which something changes), `expects=1e-2` (a lossy cache: the part of a token's spread of
-logits that it may move). What cannot be found out: `sessions=1`, if the cache is inside of the
-model, so that `start` ends the session before; and `chunks=False`, `rewinds=False`, if the model
-gives wrong logits where it should refuse.
+What a model does not support is detected by trying it. Attributes of the adapter can declare it
+instead, or add to it: `vocab_size`, `longest`, `window`, `chunks=False` (only single tokens after
+the prompt), `last_only=True`, `max_batch=1`, `shortest=2` (fewest tokens of a prompt),
+`edges=(64,)` (lengths at which something changes), `expects=1e-2` (a lossy cache: how far it may
+move logits, as a fraction of the spread of a token's logits). These cannot be detected:
+`sessions=1`, if the cache is inside the model, so that `start` ends the previous session; and
+`chunks=False` or `rewinds=False`, if the model returns wrong logits where it should raise an error.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest",
 
 
 class NoLogits(Exception):
-    """An adapter returned something else than logits: a mistake in the adapter, not in a cache."""
+    """An adapter returned something other than logits: a mistake in the adapter, not the cache."""
 
 
 class Given(Subject):
-    """Any object with `plain` and `start`, or with `plain` and `cached`, and its declarations."""
+    """An adapter as a Subject: `plain` and either `start` or `cached`, and its declarations."""
 
     def __init__(self, given: Any):
         self.given = given
@@ -62,7 +62,7 @@ class Given(Subject):
         for name in COUNTS:
             check_int(name, getattr(self, name) or 1, 1)
         self.starts = callable(getattr(given, "start", None))
-        self.live: list[GivenSession] = []  # the last ones, where only so many can be read
+        self.live: list[GivenSession] = []  # the latest ones, if `sessions` limits their number
         try:
             if not hasattr(given, "vocab_size"):
                 self.vocab_size = self.plain(torch.tensor([[0, 1, 0, 1, 0, 1, 0, 1]])).shape[-1]
@@ -70,19 +70,19 @@ class Given(Subject):
                 self.rewinds = callable(getattr(given.start(1), "rewind", None))
         except STOPS as error:
             raise ValueError(
-                f"{self.name} stops at its first call ({type(error).__name__}: {first_line(error)})"
+                f"{self.name} fails on its first call ({type(error).__name__}: {first_line(error)})"
             ) from None
 
     @property
     def model(self) -> nn.Module | None:
-        """The module inside, if the object holds one."""
+        """The nn.Module that the object is or holds, if any."""
         if isinstance(self.given, nn.Module):
             return self.given
         held = getattr(self.given, "__dict__", {}).values()
         return next((value for value in held if isinstance(value, nn.Module)), None)
 
     def moved(self, ids: Tensor) -> Tensor:
-        """A copy of the ids, on the device of the module inside: it may write into them."""
+        """A copy of the ids on the module's device: a copy, because the model may modify them."""
         first = None if self.model is None else next(self.model.parameters(), None)
         return ids.clone() if first is None else ids.clone().to(first.device)
 
@@ -117,9 +117,9 @@ class Given(Subject):
         raise NotOffered("it reads one text at a time")
 
     def check_live(self, session: GivenSession) -> None:
-        """Raise NotOffered where later sessions have taken the cache of this one."""
+        """Raise NotOffered if later sessions have replaced this one's cache."""
         if self.sessions is not None and session not in self.live:
-            raise NotOffered("a later session has taken its cache")
+            raise NotOffered("a later session has replaced its cache")
 
     @torch.no_grad()
     def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
@@ -129,7 +129,7 @@ class Given(Subject):
         return logits_of(out, ids, "padded(ids, mask, lengths)")
 
     def to(self, dtype: torch.dtype) -> Subject:
-        """A copy of the object, with weights of this dtype. Raises NotOffered."""
+        """A copy of the object with weights in this dtype. Raises NotOffered."""
         convert = callable(getattr(self.given, "to", None))
         if not convert and self.model is None:
             raise NotOffered("it has no to(dtype)")
@@ -137,7 +137,7 @@ class Given(Subject):
             check_memory(self.model, dtype)
         try:  # a copy first: nn.Module.to changes the module that it is called on
             given = copy.deepcopy(self.given)
-        except Exception as error:  # as many reasons as there are objects
+        except Exception as error:  # of any type: it depends on the object
             raise NotOffered(f"it cannot be copied: {error}") from None
         if convert:
             made = given.to(dtype)
@@ -149,7 +149,7 @@ class Given(Subject):
 
 
 class GivenSession(Session):
-    """A session of another library: its logits in one form, and what it has not, by name."""
+    """Another library's session, with normalised logits. A missing method raises NotOffered."""
 
     def __init__(self, session: Any, model: Given):
         self.given = session
@@ -182,31 +182,31 @@ class GivenSession(Session):
 
 
 def logits_of(out: Any, ids: Tensor, call: str) -> Tensor:
-    """The logits of a pass in one form, from what `call` returned.  -> (B, T, V)
+    """Normalise what `call` returned to logits.  -> (B, T, V)
 
-    Those of the last token alone come as (B, T, V) with +inf before it. Raises NoLogits for
-    anything else.
+    If it returned those of the last token only, the earlier positions are +inf. Raises NoLogits
+    for anything that is not logits.
     """
     logits = _tensor_in(out)
     if logits is None:
         raise NoLogits(
             f"{call} returned {type(out).__name__}: logits must be a tensor or an array, "
-            f"(B, T, V), alone, first in a tuple, or as `logits` of a dict or an object"
+            f"(B, T, V), by itself, first in a tuple, or as `logits` in a dict or on an object"
         )
     rows, n = ids.shape
     if logits.ndim == 1 and rows == 1:
         logits = logits[None, None]
     elif logits.ndim == 2:
-        # (T, V) of one text, or (B, V) of the last tokens.
+        # (T, V) for one text, or (B, V) for the last token of each.
         logits = logits[None] if rows == 1 and len(logits) == n else logits[:, None]
     if logits.ndim != 3 or not logits.is_floating_point():
         raise NoLogits(
             f"{call} returned {tuple(logits.shape)} of {logits.dtype} for {rows} texts of {n} "
-            f"tokens: logits are floats, (B, T, V), (T, V) or (B, V)"
+            f"tokens: logits must be floats, (B, T, V), (T, V) or (B, V)"
         )
     if len(logits) != rows:
         raise NoLogits(
-            f"{call} returned {tuple(logits.shape)} for {rows} texts of {n} tokens: logits are "
+            f"{call} returned {tuple(logits.shape)} for {rows} texts of {n} tokens: logits must be "
             f"(B, T, V), batch first"
         )
     if n > 1 and logits.shape[1] == 1:
@@ -216,7 +216,7 @@ def logits_of(out: Any, ids: Tensor, call: str) -> Tensor:
 
 
 def _tensor_in(out: Any) -> Tensor | None:
-    """The logits in what a model returned, or None."""
+    """Extract the logits from what a model returned; None if there are none."""
     if isinstance(out, dict) and "logits" in out:
         out = out["logits"]
     elif getattr(out, "logits", None) is not None:

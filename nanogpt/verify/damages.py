@@ -1,11 +1,11 @@
-"""Proof that the test can fail: caches that are damaged on purpose must be told from sound ones.
+"""Proof that the test can fail: deliberately damaged caches must be told apart from sound ones.
 
-A cache that forgets everything looks right in a model whose output does not depend on it, as where
-output projections start at zero. So the same comparison that judges a cache is shown damaged ones,
-before there is a verdict. A damage that it does not see makes the verdict undecided.
+A cache that forgets everything looks correct in a model whose output does not depend on it, for
+example because its output projections start at zero. So before the verdict, the same comparison
+that judges the cache is run on damaged ones. If it misses a damage, the verdict is undecided.
 
-Most damages need no access to the cache: reading another beginning leaves in the cache what a
-mistake would leave there. Keys and values are damaged where their tensors can be found.
+Most damages need no access to the cache: reading a different prefix leaves in the cache what a
+bug would leave there. Keys and values are overwritten if their tensors can be found.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from .subjects import NotOffered, Subject
 from .texts import text
 from .yardstick import Yardstick
 
-TOKENS = 14  # of the beginning that is damaged; fewer where a window is narrower
-TAIL = 3  # tokens behind it, whose logits are compared
-DEPTH = 8  # objects inside of objects in which tensors are looked for
-PARTS = {  # the name that a tensor has in a cache
+TOKENS = 14  # of the damaged prefix; fewer if a window is narrower
+TAIL = 3  # tokens after it, whose logits are compared
+DEPTH = 8  # levels of nested objects that are searched for tensors
+PARTS = {  # how a cache names such a tensor
     "keys": re.compile(r"(^|_)k(ey)?s?($|_|\d)|key"),
     "values": re.compile(r"(^|_)v(al|alue)?s?($|_|\d)|value"),
     "keys and values": re.compile(r"(^|_)kvs?($|_|\d)"),  # in one tensor
 }
-PAIR = re.compile(r"kv|key_value|past|cache")  # a name under which keys come first, then values
+PAIR = re.compile(r"kv|key_value|past|cache")  # a name for a pair: keys first, then values
 
 
 class Kind(Enum):
-    """What is damaged; the value says it in words."""
+    """What is damaged, in the words of the value."""
 
     FORGOTTEN = "everything is forgotten"
     REPLACED = "an old token is replaced by another"
-    ORDER = "two old tokens change places"
+    ORDER = "two old tokens are swapped"
     SHIFTED = "positions are off by one"
     ANOTHER = "it holds another text"
-    ROWS = "two texts of a batch change places"
+    ROWS = "two texts of a batch are swapped"
     PARTS = "keys or values are replaced"
 
 
@@ -51,7 +51,7 @@ ORDERLY = (Kind.ORDER, Kind.SHIFTED)  # a model without positions may not depend
 
 @dataclass(frozen=True)
 class Damaged:
-    """A damage: its kind, its name in words, and the logits of the tail that was read after it."""
+    """A damage: its kind, its name in words, and a function for the logits of the tail after it."""
 
     kind: Kind
     name: str
@@ -59,7 +59,7 @@ class Damaged:
 
 
 def beginning(subject: Subject, shortest: int) -> int:
-    """Tokens of the beginning that is damaged: inside of the window, and a prompt that is read."""
+    """The length of the damaged prefix: inside the window, and long enough for a prompt."""
     n = TOKENS
     if subject.window:
         n = min(n, max(2, subject.window - TAIL))
@@ -69,7 +69,7 @@ def beginning(subject: Subject, shortest: int) -> int:
 
 
 def damages(subject: Subject, cache: str, ids: Tensor, n: int) -> Iterator[Damaged]:
-    """The damages of a cache that has read n tokens of each text.  (2, n + TAIL)"""
+    """Yield the damages to a cache that has read n tokens of each text.  (2, n + TAIL)"""
     start, tail = ids[:1, :n], ids[:1, n:]
     other = ids[1:, :n]
 
@@ -90,18 +90,18 @@ def damages(subject: Subject, cache: str, ids: Tensor, n: int) -> Iterator[Damag
         swapped = start.clone()
         swapped[0, [a, b]] = swapped[0, [b, a]]
         if a >= 0 and not torch.equal(swapped, start):
-            name = f"the tokens {n - a} and {n - b} before the next exchanged"
+            name = f"two old tokens swapped, {n - a} and {n - b} before the next"
             yield damaged(Kind.ORDER, name, swapped)
-    yield damaged(Kind.SHIFTED, "the first token lost, and positions one too few", start[:, 1:])
+    yield damaged(Kind.SHIFTED, "the first token lost, and positions one too low", start[:, 1:])
     twice = torch.cat([start[:, :1], start], 1)
-    yield damaged(Kind.SHIFTED, "the first token twice, and positions one too many", twice)
+    yield damaged(Kind.SHIFTED, "the first token twice, and positions one too high", twice)
     yield damaged(Kind.ANOTHER, "the keys and values of another text", other)
 
     def rows() -> Tensor:
         pieces = [ids.flip(0)[:, :n], *ids[:, n:].split(1, 1)]
         return subject.cached(pieces, cache)[:1, -TAIL:]
 
-    yield Damaged(Kind.ROWS, "two texts of a batch exchanged", rows)
+    yield Damaged(Kind.ROWS, "two texts of a batch swapped", rows)
     for part in PARTS:
         yield Damaged(
             Kind.PARTS, f"all {part} replaced", _part_damaged(subject, cache, ids, n, part)
@@ -111,19 +111,19 @@ def damages(subject: Subject, cache: str, ids: Tensor, n: int) -> Iterator[Damag
 def _part_damaged(
     subject: Subject, cache: str, ids: Tensor, n: int, part: str
 ) -> Callable[[], Tensor]:
-    """Reads the tail after all tensors of the cache with this name have other numbers."""
+    """A function that overwrites this part's tensors in the cache, then reads the tail."""
 
     def read() -> Tensor:
         session = subject.session(cache)
         before = {id(x): _sum(x) for _, x in tensors_in(session)}
         session.read(ids[:1, :n])
-        written = [  # by the pass: weights are not
+        written = [  # by the pass, so not weights
             x
             for name, x in tensors_in(session)
             if PARTS[part].search(name) and before.get(id(x)) != _sum(x)
         ]
         if not written:
-            raise NotOffered(f"its cache shows no {part}")
+            raise NotOffered(f"its cache exposes no {part}")
         saved = [x.clone() for x in written]
         generator = torch.Generator().manual_seed(0)
         with torch.inference_mode():
@@ -131,7 +131,7 @@ def _part_damaged(
                 noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
                 x.add_((noise * (1 + x.double().std())).to(x.device, x.dtype))
         tail = torch.cat([session.read(piece) for piece in ids[:1, n:].split(1, 1)], 1)
-        with torch.inference_mode():  # a buffer may serve the next request
+        with torch.inference_mode():  # the next request may use the same buffer
             for x, old in zip(written, saved, strict=True):
                 x.copy_(old)
         return tail
@@ -146,7 +146,7 @@ def _sum(x: Tensor) -> float:
 def tensors_in(
     holder: object, name: str = "", depth: int = DEPTH, seen: set[int] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """The floats in a cache, each with the name under which it is held; of a module its buffers."""
+    """Yield a cache's floating-point tensors, each with its name; for a module, its buffers."""
     seen = set() if seen is None else seen
     if id(holder) in seen or depth < 0 or isinstance(holder, (type, str, bytes)):
         return
@@ -172,28 +172,28 @@ def tensors_in(
 
 
 def _alike(a: object, b: object) -> bool:
-    """Whether these may be the keys and values of one layer."""
+    """Whether these could be the keys and values of one layer."""
     return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape[:-1] == b.shape[:-1]
 
 
 def why_unseen(subject: Subject, expected: Tensor, yard: Yardstick, size: float) -> str:
-    """Why a damaged cache gives the logits of a sound one, in a line with what to do."""
+    """Why a damaged cache gives the same logits as a sound one, and what to do, in one line."""
     zeros = zero_weights(subject)
     if zeros:
         names = ", ".join(zeros[:3]) + (f" and {len(zeros) - 3} more" if len(zeros) > 3 else "")
         return (
-            f"the logits do not depend on the cache; these weights are zero: {names}: initialise "
+            f"the logits do not depend on the cache; these weights are zero: {names}; initialise "
             f"them"
         )
     if yard.spread <= yard.limit:
-        return "all tokens have the same logit, so no cache can show in them; use other weights"
+        return "all tokens have the same logit, so no bug can show in them; use other weights"
     if size > yard.limit:
-        return f"it moves logits by {size:.1e}, where {yard.words}"
-    return "the logits do not depend on what it holds; use weights with which they do"
+        return f"it moves logits by {size:.1e}, but {yard.words}"
+    return "the logits do not depend on what the cache holds; use weights with which they do"
 
 
 def zero_weights(subject: Subject) -> list[str]:
-    """The names of matrices of the model that are all zero."""
+    """The names of the model's all-zero weight matrices."""
     module = getattr(subject, "model", None)
     if not isinstance(module, nn.Module):
         return []
@@ -202,7 +202,7 @@ def zero_weights(subject: Subject) -> list[str]:
 
 
 def texts_of(subject: Subject, seed: int, n: int) -> Tensor:
-    """Two texts for the damages, unlike in every token where the vocabulary allows it.  (2, n)"""
+    """Two texts for the damages, different at every token if the vocabulary allows it.  (2, n)"""
     ids = text(subject, 2, seed + 211, n)
     ids[1] = torch.where(ids[1] == ids[0], (ids[1] + 1) % subject.vocab_size, ids[1])
     return ids

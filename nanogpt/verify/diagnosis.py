@@ -1,8 +1,8 @@
-"""What kind of mistake a bug is: the smallest text that shows it, and what its logits belong to.
+"""Diagnose a bug: the shortest text that shows it, and what its wrong logits belong to.
 
-Wrong logits often are the right ones of something else: of the text without its beginning, of
-another row, of other positions. Each of these is computed by a plain pass and compared. Where none
-fits, tokens are changed one by one, to see which of them the logits depend on.
+Wrong logits are often the right logits for something else: the text without its beginning, another
+row, other positions. Each of these is computed by a plain pass and compared. If none fits, tokens
+are changed one by one to see which of them the logits depend on.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .subjects import NotOffered, Subject
 from .texts import Length, cut, total
 from .yardstick import Yardstick, thinned
 
-SMALL = 20  # tokens of a text that is tried in place of a longer one
+SMALL = 20  # most tokens of the short texts that are tried instead of a longer one
 SHIFTS = (-1, 1, -2, 2, -3, 3)
 
 
 class Case(Protocol):
-    """One model under the referee, as the diagnosis sees it."""
+    """What the diagnosis needs of the model under test."""
 
     subject: Subject
     yard: Yardstick
@@ -40,7 +40,7 @@ class Case(Protocol):
 def smallest(
     case: Case, cache: str, ids: Tensor, expected: Tensor, lengths: tuple[Length, ...], at: int
 ) -> tuple[int, tuple[Length, ...]]:
-    """Rows and pieces of the shortest way found that is wrong; else the given one, to its mistake.
+    """Rows and pieces of the shortest wrong path found; else of the given one, up to its mistake.
 
     `at` is the first wrong token of `lengths`.  (B, T), (B, T, V)
     """
@@ -60,7 +60,7 @@ def smallest(
 
 
 def _shorter(most: int, rewinds: bool) -> Iterator[tuple[Length, ...]]:
-    """Pieces of short texts, the shortest first."""
+    """Yield the pieces of short texts, shortest first."""
     for n in range(2, most + 1):
         yield (n - 1, 1)
         if n > 2:
@@ -75,7 +75,7 @@ def _shorter(most: int, rewinds: bool) -> Iterator[tuple[Length, ...]]:
 def wrong_at(
     case: Case, cache: str, ids: Tensor, expected: Tensor, lengths: tuple[Length, ...]
 ) -> int | None:
-    """The first token that is wrong when the texts are read so; None where none is, or it stops."""
+    """The first wrong token when the texts are read in these pieces; None if none, or it fails."""
     n = total(lengths)
     try:
         got = read(case, cache, ids, lengths)
@@ -88,7 +88,7 @@ def wrong_at(
 
 
 def read(case: Case, cache: str, ids: Tensor, lengths: tuple[Length, ...]) -> Tensor:
-    """The logits of these texts through the cache, in these pieces.  (B, T) -> (B, n, V)"""
+    """The logits of these texts, read through the cache in these pieces.  (B, T) -> (B, n, V)"""
     pieces = cut(ids, lengths, case.subject.vocab_size)
     return thinned(case.subject.cached(pieces, cache))
 
@@ -104,7 +104,7 @@ def cause(
     lengths: tuple[Length, ...],
     at: int,
 ) -> str:
-    """The kind of mistake in words; empty where the numbers show none.  (B, T), (B, T, V)
+    """The kind of mistake in words; empty if the numbers do not show it.  (B, T), (B, T, V)
 
     `at` is the first wrong token.
     """
@@ -121,7 +121,7 @@ def cause(
 
 
 def _start_of(lengths: tuple[Length, ...], at: int) -> int:
-    """The first token of the piece in which token `at` is read."""
+    """The first token of the piece that contains token `at`."""
     start = 0
     for length in lengths:
         n = length[0] if isinstance(length, tuple) else length
@@ -134,7 +134,7 @@ def _start_of(lengths: tuple[Length, ...], at: int) -> int:
 def _explanations(
     case: Case, ids: Tensor, expected: Tensor, row: int, start: int, at: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """What the logits of token `at` may be instead, in words and as logits, (1, 1, V)."""
+    """Yield what the logits of token `at` may be instead, in words and as logits, (1, 1, V)."""
     text = ids[row : row + 1, : at + 1]
     piece = f"the piece that begins at token {start}"
 
@@ -142,7 +142,7 @@ def _explanations(
         return case.plain(ids)[:, -1:]
 
     if start:
-        words = f"what was read before {piece} is forgotten: the logits are those of it alone"
+        words = f"everything before {piece} is forgotten: the logits are those of this piece alone"
         yield words, last(text[:, start:])
     for other in (at - 1, at + 1):
         if 0 <= other < expected.shape[1]:
@@ -155,7 +155,7 @@ def _explanations(
     yield from _moved(case, text, start, at)
     for i in range(at):
         without = torch.cat([text[:, :i], text[:, i + 1 :]], 1)
-        yield f"token {i} is missing from the cache (of {at + 1}, read in all)", last(without)
+        yield f"token {i} is missing from the cache (of {at + 1} tokens read)", last(without)
     for i in range(at):
         twice = torch.cat([text[:, : i + 1], text[:, i:]], 1)
         yield f"token {i} is in the cache twice", last(twice)
@@ -166,14 +166,14 @@ def _explanations(
         swapped = text.clone()
         swapped[0, [i, j]] = swapped[0, [j, i]]
         if not torch.equal(swapped, text):
-            yield f"the tokens {i} and {j} have changed places in the cache", last(swapped)
+            yield f"tokens {i} and {j} are swapped in the cache", last(swapped)
 
 
 def _moved(case: Case, text: Tensor, start: int, at: int) -> Iterator[tuple[str, Tensor]]:
-    """Other positions from the piece on, where a plain pass takes positions."""
+    """Yield shifted positions from this piece on, if a plain pass accepts positions."""
     pos = torch.arange(at + 1)
     moves = {n: f"positions are shifted by {n:+d} from token {start} on" for n in SHIFTS}
-    moves |= {-start: f"positions begin again at 0 with the piece that begins at token {start}"}
+    moves |= {-start: f"positions restart at 0 in the piece that begins at token {start}"}
     for n, words in moves.items():
         moved = torch.where(pos >= start, pos + n, pos)
         if not start or moved.min() < 0:
@@ -185,7 +185,7 @@ def _moved(case: Case, text: Tensor, start: int, at: int) -> Iterator[tuple[str,
 
 
 def _alike_parts(case: Case, cache: str, ids: Tensor, at: int) -> str:
-    """Whether keys and values of the cache are the same numbers."""
+    """A message if the cache's keys and values are the same numbers; else empty."""
     try:
         session = case.subject.session(cache)
         session.read(ids[:, : at + 1])
@@ -209,7 +209,7 @@ def _dependence(
     start: int,
     at: int,
 ) -> str:
-    """Which tokens the logits depend on and must not, or do not and must."""
+    """Name the tokens that the logits depend on but must not, or must depend on but do not."""
     n = total(lengths)
 
     def depends(i: int) -> bool:
@@ -220,7 +220,7 @@ def _dependence(
 
     for i in range(at + 1, n):
         if depends(i):
-            return f"the mask is wrong: the logits of token {at} depend on token {i}, a later one"
+            return f"the mask is wrong: the logits of token {at} depend on the later token {i}"
     lost = [i for i in range(at + 1) if not depends(i) and must(i)]
     if not lost:
         return _of_others(case, cache, ids, lengths, row, at)
@@ -228,14 +228,14 @@ def _dependence(
     if lost == [at]:
         return f"the mask is wrong: the logits of token {at} do not depend on the token itself"
     if lost == list(range(start)):
-        return f"what was read before token {start} is forgotten: {names} without influence"
-    return f"the logits of token {at} do not depend on {names}, as they must"
+        return f"everything before token {start} is forgotten: the logits ignore {names}"
+    return f"the logits of token {at} must depend on {names} but do not"
 
 
 def _of_others(
     case: Case, cache: str, ids: Tensor, lengths: tuple[Length, ...], row: int, at: int
 ) -> str:
-    """Whether another row of the batch has an influence."""
+    """A message if another row of the batch has an influence; else empty."""
     for other in range(len(ids)):
         if other == row:
             continue
@@ -251,7 +251,7 @@ def _of_others(
 def _depends(
     case: Case, logits: Callable[[Tensor], Tensor], ids: Tensor, row: int, i: int, at: int
 ) -> bool:
-    """Whether another token i moves the logits of token `at`."""
+    """Whether changing token i moves the logits of token `at`."""
     changed = ids.clone()
     changed[row, i] = (changed[row, i] + 1) % case.subject.vocab_size
     before = logits(ids)[row : row + 1, at : at + 1]
@@ -260,7 +260,7 @@ def _depends(
 
 
 def _spans(numbers: list[int]) -> str:
-    """Numbers of tokens in words: token 3, or tokens 0 to 4 and 7."""
+    """Token numbers in words: "token 3", or "tokens 0 to 4 and 7"."""
     spans: list[list[int]] = []
     for i in numbers:
         if spans and i == spans[-1][-1] + 1:
@@ -272,7 +272,7 @@ def _spans(numbers: list[int]) -> str:
     return f"token{'s' if len(numbers) > 1 else ''} {' and '.join(words)}{more}"
 
 
-# ------------------------------------------------------------------ of an earlier request
+# ------------------------------------------------------------------ leftovers of an earlier request
 
 
 def leftover(
@@ -283,10 +283,10 @@ def leftover(
     got: Tensor,
     at: int,
 ) -> str:
-    """What of the request before is still in the cache, in words; or nothing.
+    """A message if something of the previous request is left in the cache; else empty.
 
-    Each request is its tokens, (B, T), and the pieces that they are read in. `got` are the wrong
-    logits of the second, first wrong at token `at`.
+    Each request is its tokens, (B, T), and the pieces they are read in. `got` has the wrong logits
+    of the second request; the first wrong token is `at`.
     """
     ids = now[0]
     if len(ids) == 1:
@@ -297,10 +297,10 @@ def leftover(
                 continue
             wanted = case.plain(mixed)[:, -1:]
             if float(case.yard.sizes(got[:, at : at + 1], wanted).max()) <= case.yard.inside:
-                return f"its first {k} tokens are still those of the request before"
+                return f"its first {k} tokens are still those of the previous request"
 
     def after(first: Tensor) -> Tensor:
-        """The wrong logits, after the request before was `first`."""
+        """The logits of token `at` if the previous request was `first`."""
         vocab_size = case.subject.vocab_size
         case.subject.cached(cut(first, before[1], vocab_size), cache)
         return thinned(case.subject.cached(cut(ids, now[1], vocab_size), cache))[:, at : at + 1]
@@ -314,4 +314,4 @@ def leftover(
             old.append(i)
     if not old:
         return ""
-    return f"rows of the request before are left in the cache: its {_spans(old)} still count"
+    return f"rows of the previous request are left in the cache: its {_spans(old)} still count"

@@ -1,4 +1,4 @@
-"""The models that the referee takes, each as a Subject."""
+"""Wrap any model that the referee accepts as a Subject."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .subjects import Subject
 
 
 def subject_of(model: Any, caches: Sequence[Any] | None = None) -> Subject:
-    """The model as a Subject; `caches` are those of a GPT. Raises ValueError."""
+    """Wrap a model as a Subject; `caches` are the classes to try with a GPT. Raises ValueError."""
     if isinstance(model, nn.Module) and any(p.is_meta for p in model.parameters()):
-        raise ValueError("the model is on the meta device, without numbers: load its weights")
+        raise ValueError("the model is on the meta device, without data: load its weights")
     if caches is not None:
         classes = isinstance(caches, (list, tuple)) and caches and all(map(callable, caches))
         if not isinstance(model, LanguageModel) or not classes:
-            raise ValueError(f"caches={caches!r}: pass classes, as in [DynamicCache], and a GPT")
+            raise ValueError(f"caches={caches!r}: pass classes, like [DynamicCache], and a GPT")
         return Ours(model, caches)
     if isinstance(model, Subject):
         return model
@@ -35,6 +35,6 @@ def subject_of(model: Any, caches: Sequence[Any] | None = None) -> Subject:
     if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
         return HuggingFace(model)
     raise ValueError(
-        f"{type(model).__name__}: pass a GPT, a model of transformers, a server's http://…, or an "
-        f"object with plain(ids) and start(rows), as nanogpt.verify.contract describes"
+        f"{type(model).__name__}: pass a GPT, a transformers model, a server's http://…, or an "
+        f"object with plain(ids) and start(rows), as described in nanogpt.verify.contract"
     )

@@ -1,7 +1,7 @@
-"""Exceptions of models and libraries that are not ours, told apart by their messages.
+"""Classify exceptions of other libraries and models by their messages.
 
-Such an exception has no type that says why it was raised, so its message is all there is to read.
-Nothing else here reads messages: our own exceptions have types and attributes.
+The type of such an exception does not say why it was raised, so only its message is left to read.
+No other file here reads messages: our own exceptions have types and attributes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ UNSUPPORTED = ("not compatible", "not support", "only support", "unsupported", "
 
 
 def cache_is_full(error: BaseException) -> bool:
-    """Whether a model stops because its cache has no room left."""
+    """Whether a model failed because its cache has no room left."""
     return _says(error, FULL)
 
 
 def cache_is_unsupported(error: BaseException) -> bool:
-    """Whether a model of transformers refuses this class of cache."""
+    """Whether a transformers model rejects this cache class."""
     return _says(error, UNSUPPORTED)
 
 

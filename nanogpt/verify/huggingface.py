@@ -1,4 +1,4 @@
-"""Models of transformers as the referee sees them, and how small ones are built."""
+"""transformers models as the referee sees them, and how small ones are built."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from .foreign import cache_is_unsupported
 from .subjects import NotOffered, Pieces, Session, Subject, copied, through
 from .texts import high_water
 
-LARGEST = 100_000_000  # parameters of a model that is called small
-TWO_WAYS = ("cpmant",)  # kinds whose whole prompt is read in both directions
+LARGEST = 100_000_000  # most parameters of a small model
+TWO_WAYS = ("cpmant",)  # kinds that attend to the whole prompt in both directions
 CACHES = ("past_key_values", "cache")  # the argument before transformers 5.24, and since
-STATES = ("falcon_mamba", "mamba", "mamba2", "xlstm")  # a cache of theirs is a state, without keys
+STATES = ("falcon_mamba", "mamba", "mamba2", "xlstm")  # their cache is a state, without keys
 GROWING = "its cache"  # the names of caches
 ALLOCATED = "static cache"
 
 
-State = dict[str, Any]  # what a model wants back with the next tokens, by its argument
+State = dict[str, Any]  # what to pass back with the next tokens, by argument name
 
 
 class NotBuilt(ValueError):
-    """transformers knows no such architecture, or does not build it small."""
+    """transformers has no such architecture, or cannot build a small one."""
 
 
 class HuggingFace(Subject):
-    """A causal language model of transformers, with its own cache and, where it can, a static one.
+    """A causal language model of transformers, with its own cache and, if supported, a static one.
 
-    The static cache is allocated once, and reset() between two requests.
+    The static cache is allocated once, and reset() between requests.
     """
 
-    plainly = ""  # lines that make `model` once more by transformers alone
+    plainly = ""  # code that rebuilds `model` with transformers alone
 
     def __init__(self, model: Any):
-        replica(getattr(model, "_orig_mod", model))  # ValueError: a forward that copies would share
+        replica(getattr(model, "_orig_mod", model))  # ValueError if copies would share its forward
         config = model.config.get_text_config()
         self.config = config
         self.model = model.eval()
@@ -57,7 +57,7 @@ class HuggingFace(Subject):
             self.longest = None
         pads = (getattr(config, "pad_token_id", None), *_tokens_of_images(model.config))
         self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
-        # What torch.compile gives back takes any argument, by its signature.
+        # By its signature, what torch.compile returns accepts any argument.
         self.takes = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters
         self.argument = next((name for name in CACHES if name in self.takes), "")
         caches = [self.argument] if self.argument else ["cache", "past_key_values"]
@@ -67,7 +67,7 @@ class HuggingFace(Subject):
 
     @property
     def bidirectional(self) -> bool:
-        """Whether the model sees later tokens by design, as an encoder does."""
+        """Whether the model attends to later tokens by design, as an encoder does."""
         if self.config.model_type in TWO_WAYS:
             return True
         flags = (getattr(self.config, name, True) for name in ("is_decoder", "causal"))
@@ -83,7 +83,7 @@ class HuggingFace(Subject):
         state: State = {}
         taken_back = any(isinstance(piece, int) for piece in pieces)
         if taken_back and getattr(self.model, "_is_stateful", False):
-            raise NotOffered("transformers takes no tokens back from a model that is stateful")
+            raise NotOffered("transformers cannot rewind a stateful model")
         if cache == ALLOCATED:
             rows = len(next(piece for piece in pieces if isinstance(piece, Tensor)))
             state = {self.argument: self._allocated(rows, high_water(pieces), anew=taken_back)}
@@ -108,7 +108,7 @@ class HuggingFace(Subject):
             (held,) = state.values()
             layers = getattr(held, "layers", ())
             if cropped and any(getattr(layer, "record_past", False) for layer in layers):
-                raise NotOffered("a crop keeps no more than it must: read before the next one")
+                raise NotOffered("a crop keeps only what it must: read before the next crop")
             cropped = True
             try:
                 held.crop(-n)
@@ -118,7 +118,7 @@ class HuggingFace(Subject):
         return through(read, rewind, pieces)
 
     def _read(self, state: State, ids: Tensor, **more: Tensor) -> Tensor:
-        """Logits of the next tokens. `state` has what the model wants back with those after."""
+        """Logits of the next tokens. `state` gets what to pass back with the tokens after them."""
         try:
             out = self.model(ids, use_cache=True, **more, **state)
         except (ValueError, NotImplementedError, AttributeError, TypeError) as error:
@@ -133,9 +133,9 @@ class HuggingFace(Subject):
         raise NotOffered(f"{self.name} returns no cache")
 
     def _allocated(self, batch: int, needed: int, anew: bool) -> Any:
-        """A static cache with room for these tokens, at most twice as many.
+        """A static cache with room for this many tokens, and at most twice as many.
 
-        `anew` where drafts are recorded: a reset does not end that.
+        `anew` allocates a new one, because a reset does not end the recording of drafts.
         """
         from transformers import StaticCache as Allocated
 
@@ -163,7 +163,7 @@ class HuggingFace(Subject):
 
     def session(self, cache: str | None = None, rows: int = 1) -> Session:
         if cache == ALLOCATED:
-            raise NotOffered("one static cache serves one text after the other")
+            raise NotOffered("a static cache serves one text after the other")
         return HuggingFaceSession(self)
 
     @torch.no_grad()
@@ -171,7 +171,7 @@ class HuggingFace(Subject):
         if "attention_mask" not in self.takes:
             raise NotOffered("it takes no attention_mask, so padding would be read as text")
         if lengths and not self.rewinds:
-            raise NotOffered("its state takes no mask of what was read before")
+            raise NotOffered("its state accepts no mask for earlier tokens")
         pos = (mask.cumsum(1) - 1).clamp(min=0)
         state: State = {}
         logits = []
@@ -204,7 +204,7 @@ def _first_integer(config: object, names: tuple[str, ...]) -> int | None:
 
 
 class HuggingFaceSession(Session):
-    """The cache of a batch, beside which others may be read."""
+    """The cache of one batch, independent of other sessions."""
 
     def __init__(self, subject: HuggingFace, state: State | None = None):
         self.subject = subject
@@ -232,7 +232,7 @@ class HuggingFaceSession(Session):
 
 
 def _record(cache: Any) -> None:
-    """Let a cache keep what drafts push out, as generation does after the prompt."""
+    """Make a cache keep what drafts push out, as generation does after the prompt."""
     if not getattr(cache, "is_croppable", True):
         raise NotOffered("its cache says that it is not croppable")
     cache.read = True
@@ -241,7 +241,7 @@ def _record(cache: Any) -> None:
 
 
 def _tokens_of_images(config: object) -> list[int]:
-    """Ids that stand for something else than text."""
+    """Ids that stand for something other than text."""
     names = [name for name in vars(config) if name.endswith(("_token_id", "_token_index"))]
     return [getattr(config, n) for n in names if n[:3] not in ("bos", "eos", "sep", "cls")]
 
@@ -272,7 +272,7 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 2,
     "hidden_dropout": 0.0,
     "attention_dropout": 0.0,
-    # Encoders with a decoder beside them name its layers apart.
+    # Encoder-decoder models name the decoder's layers separately.
     "decoder_layers": 4,
     "decoder_attention_heads": 4,
     "decoder_ffn_dim": 48,
@@ -281,7 +281,7 @@ SMALL: dict[str, Any] = {
     "encoder_ffn_dim": 48,
     "is_decoder": True,
     "add_cross_attention": False,
-    # Experts: few, and two of them for a token.
+    # A few experts, two of them per token.
     "num_experts": 4,
     "num_local_experts": 4,
     "n_routed_experts": 4,
@@ -297,7 +297,7 @@ SMALL: dict[str, Any] = {
     "moe_topk": 2,
     "num_experts_per_token": 2,
     "expert_ffn_hidden_size": 16,
-    # Latent attention has head sizes of its own.
+    # Latent attention has its own head sizes.
     "kv_lora_rank": 16,
     "q_lora_rank": 16,
     "qk_nope_head_dim": 8,
@@ -363,22 +363,22 @@ SMALL: dict[str, Any] = {
     "n_output_layers": 1,
     "n_recurrent_layers": 2,
 }
-HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layers of kinds that name none
-LINEAR = ("linear_attention", "full_attention")  # those of the other ones
-OWN: dict[str, dict[str, Any]] = {  # sizes of single kinds
+HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layer types of kinds that name none
+LINEAR = ("linear_attention", "full_attention")  # those of all others that name none
+OWN: dict[str, dict[str, Any]] = {  # sizes for individual kinds
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},  # its default has no convolution
-    # Its cache rounds q, k and v up to a multiple of 64, its layers do not. Wide, so not deep.
+    # Its cache rounds q, k and v up to a multiple of 64, its layers do not. Wide, so shallow.
     "xlstm": {"hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2},
 }
 LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
-HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")  # where these are, head_dim is not set
+HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")  # with any of these, head_dim is not set
 
 
 def small(kind: str, seed: int = 0) -> HuggingFace:
-    """A small model of one of transformers' architectures, as in small("llama").
+    """Build a small model of a transformers architecture, for example small("llama").
 
-    Weights are normal(0, 0.3): those of a new model are so small that a wrong mask hardly shows.
-    Raises NotBuilt for a name that transformers does not know, or cannot build small.
+    Weights are normal(0, 0.3): the default ones are so small that a wrong mask hardly shows.
+    Raises NotBuilt if transformers does not know the name, or cannot build a small model of it.
     """
     from transformers import AutoConfig
 
@@ -396,13 +396,13 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
                 subject.builds = f"{lines}\n\nMODEL = small({kind!r}, {seed})"
                 subject.plainly = _lines(known, _sizes(known, left_out), seed)
                 return subject
-            except Exception as failure:  # as many kinds as there are models
+            except Exception as failure:  # of any type: it depends on the model
                 first = first or failure
         assert first is not None
         raise first
 
 
-# Sizes that are left out where a model is not built with them, from few to many.
+# Sizes to leave out if a model cannot be built with them, from few to many.
 TRIED: tuple[tuple[str, ...], ...] = (
     (),
     LAYERS,
@@ -414,21 +414,21 @@ TRIED: tuple[tuple[str, ...], ...] = (
 
 
 def _sizes(known: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
-    """What a small model's configuration says, of all that this one has."""
+    """The sizes of a small model, limited to the options that this configuration has."""
     config = known.get_text_config()
     usual = config.to_dict()
     names = {*usual, *(x for x, y in config.attribute_map.items() if y in usual and x in SMALL)}
     sizes = {x: n for x, n in SMALL.items() if x in names and x not in left_out}
-    for one, other in config.attribute_map.items():  # two names of one thing
+    for one, other in config.attribute_map.items():  # two names for the same option
         if one in sizes and other in sizes:
             sizes.pop(one)
     if any(usual.get(name) for name in HEADS):
         sizes.pop("head_dim", None)
-    if usual.get("kv_lora_rank"):  # its keys are as many as its heads
+    if usual.get("kv_lora_rank"):  # it has as many key heads as heads
         sizes["num_key_value_heads"] = SMALL["num_attention_heads"]
     if usual.get("q_lora_rank", 1) is None:
         sizes.pop("q_lora_rank", None)
-    if "mamba_headdim" in usual:  # its attention reads two states side by side
+    if "mamba_headdim" in usual:  # its attention reads two states, concatenated
         sizes["attention_hidden_size"] = 2 * SMALL["hidden_size"]
     if "state_size" in usual and "num_heads" in usual:  # heads of a state, of twice the width
         sizes["num_heads"] = 2 * SMALL["hidden_size"] // SMALL["head_dim"]
@@ -447,7 +447,7 @@ def _sizes(known: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _options(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
-    """The sizes, or that of a model's part that reads text, by its name."""
+    """The sizes; for a model with a separate text part, under the name of that part."""
     if config.get_text_config() is config:
         return sizes
     name = next(x for x in vars(config) if getattr(config, x) is config.get_text_config())
@@ -455,7 +455,7 @@ def _options(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lines(config: Any, sizes: dict[str, Any], seed: int) -> str:
-    """Python that makes the same small model by transformers alone."""
+    """Python code that builds the same small model with transformers alone."""
     experts = any("expert" in name for name in sizes)
     eager = ', experts_implementation="eager"' if experts else ""
     return (
@@ -469,7 +469,7 @@ def _lines(config: Any, sizes: dict[str, Any], seed: int) -> str:
 
 
 def _built(kind: str, sizes: dict[str, Any]) -> nn.Module:
-    """The model with these sizes and weights that show a mistake. Raises all that may happen."""
+    """Build a model with these sizes and with weights that show a mistake. May raise anything."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(kind, **_options(AutoConfig.for_model(kind), sizes))
@@ -478,7 +478,7 @@ def _built(kind: str, sizes: dict[str, Any]) -> nn.Module:
     n = sum(p.numel() for p in shape.parameters())
     if n > LARGEST:
         raise ValueError(f"its smallest has {n:,} parameters; at most {LARGEST:,} are built")
-    options = {"experts_implementation": "eager"}  # the other ways have no float64
+    options = {"experts_implementation": "eager"}  # the other implementations have no float64
     try:
         model = AutoModelForCausalLM.from_config(config, **options)
     except (TypeError, ValueError):
@@ -490,9 +490,9 @@ def _built(kind: str, sizes: dict[str, Any]) -> nn.Module:
 
 
 def from_folder(path: str | Path, trust: bool = False) -> HuggingFace:
-    """The causal language model in a folder that transformers wrote. Raises ValueError.
+    """Load the causal language model in a folder written by transformers. Raises ValueError.
 
-    `trust` runs code that lies in the folder.
+    `trust` runs code from the folder.
     """
     from transformers import AutoModelForCausalLM
 
@@ -508,11 +508,11 @@ def from_folder(path: str | Path, trust: bool = False) -> HuggingFace:
 
 @contextmanager
 def _failing_as(kind: type[ValueError], cannot: str) -> Iterator[None]:
-    """Silence transformers' log in a with-block, and raise any error as one of this type."""
+    """Silence transformers' log in a with-block, and re-raise any error as this type."""
     from transformers import logging
 
     logging.set_verbosity_error()
     try:
         yield
-    except Exception as error:  # as many kinds as there are models
+    except Exception as error:  # of any type: it depends on the model
         raise kind(f"transformers {cannot}: {first_line(error)}") from None

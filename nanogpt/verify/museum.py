@@ -1,7 +1,8 @@
-"""The museum: public bugs as small models, each judged with its bug and without it.
+"""The museum: public bugs rebuilt as small models, each judged with and without its bug.
 
-An exhibit is a file of notebooks/museum. Its docstring has the thread and the group, then the
-mechanism; its class, or `model`, makes the referee's subject from a seed and bug=True or False.
+An exhibit is a file in notebooks/museum. Its docstring has the thread and the group, then the
+mechanism. Its class, or its function `model`, builds the referee's subject from a seed and
+bug=True or False.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from .referee import referee
 from .report import LogitTurn, TextTurn, Verdict
 
 FOLDER = ROOT / "notebooks" / "museum"
-VERDICTS = FOLDER / "verdicts.json"  # from which the site's page is made
-# No number, and a word for each of the 29 tokens of an exhibit.
+VERDICTS = FOLDER / "verdicts.json"  # the source of the site's page
+# The sign for NaN, and a word for each of the 29 tokens of an exhibit.
 WORDS = (
     "– the king and my lord will not come to her night love with a sword he said no more "
     "than this day we live for gold once again still"
 ).split()
-SHOWN = 16  # tokens of a picture: those around the first that changes
-POWERS = "0123456789abcdefghi"  # of ten, from -16 to 2
+SHOWN = 16  # tokens in a picture, around the first that changes
+POWERS = "0123456789abcdefghi"  # a character per power of ten, from -16 to 2
 
 
 def exhibits(names: Iterable[str] = ()) -> list[Path]:
-    """The museum's files; those with these names, if any. Raises ValueError."""
+    """The museum's files, or only those with these names. Raises ValueError for an unknown name."""
     paths = sorted(FOLDER.glob("*_*.py"))
     unknown = set(names) - {path.stem for path in paths}
     if unknown:
@@ -47,9 +48,9 @@ def exhibits(names: Iterable[str] = ()) -> list[Path]:
 def verdicts_on(path: Path, seeds: Iterable[int]) -> dict[str, Any]:
     """The verdicts on an exhibit over these seeds, as plain data.
 
-    `convicted` and `acquitted` count seeds, with the bug and without it. `found` and `missed` count
-    them for each comparison. `turn` is the picture of the first that convicts and has one; its name
-    and evidence are `way` and `words`.
+    `convicted` counts seeds with the bug, `acquitted` seeds without it. `found` and `missed` count
+    them for each comparison. `turn` is the picture of the first convicting comparison that has one;
+    `way` and `words` are its name and evidence.
     """
     exhibit = _imported(path)
     make = _maker(exhibit)
@@ -86,7 +87,7 @@ def verdicts_on(path: Path, seeds: Iterable[int]) -> dict[str, Any]:
 
 
 def _imported(path: Path) -> ModuleType:
-    """The module of an exhibit, which imports its parts from the files beside it."""
+    """Import an exhibit's module, which imports its parts from the same folder."""
     sys.path.insert(0, str(path.parent))
     try:
         return importlib.import_module(path.stem)
@@ -95,7 +96,7 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _maker(exhibit: ModuleType) -> Callable[..., Any]:
-    """The function `model` of an exhibit, or the first class that is its own."""
+    """An exhibit's function `model`, or the first class that it defines."""
     if hasattr(exhibit, "model"):
         model: Callable[..., Any] = exhibit.model
         return model
@@ -106,7 +107,7 @@ def _maker(exhibit: ModuleType) -> Callable[..., Any]:
 def _picture(turn: LogitTurn | TextTurn | None) -> dict[str, str]:
     """A finding's turn as short texts: a word for each token, a power of ten for each difference.
 
-    A server's texts are letters: a word for each as well, and no sizes.
+    A server's texts are letters: each is also shown as a word, without sizes.
     """
     if turn is None or not turn.expected:
         return {}
@@ -140,7 +141,7 @@ def _power(size: float) -> str:
 
 
 def first_difference(expected: Sequence[object], got: Sequence[object]) -> int | None:
-    """Where two texts part; None where one is the other's beginning."""
+    """The index at which two texts diverge; None if one is a prefix of the other."""
     for i, (a, b) in enumerate(zip(expected, got, strict=False)):
         if a != b:
             return i

@@ -1,7 +1,8 @@
-"""What a model offers: found out by asking it once, and then not asked for more.
+"""Detect what a model supports by trying it once; after that, the referee asks for no more.
 
-A refusal is a fact about a model, not a bug: a shortest text, one text at a time, one token at a
-time after the prompt, the last logits alone. Something that was offered and then stops is a bug.
+A refusal is a fact about a model, not a bug: a minimum length, one text at a time, one token at a
+time after the prompt, only the last token's logits. If something worked once and then fails, that
+is a bug.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from .report import Comparison, Reach, Refusal
 from .subjects import NotOffered, Pieces, Session, Subject
 from .texts import text
 
-# What may end a pass of a model: its bugs, and its refusals.
+# Exceptions that may end a model's forward pass: its bugs, and its refusals.
 STOPS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError),
     *(SystemExit, TypeError, ValueError),
 )
-PROMPTS = (1, 2, 4, 8, 16)  # tokens of a first pass, from the fewest
+PROMPTS = (1, 2, 4, 8, 16)  # prompt lengths to try, shortest first
 
 
 class OutOfTime(Exception):
-    """No time is left for the comparison at work."""
+    """There is no time left for the current comparison."""
 
 
 @dataclass
 class Offers:
-    """What a model reads in one pass, and why no more."""
+    """What a model can read in one pass, and why not more."""
 
-    max_batch: int | None = None  # texts; None: no limit is known
-    shortest: int = 1  # tokens of a first pass
-    widest: int | None = None  # tokens of one piece; None: no limit is known
-    chunks: bool = True  # several tokens after others
-    last_only: bool = False  # logits of the last token alone
+    max_batch: int | None = None  # texts; None: no known limit
+    shortest: int = 1  # fewest tokens of a prompt
+    widest: int | None = None  # most tokens of a piece; None: no known limit
+    chunks: bool = True  # several tokens at once after a prompt
+    last_only: bool = False  # only the last token's logits
     refusals: list[Refusal] = field(default_factory=list)
 
     def parts(self, piece: Tensor, first: bool) -> Sequence[Tensor]:
-        """A piece in as many parts as it is read in; `first` for a prompt.  (B, t)"""
+        """Split a piece into parts that the model can read; `first` for a prompt.  (B, t)"""
         n = piece.shape[1] if self.widest is None else self.widest
         head = n if first else 0
         rest = piece[:, head:]
@@ -52,7 +53,7 @@ class Offers:
 
 
 class Timed(list[Tensor | int]):
-    """Pieces that are no longer handed out once the time is over."""
+    """A list of pieces whose iteration raises OutOfTime once the time is up."""
 
     end = float("inf")
 
@@ -64,9 +65,9 @@ class Timed(list[Tensor | int]):
 
 
 class Offered(Subject):
-    """A subject that is asked for what it offers alone, until a time; `reach` says how far it got.
+    """A subject that is asked only for what it supports, until `end`; `reach` records how far.
 
-    Raises NotOffered for more texts than it reads, OutOfTime when the time is over.
+    Raises NotOffered for a batch larger than it reads, OutOfTime when the time is up.
     """
 
     def __init__(self, subject: Subject, offers: Offers, end: float, reach: Reach):
@@ -103,7 +104,7 @@ class Offered(Subject):
 
     def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
         if self.offers.last_only:
-            raise NotOffered("it returns the logits of the last token alone")
+            raise NotOffered("it returns only the last token's logits")
         self._check(len(ids))
         return self.subject.padded(ids, mask, lengths)
 
@@ -120,7 +121,7 @@ class Offered(Subject):
         return Offered(self.subject.to(dtype), self.offers, self.end, self.reach)
 
     def _check(self, rows: int) -> None:
-        """Raise OutOfTime, or NotOffered for so many texts at once."""
+        """Raise OutOfTime if the time is up, NotOffered for too many texts at once."""
         if time.monotonic() > self.end:
             raise OutOfTime
         most = self.offers.max_batch
@@ -128,12 +129,12 @@ class Offered(Subject):
             raise NotOffered(f"it reads {most} text{'s' if most > 1 else ''} at a time")
 
     def readable(self, pieces: list[Tensor | int]) -> list[Tensor | int]:
-        """The pieces as the model reads them: a prompt that is long enough, and then tokens."""
+        """The pieces as the model can read them: a prompt that is long enough, then the rest."""
         prompt: list[Tensor] = []
         while pieces and sum(p.shape[1] for p in prompt) < self.offers.shortest:
             piece = pieces[0]
             if isinstance(piece, int):
-                raise NotOffered(f"its prompts have {self.offers.shortest} tokens and more")
+                raise NotOffered(f"its prompts need at least {self.offers.shortest} tokens")
             prompt.append(piece)
             pieces = pieces[1:]
         first = torch.cat(prompt, 1)
@@ -156,7 +157,7 @@ class OfferedSession(Session):
             raise OutOfTime
         offers = self.subject.offers
         if not self.length and ids.shape[1] < offers.shortest:
-            raise NotOffered(f"its prompts have {offers.shortest} tokens and more")
+            raise NotOffered(f"its prompts need at least {offers.shortest} tokens")
         logits = []
         for part in offers.parts(ids, not self.length):
             logits.append(self.session.read(part))
@@ -185,11 +186,11 @@ DECLARED = tuple(
 )
 
 
-# ------------------------------------------------------------------ asking
+# ------------------------------------------------------------------ detecting
 
 
 def ask(subject: Subject) -> Offers:
-    """What this model offers. Raises ValueError for one that reads no text at all."""
+    """Detect what this model supports. Raises ValueError if it cannot read any text."""
     offers = Offers()
     n = max(16, subject.shortest or 0)
     n = min(n, subject.longest or n)
@@ -199,7 +200,7 @@ def ask(subject: Subject) -> Offers:
         torch.finfo(whole.dtype)  # a TypeError unless these are floats
     except STOPS as error:
         raise ValueError(
-            f"{subject.name} reads no text without a cache "
+            f"{subject.name} cannot read a text without a cache "
             f"({type(error).__name__}: {first_line(error)})"
         ) from None
     offers.last_only = bool(subject.last_only) or bool((whole[:, 0] == torch.inf).all())
@@ -214,7 +215,7 @@ def ask(subject: Subject) -> Offers:
 
 
 def _refuses(offers: Offers, name: str, run: Callable[[], object]) -> bool:
-    """Whether this is refused; why is kept."""
+    """Whether the model refuses this; records the reason."""
     try:
         run()
     except (NotOffered, MemoryError, *STOPS) as error:
@@ -232,7 +233,7 @@ def _works(run: Callable[[], object]) -> bool:
 
 
 def _shortest(subject: Subject, ids: Tensor, offers: Offers) -> int:
-    """The fewest tokens of a first pass, with a cache and without one."""
+    """The fewest tokens of a prompt that works both with and without a cache."""
     for n in PROMPTS:
         if n >= ids.shape[1]:
             break
@@ -251,7 +252,7 @@ def _shortest(subject: Subject, ids: Tensor, offers: Offers) -> int:
 
 
 def _most(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
-    """1 for a model that reads one text at a time; None: more are read."""
+    """1 for a model that reads one text at a time; None if it reads more."""
 
     def read() -> None:
         subject.plain(ids)
@@ -262,9 +263,10 @@ def _most(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
 
 
 def _widest(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
-    """The most tokens of a piece, where longer prompts stop that are read in such pieces.
+    """The most tokens of a piece, if longer prompts fail but can be read in such pieces.
 
-    1 for a model that steps, whatever stops it; more, as the window of a cache, where it says so.
+    1 for a model that reads single tokens, whatever the error; more, such as the window of a
+    cache, only if the error is a refusal.
     """
     if offers.shortest > 1:
         return None
@@ -284,7 +286,7 @@ def _widest(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
 
 
 def _reads_chunks(subject: Subject, ids: Tensor, offers: Offers) -> bool:
-    """Whether several tokens are read at once after a prompt, where a single one is."""
+    """Whether several tokens can be read at once after a prompt, if a single one can."""
     n = offers.shortest + 4
     start = offers.parts(ids[:1, :n], True)
     if n + 2 > ids.shape[1] or not _works(lambda: subject.cached([*start, ids[:1, n : n + 1]])):

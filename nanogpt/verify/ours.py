@@ -1,4 +1,4 @@
-"""The models of this package as the referee sees them, with every cache that they can use."""
+"""This package's models as the referee sees them, with every cache that they support."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .texts import high_water
 
 
 class Ours(Subject):
-    """A GPT of this package, or a model that is called as it is, with every cache that it can use.
+    """A GPT of this package, or a model that is called like one, with every cache it supports.
 
-    `caches` are classes. The same cache objects serve one request after the other, after reset().
-    Raises ValueError for a model whose blocks hold no cache, and as build_caches does.
+    `caches` are classes. The same cache objects serve successive requests, with reset() in between.
+    Raises ValueError for a model whose blocks hold no cache, and whatever build_caches raises.
     """
 
     rewinds = True
@@ -72,7 +72,7 @@ class Ours(Subject):
         return logits
 
     def _capacity(self, needed: int) -> int:
-        """Slots for so many tokens: all that the model has, unless most would stay empty."""
+        """Slots for this many tokens: the model's maximum, unless most would stay empty."""
         if self.longest and self.longest <= 3 * needed:
             return self.longest
         return needed
@@ -86,7 +86,7 @@ class Ours(Subject):
 
 
 class Decoding(Session):
-    """A decoder as a session: it reads and rewinds, and its texts stay where they are."""
+    """A decoder as a session: it reads and rewinds, but does not reorder its texts."""
 
     def __init__(self, decoder: CachedDecoder):
         self.decoder = decoder

@@ -1,12 +1,12 @@
 """My cached text differs from my uncached text: is that rounding, or a bug? A reasoned verdict.
 
-Rounding shrinks when the dtype grows, and a bug does not. So a model is run in float64 where it can
-be. There a sound cache differs from a plain pass by about 10⁻⁹ of what float32 rounds away, and a
+Rounding errors shrink in a finer dtype; a bug does not. So a model is run in float64 if possible.
+There, a sound cache differs from a plain pass by about 10⁻⁹ of what float32 rounds away, but a
 wrong mask or position by as much as before. reference.py has the plain passes and the verdict;
-ways.py and situations.py have the scenarios, short texts first, and long ones while there is time.
+ways.py and situations.py have the scenarios: short texts first, then long ones if there is time.
 
 Before a verdict, damages.py breaks the cache on purpose: a test that cannot fail proves nothing.
-After a bug, diagnosis.py names the kind of mistake, and scripts.py writes it down.
+After a bug, diagnosis.py names the kind of mistake, and scripts.py writes a script that shows it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from .subjects import NotOffered, Subject
 from .texts import edges_of, lengths_of, limit_of, text, total
 from .yardstick import thinned
 
-SECONDS = 60.0  # after which no further scenario is begun
-REQUESTS = 24  # one after the other, many of which share a beginning
-BRIEF = 24  # tokens of a short text of a model whose passes are slow
-SHORTEST = 16  # tokens that the scenarios need
+SECONDS = 60.0  # after which no further scenario starts
+REQUESTS = 24  # one after the other; many of them share a prefix
+BRIEF = 24  # tokens of a short text if the model's passes are slow
+SHORTEST = 16  # fewest tokens that the scenarios need
 
 
 def referee(
@@ -64,23 +64,24 @@ def referee(
     known: Iterable[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Compare every way to read a text through the model's cache with one plain pass.
+    """Compare every way of reading a text through the model's cache with one plain pass.
 
-    `model` is a GPT, a model of transformers, a server's URL, or any object with plain(ids) and
-    start(rows), as contract.py describes. `caches` are the classes to try with a GPT, whose heads
-    may be yours: GPT(config, head=Head) and caches=[KVCache], built as `kv_cache` does. None: the
-    package's.
+    `model` is a GPT, a transformers model, a server's URL, or any object with plain(ids) and
+    start(rows), as described in contract.py. `caches` are the cache classes to try with a GPT, by
+    default this package's. Heads and caches may be your own: GPT(config, head=Head) and
+    caches=[KVCache], built as `kv_cache` does.
 
-    Texts grow from short to long, to `length` tokens (past every edge), while there are `seconds`;
-    the report names those not reached. `requests` are read one after the other. `expects` is the
-    part of a token's spread of logits that a lossy cache may move, 1e-2 for int8. `known` are parts
-    of the names of scenarios whose bugs are known. `say` gets a line when a scenario begins.
+    Texts grow from short to `length` tokens (by default past every edge) while `seconds` last; the
+    report names those not reached. `requests` is how many requests are read one after the other.
+    `expects` is how far a lossy cache may move logits, as a fraction of the spread of a token's
+    logits: 1e-2 for int8. `known` are parts of the names of scenarios whose bugs are known. `say`
+    is called with a line when a scenario starts.
 
-    Before the verdict the cache is damaged on purpose; where the comparison does not see that, the
+    Before the verdict the cache is damaged on purpose; if the comparison does not detect that, the
     verdict is undecided.
 
-    Raises ValueError for anything else and for a model without a cache, ConnectionError for a
-    server that gives no answers.
+    Raises ValueError for any other object and for a model without a cache, ConnectionError for a
+    server that does not answer.
     """
     if caches is None and (hasattr(model, "ask") or isinstance(model, str) and "://" in model):
         from .server import referee_server
@@ -122,7 +123,7 @@ def _modes(model: object) -> list[tuple[nn.Module, bool]]:
 
 
 class Case(Reference):
-    """One model under the referee: all comparisons, and the time that is left for them."""
+    """One model under test: all comparisons, and the time left for them."""
 
     def __init__(
         self,
@@ -134,14 +135,14 @@ class Case(Reference):
         end: float,
     ):
         self.pick = random.Random(seed)
-        self.arguments = arguments  # of subject_of, in a script that shows a bug
+        self.arguments = arguments  # for subject_of, in a script that shows a bug
         super().__init__(subject, seed, result, expects, end)
         self.spent = 0.0  # seconds of the comparisons so far
         self.units = 0.0  # their costs, as situations.py counts them
         self.references: dict[int, tuple[Tensor, Tensor] | None] = {}  # texts and logits, by stage
         self.room: dict[
             str, set[tuple[int, ...]]
-        ] = {}  # texts and tokens for which each cache had room
+        ] = {}  # the numbers of texts and tokens that each cache had room for
 
     def settings(
         self,
@@ -150,7 +151,7 @@ class Case(Reference):
         known: Iterable[str],
         say: Callable[[str], None],
     ) -> None:
-        """The arguments of `referee` that say how far it goes. Raises ValueError."""
+        """Set the arguments of `referee` that limit how far it goes. Raises ValueError."""
         self.requests = requests
         self.known = known
         self.say = say
@@ -170,7 +171,7 @@ class Case(Reference):
         expected: Tensor,
         inside: float | None = None,
     ) -> Finding | None:
-        """The verdict on the logits that read() gives; None where the model does not offer it."""
+        """The verdict on the logits that read() returns; None if the model does not support it."""
         try:
             got = read()
         except (NotOffered, NotImplementedError, MemoryError) as refusal:
@@ -190,24 +191,24 @@ class Case(Reference):
     def _stopped(
         self, comparison: Comparison, error: BaseException, expected: Tensor
     ) -> Finding | None:
-        """The Finding on a pass that stops with an error; None where the error is a refusal."""
+        """The Finding on a pass that raised an error; None if the error is a refusal."""
         full = cache_is_full(error)
         if full and comparison.cache is not None:
             self._note_lost_room(comparison.cache, *expected.shape[:2])
         if full or isinstance(error, self.refusal_types):
             self.not_offered(comparison, error)
             return None
-        words = f"it stops with {type(error).__name__}: {first_line(error)}"
+        words = f"it fails with {type(error).__name__}: {first_line(error)}"
         return Finding(comparison, Verdict.BUG, words, math.inf)
 
     def _note_lost_room(self, cache: str, rows: int, tokens: int) -> None:
-        """A full cache that had room for as many texts and tokens before has kept their blocks."""
+        """Note a full cache that had room for as many texts and tokens before: it kept blocks."""
         if any(rows <= b and tokens <= t for b, t in self.room.get(cache, ())):
-            words = f"{cache} has no room for what it read before: are blocks given back?"
+            words = f"{cache} has no room for what it read before: are blocks freed?"
             self.result.notes.append(words)
 
     def _excuse_noise(self, finding: Finding, read: Callable[[], Tensor], got: Tensor) -> None:
-        """A small difference that another reading does not have may be the model's own noise."""
+        """Make a bug undecided if its small difference varies between passes: it may be noise."""
         if not finding.size < 0.002 * self.yard.spread:
             return
         try:
@@ -228,9 +229,9 @@ class Case(Reference):
     # -------------------------------------------------------------- the scenarios
 
     def run(self) -> None:
-        """All comparisons, of short texts and then of longer ones, until there is a bug.
+        """Run all comparisons, on short texts and then on longer ones, until there is a bug.
 
-        A few of either come first: a large model may have no time for more.
+        A few on the shortest and longest texts come first: a large model may have no time for more.
         """
         stages = {0, len(self.lengths) - 1}
         if self._stages(sorted(stages), core=True):
@@ -243,7 +244,7 @@ class Case(Reference):
         self._note_gaps()
 
     def _explain(self) -> None:
-        """The kind of the first mistake, the shortest way that shows it, and a script of that."""
+        """Find the kind of the first mistake and the shortest path to it, and write a script."""
         shown = [f for f in self.result.findings if f.verdict is Verdict.BUG and not f.known]
         cached: list[tuple[Finding, CachedRun]] = []
         for finding in shown:
@@ -259,10 +260,10 @@ class Case(Reference):
             self._explain_cached(*cached[0])
 
     def _explain_cached(self, finding: Finding, how: CachedRun) -> None:
-        """What is wrong with this pass through a cache: its cause, and its shortest script."""
+        """Find out what is wrong with this pass through a cache, and write the shortest script."""
         ids = text(self.subject, seed=how.seed, length=how.length)[: how.rows]
         lengths, rows, at = how.lengths, how.rows, finding.position
-        self.say("the kind of the mistake")
+        self.say("the kind of mistake")
         if at is not None:
             try:
                 expected = self.alone(ids)
@@ -276,7 +277,7 @@ class Case(Reference):
                     where = finding.position
                     finding.cause = cause(self, how.cache, whole, expected, how.lengths, where)
             except (NotOffered, MemoryError, OutOfTime, Stopped, *STOPS):
-                pass  # what is known is said without it
+                pass  # report what is known anyway
             finding.how = CachedRun(how.seed, how.length, rows, lengths, how.cache)
         tokens = max(total(lengths), self.offers.shortest)  # of the plain pass
         finding.code = script(
@@ -291,7 +292,7 @@ class Case(Reference):
         )
 
     def _plain_after(self) -> None:
-        """The plain pass once more: what was read through a cache must not change it."""
+        """Repeat the plain pass: reading through a cache must not have changed it."""
         reference = self.references.get(0)
         if reference is None or not self._allows("the plain pass after cached ones", 40):
             return
@@ -308,7 +309,7 @@ class Case(Reference):
     # -------------------------------------------------------------- damages
 
     def _damage_in_time(self) -> None:
-        """Damage the caches; without time for that, nothing shows that the test can fail."""
+        """Damage the caches; if there is no time for it, nothing shows that the test can fail."""
         try:
             self._damage()
         except OutOfTime:
@@ -319,7 +320,7 @@ class Case(Reference):
                 self.result.findings.append(Finding(comparison, Verdict.UNDECIDED, words, 0.0))
 
     def _damage(self) -> None:
-        """Damage each cache on purpose; what is not seen leaves the verdict undecided."""
+        """Damage each cache on purpose; an undetected damage makes the verdict undecided."""
         n = beginning(self.subject, self.offers.shortest)
         ids = texts_of(self.subject, self.seed, n + TAIL)
         expected = self.plain(ids[:1])[:, n:]
@@ -358,7 +359,7 @@ class Case(Reference):
             self.result.notes.append(note)
 
     def _orderly(self, ids: Tensor, n: int, expected: Tensor) -> bool:
-        """Whether the logits depend on the order of old tokens, as the plain pass has them."""
+        """Whether the logits of the plain pass depend on the order of old tokens."""
         swapped = ids[:1].clone()
         swapped[0, [n - 2, n - 1]] = swapped[0, [n - 1, n - 2]]
         moved = float(self.yard.sizes(self.plain(swapped)[:, n:], expected).max())
@@ -371,7 +372,7 @@ class Case(Reference):
         return False
 
     def _note_gaps(self) -> None:
-        """Note what the model does not offer, and the edges that no text passed."""
+        """Note what the model does not support, and the edges that no text passed."""
         subject = self.subject
         notes = self.result.notes
         longest = self.lengths[-1]
@@ -382,16 +383,16 @@ class Case(Reference):
             more = f", and {len(ways) - 3} more scenarios" if len(ways) > 3 else ""
             notes.append(f"not offered by this model: {'; '.join(ways[:3])}{more} ({reason})")
         if not subject.rewinds:
-            notes.append("not offered by this model: tokens taken back")
+            notes.append("not offered by this model: rewinding")
         window = subject.window
         if window and window >= longest:
-            notes.append(f"these texts of {longest} tokens do not leave its window of {window}")
+            notes.append(f"texts of {longest} tokens do not exceed its window of {window}")
         far = [edge for edge in edges_of(subject) if edge >= longest and edge != window]
         if far:
             notes.append(f"not passed: {', '.join(map(str, far))} tokens")
 
     def _stages(self, stages: Iterable[int], core: bool) -> bool:
-        """Try these lengths of texts; whether none is left to be tried because of a bug."""
+        """Try texts of these lengths; False if a bug stops the longer ones."""
         for stage in stages:
             n = self.lengths[stage]
             if not self._read_texts(n, stage):
@@ -399,7 +400,7 @@ class Case(Reference):
             # A cache may be shorter than its model.
             self.refusal_types = (ValueError,) if stage else ()
             self._all(stage, core)
-            mark_known(self.result, self.known)  # they do not stop longer texts
+            mark_known(self.result, self.known)  # known bugs do not stop longer texts
             if core and not stage and self.result.verdict is not Verdict.BUG:
                 self._damage_in_time()
             if self.result.verdict is Verdict.BUG and n < self.lengths[-1]:
@@ -411,7 +412,7 @@ class Case(Reference):
         return True
 
     def _all(self, stage: int, core: bool) -> None:
-        """Try the situations that come first with these texts, or all others. Raises ValueError."""
+        """Try the core situations with these texts, or all others. Raises ValueError."""
         reference = self.references[stage]
         assert reference is not None  # `_read_texts` has returned True
         for situation in situations(self, stage, *reference):
@@ -444,7 +445,7 @@ class Case(Reference):
             return False
 
     def _try(self, situation: Situation) -> None:
-        """One comparison, or several; their time tells how long the next ones take."""
+        """Run one situation; its time is used to predict how long the next ones take."""
         self.say(situation.name)
         start = time.monotonic()
         try:

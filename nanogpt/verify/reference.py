@@ -1,7 +1,7 @@
-"""The logits that a model should have: its plain passes, all that moves them, and the verdict.
+"""The logits that a model should have: its plain passes, what moves them, and the verdict.
 
-A model is run in float64 where it can be. The influences on a plain pass are measured first: a
-batch, later tokens, the same pass again, fewer bits. yardstick.py learns from each.
+A model is run in float64 if possible. What may move a plain pass is measured first: a batch, later
+tokens, repetition, fewer bits. yardstick.py learns from each.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .yardstick import NARROW, TIMES, ULPS, Yardstick, jitter, name_of, narrowed
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 PLAIN_PASS = Comparison("the plain pass")
-PASSES = 30  # plain passes of a short text before the first comparison; fewer where they are slow
-SHARE = 0.25  # of the time, that they may take
+PASSES = 30  # plain passes of a short text before the first comparison; fewer if they are slow
+SHARE = 0.25  # of the time that they may take
 
 
 class Stopped(Exception):
-    """A plain pass with which nothing can be compared; `finding` says why."""
+    """A plain pass that cannot serve as a reference; `finding` says why."""
 
     def __init__(self, finding: Finding):
         super().__init__(str(finding))
@@ -48,14 +48,14 @@ class Reference:
     ):
         self.seed = seed
         self.result = result
-        self.end = end  # time.monotonic() after which nothing is begun
+        self.end = end  # time.monotonic() after which nothing new starts
         self.refusals: list[Refusal] = []
-        asked = Offered(subject, Offers(), end, Reach())  # of anything, until the time is over
+        asked = Offered(subject, Offers(), end, Reach())  # for anything, until the time is up
         self.offers = ask(asked)
         self.refusals += self.offers.refusals
         native = asked.plain(text(subject, 1, length=self.offers.shortest + 1)).dtype
         self.dtypes = self._dtypes(subject, asked) or {native: self._offered(subject)}
-        self.as_given = self._as_given(subject, native)  # its cache may have another dtype there
+        self.as_given = self._as_given(subject, native)  # its cache may use another dtype there
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.other: torch.dtype | None = None
         self.coarse: Subject | None = None
@@ -64,16 +64,16 @@ class Reference:
         lossy = self.subject.expects if expects is None else expects
         self.yard = Yardstick(self.dtype, self.other, lossy)
         if self.other is None:
-            note = f"only in {name_of(self.dtype)}: rounding is told by its size alone"
+            note = f"only in {name_of(self.dtype)}: rounding is recognised by its size alone"
             result.notes.append(note)
 
     def _offered(self, subject: Subject) -> Offered:
         return Offered(subject, self.offers, self.end, self.result.reach)
 
     def _dtypes(self, subject: Subject, asked: Offered) -> dict[torch.dtype, Subject]:
-        """The model in every dtype in which it runs, the finest first.
+        """The model in each dtype that it runs in, finest first.
 
-        In one in which its cache stops it is not judged: that has another dtype than the weights.
+        A dtype in which its cache fails is left out: the cache differs from the weights in dtype.
         """
         n = self.offers.shortest
         ids = text(subject, 1, length=n + 2)
@@ -87,7 +87,7 @@ class Reference:
         passes: list[Tensor] = []
         for dtype in DTYPES:
             if len(copies) == 2:
-                break  # the two finest measure the rounding
+                break  # the two finest are enough to measure rounding
             try:
                 other = self._offered(subject_of(_converted(subject, dtype)))
                 plain = other.plain(ids)
@@ -99,13 +99,13 @@ class Reference:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
         if len(copies) == 2 and torch.equal(*passes):
             fine, coarse = copies
-            words = f"a copy of its weights computes as in {name_of(coarse)}, to the bit"
+            words = f"a copy's logits are bit-identical to those in {name_of(coarse)}"
             self.result.notes.append(f"not in {name_of(fine)}: {words}")
             del copies[fine]
         return copies
 
     def _as_given(self, subject: Subject, native: torch.dtype) -> Subject:
-        """The model in its own dtype, and like the others on the CPU, where it can be copied."""
+        """The model in its own dtype, as a copy on the CPU like the others if it can be copied."""
         if native in self.dtypes:
             return self.dtypes[native]
         try:
@@ -118,7 +118,7 @@ class Reference:
     def plain(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
         """The logits of one pass.  (B, T) -> (B, T, V). Raises Stopped.
 
-        Where a pass returns those of its last token alone, the logits of passes that end at each.
+        If a pass returns only its last token's logits, those of passes that end at each token.
         """
         subject = subject or self.subject
         if self.offers.last_only:
@@ -155,7 +155,7 @@ class Reference:
         return PASSES * (time.monotonic() - start) > SHARE * (self.end - start)
 
     def first(self, n: int) -> tuple[Tensor, Tensor]:
-        """Short texts and their right logits; measures all that moves a plain pass."""
+        """Short texts and their expected logits; measures everything that moves a plain pass."""
         ids = text(self.subject, seed=self.seed, length=n)
         alone = self.alone(ids)
         self.yard.add(alone)
@@ -164,7 +164,7 @@ class Reference:
         if self.yard.another_model:
             words = (
                 f"the {name_of(self.dtype)} copy is another model: float32 moves logits by "
-                f"{self.yard.moved:.1e}, of a spread of {self.yard.spread:.1e}; does "
+                f"{self.yard.moved:.1e}, out of a spread of {self.yard.spread:.1e}; does "
                 f"to(dtype) keep the weights?"
             )
             comparison = Comparison(f"float32 against {name_of(self.dtype)}")
@@ -178,7 +178,7 @@ class Reference:
         return ids, self._causal(ids, alone)
 
     def measure(self, ids: Tensor, alone: Tensor) -> None:
-        """Let the yardstick learn how far rounding moves the logits of these texts."""
+        """Tell the yardstick how far rounding moves the logits of these texts."""
         self.yard.add(alone)
         if self.coarse is not None:
             self.yard.add(alone, self.alone(ids, self.coarse))
@@ -191,7 +191,7 @@ class Reference:
                 self.yard.add(alone, jittered=self.alone(ids))
 
     def _repeated(self, ids: Tensor, alone: Tensor) -> None:
-        """The same plain pass again: noise of the model is no cache's fault, and is measured."""
+        """Repeat the plain pass and measure the model's own noise, which is not a cache's fault."""
         if alone.isnan().any():
             words = "its logits are NaN: no cache can be judged"
             raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.nan))
@@ -204,7 +204,7 @@ class Reference:
         between = self._apart(second, third)
         again = Comparison("the plain pass, a second time")
         if between <= self.yard.base:
-            words = f"off by {off_second:.1e}, then the same: something of an earlier text is kept"
+            words = f"off by {off_second:.1e}, then the same: it keeps something of an earlier text"
             raise Stopped(Finding(again, Verdict.BUG, words, off_second))
         self.yard.noise = max(off_second, off_third, between)
         words = f"off by {self.yard.noise:.1e}: it varies by itself"
@@ -212,19 +212,19 @@ class Reference:
             words += "; dropout is on (call eval()), or it draws in another way"
             turn = turn_of(second, alone[:1], self.yard.sizes(second, alone[:1]), 0)
             raise Stopped(Finding(again, Verdict.BUG, words, self.yard.noise, 0, turn=turn))
-        self.result.notes.append(f"{again}: {words}; less than six times that is no finding")
+        self.result.notes.append(f"{again}: {words}; less than six times that is not a finding")
 
     def _apart(self, a: Tensor, b: Tensor) -> float:
-        """The largest difference of two logits; infinite where one of both is NaN."""
+        """The largest difference between two passes; infinite if one of them has NaN."""
         return float(self.yard.sizes(a, b).max())
 
     def _causal(self, ids: Tensor, alone: Tensor) -> Tensor:
-        """The logits that a cache must give.  (B, T, V)
+        """The logits that a cache must reproduce.  (B, T, V)
 
-        Where the plain pass looks ahead, those of plain passes that end at each token.
+        If the plain pass looks ahead, those of plain passes that end at each token.
         """
         if self.offers.last_only:
-            return alone  # of such passes already
+            return alone  # already from such passes
         n = ids.shape[1]
         ends = {t for t in (1, 2, n // 3, n // 2, n - 1) if t >= self.offers.shortest}
         for t in sorted(ends):
@@ -253,7 +253,7 @@ class Reference:
         if self.offers.last_only:
             return ids, alone
         causal = Comparison(f"the plain pass of {n} tokens, with later ones and without them")
-        # Without a coarser dtype these samples are all that measures the rounding: more of them.
+        # Without a coarser dtype only these samples measure rounding, so there are more of them.
         ends = (n // 2, n // 3, n - 1) if self.other is None else (n // 2,)
         for end in ends:
             ahead = self.sample(causal, self.plain(ids[:1, :end]), alone[:1, :end])
@@ -273,10 +273,10 @@ class Reference:
         again: Callable[[], Tensor] | None = None,
         inside: float | None = None,
     ) -> Finding:
-        """The Finding on these logits, by the size of their differences.  (B, T, V) twice
+        """Judge these logits by the size of their differences.  (B, T, V) twice
 
-        `again` computes them once more: where rounding of float64 is too little to explain them.
-        `inside` is the difference that rounding explains in another dtype than the finest.
+        `again` recomputes them, if float64 rounding is too small to explain the difference.
+        `inside` is the difference that rounding explains in a dtype other than the finest.
         """
         if not isinstance(got, Tensor):
             kind = type(got).__name__
@@ -302,25 +302,28 @@ class Reference:
         words += f" from token {at} on, where {yard.words}"
         few = self._may_be_a_spike(sizes)
         if again is not None and few and narrowed(again) != 0:
-            words += f"; few are, and float32 moves a token of a plain pass by {yard.most:.1e}"
+            words += (
+                f"; only a few tokens are off, and float32 moves one of a plain pass by "
+                f"{yard.most:.1e}"
+            )
             return Finding(comparison, Verdict.UNDECIDED, words, size, at)
         if self._may_be_a_tie(got, sizes, at):
-            words += "; few tokens are, so a router's near tie may part them"
+            words += "; only a few tokens are off, so a router's near tie may be the cause"
             return Finding(comparison, Verdict.UNDECIDED, words, size, at)
         turn = turn_of(got, expected, sizes, at)
         return Finding(comparison, Verdict.BUG, words, size, at, turn=turn)
 
     def sample(self, comparison: Comparison, got: Tensor, expected: Tensor) -> Finding:
-        """The verdict on a plain pass of another shape; the yardstick learns its rounding."""
+        """Judge a plain pass of another shape, and tell the yardstick its rounding."""
         finding = self.judge(comparison, got, expected)
         if finding.verdict is not Verdict.BUG:
             self.yard.shapes = max(self.yard.shapes, finding.size)
         return finding
 
     def _float32_inside(self, again: Callable[[], Tensor], size: float) -> Verdict:
-        """The verdict on a size that float32 explains, not float64: does float32 compute here?"""
+        """Judge a size that float32 explains but float64 does not: is float32 used inside?"""
         found = narrowed(again)
-        if found is None:  # the operations cannot be watched: are there tensors of float32?
+        if found is None:  # the operations cannot be traced: are there float32 buffers?
             found = sum(b.dtype in NARROW for b in self._buffers())
         if found:
             words = "something computes in float32 even where the model is in float64: a bug"
@@ -331,12 +334,12 @@ class Reference:
         return Verdict.UNDECIDED
 
     def _buffers(self) -> list[Tensor]:
-        """The buffers of the model, among which are its tables and caches."""
+        """The model's buffers, which include its tables and caches."""
         module = getattr(self.subject, "model", None)
         return list(module.buffers()) if isinstance(module, nn.Module) else []
 
     def _may_be_a_spike(self, sizes: Tensor) -> bool:
-        """Whether so few tokens differ, by no more than a float32 inside may move such ones.
+        """Whether only a few tokens differ, and by no more than float32 inside may move them.
 
         (B, T)
         """
@@ -346,7 +349,7 @@ class Reference:
         return int((sizes > self.yard.inside).sum()) <= max(2, 0.02 * sizes.numel())
 
     def _may_be_a_tie(self, got: Tensor, sizes: Tensor, at: int) -> bool:
-        """Whether so few logits of a model in 16 bits differ that a tie may be the cause.
+        """Whether a 16-bit model's logits differ at so few tokens that a tie may be the cause.
 
         (B, T, V), (B, T)
         """
@@ -356,9 +359,9 @@ class Reference:
 
 
 def _converted(subject: Subject, dtype: torch.dtype) -> Any:
-    """The model in this dtype. Raises NotOffered, and what its own code raises.
+    """The model in this dtype. Raises NotOffered, and whatever its own code raises.
 
-    A copy of the reader's object is converted: its `to` may change the object that it is called on.
+    Your object is copied before it is converted, because its `to` may work in place.
     """
     if isinstance(subject, (Ours, HuggingFace, Given)):
         return subject.to(dtype)
@@ -371,4 +374,4 @@ def _converted(subject: Subject, dtype: torch.dtype) -> Any:
 def _size_in_words(size: float, got: Tensor) -> str:
     if math.isinf(size):
         return "NaN" if got.isnan().any() else "infinite"
-    return f"off by {size:.1e}" if size else "to the bit"
+    return f"off by {size:.1e}" if size else "bit-identical"

@@ -1,4 +1,4 @@
-"""The report of a referee: findings, each with its evidence, and one verdict."""
+"""The referee's report: findings, each with its evidence, and one verdict."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from .texts import Length
 
-SHOWN = 8  # bugs of a report in words
+SHOWN = 8  # most bugs in a printed report
 
 
 class Verdict(str, Enum):
-    """What a comparison shows; from good to bad."""
+    """What a comparison shows, from best to worst."""
 
     EQUAL = "equal"
     ROUNDING = "rounding"
@@ -27,7 +27,7 @@ class Verdict(str, Enum):
 
     @property
     def sound(self) -> bool:
-        """Whether the logits are equal, or differ by rounding alone."""
+        """Whether the logits are equal, or differ only by rounding."""
         return self in (Verdict.EQUAL, Verdict.ROUNDING)
 
 
@@ -41,18 +41,18 @@ CODES = {  # exit codes; 2: nothing was judged
 
 
 class CacheBug(AssertionError):
-    """A referee found a bug; the message is its report."""
+    """The referee found a bug; the message is its report."""
 
 
 class CacheUndecided(AssertionError):
-    """A referee could not decide: nothing was proved. The message is its report."""
+    """The referee could not decide: nothing was proved. The message is its report."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """What is compared: a decoding path through `cache`, or something without a cache (None).
 
-    `padded` texts are read through the usual cache alone, which their name does not repeat.
+    `padded` texts are only read through the default cache, so their name does not repeat it.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A comparison that a model does not offer, and its reason."""
+    """A comparison that a model does not support, and the reason."""
 
     comparison: Comparison
     reason: str
@@ -81,7 +81,7 @@ class Reach:
     requests: int = 0
 
     def read(self, rows: int, n: int, total: int) -> None:
-        """Add n tokens that were read at once, of texts that have `total` tokens by then."""
+        """Record n tokens that were read at once, of texts that now have `total` tokens."""
         self.rows = max(self.rows, rows)
         self.chunks.add(n)
         self.longest = max(self.longest, total)
@@ -98,7 +98,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Damage:
-    """A cache that was damaged on purpose, and whether the comparison saw it."""
+    """A cache that was damaged on purpose, and whether the comparison detected it."""
 
     name: str
     cache: str
@@ -107,7 +107,7 @@ class Damage:
 
 
 class LogitTurn(NamedTuple):
-    """The likeliest token after each, as it should be and as it is (-1: no number)."""
+    """The most likely next token at each position, expected and actual (-1: not a number)."""
 
     expected: list[int]
     got: list[int]
@@ -123,7 +123,7 @@ class TextTurn(NamedTuple):
 
 @dataclass(frozen=True)
 class CachedRun:
-    """How to repeat a cached pass: the pieces that texts of this seed are read in."""
+    """How to repeat a cached pass: the pieces in which texts of this seed are read."""
 
     seed: int
     length: int
@@ -148,13 +148,13 @@ class Finding:
     comparison: Comparison
     verdict: Verdict
     words: str
-    size: float = 0.0  # the largest difference of a logit
+    size: float = 0.0  # the largest logit difference
     position: int | None = None  # the first token whose logits are wrong
-    cause: str = ""  # the kind of mistake, where the numbers show it
-    code: str = ""  # a script that shows a bug again
+    cause: str = ""  # the kind of mistake, if the numbers show it
+    code: str = ""  # a script that reproduces a bug
     turn: LogitTurn | TextTurn | None = field(default=None, repr=False)  # where a bug shows
     how: CachedRun | PlainRun | None = field(default=None, repr=False)
-    known: bool = False  # a bug that the caller knows of, by name
+    known: bool = False  # a bug that the caller listed as known
 
     @property
     def way(self) -> str:
@@ -179,15 +179,15 @@ class Report:
     model: str
     findings: list[Finding] = field(default_factory=list)
     padding: list[Finding] = field(default_factory=list)
-    damages: list[Damage] = field(default_factory=list)  # that the referee did to the cache
+    damages: list[Damage] = field(default_factory=list)  # done to the cache by the referee
     reach: Reach = field(default_factory=Reach)
     notes: list[str] = field(default_factory=list)  # scenarios not tried, causes not excluded
-    unreached: list[str] = field(default_factory=list)  # scenarios for which no time was left
+    unreached: list[str] = field(default_factory=list)  # scenarios that there was no time for
     seconds: float = 0.0
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the cache: the worst of its findings. Known bugs are no part of it."""
+        """The verdict on the cache: the worst of its findings. Known bugs do not count."""
         judged = (f.verdict for f in self.findings if not f.known)
         nothing_tried = self.unreached and not self.findings
         default = Verdict.UNDECIDED if nothing_tried else Verdict.EQUAL
@@ -195,7 +195,7 @@ class Report:
 
     @property
     def bugs(self) -> list[Finding]:
-        """All that is wrong, padding included, and not known."""
+        """All bugs that are not known, including those of padding."""
         findings = self.findings + self.padding
         return [f for f in findings if f.verdict is Verdict.BUG and not f.known]
 
@@ -205,19 +205,19 @@ class Report:
         return CODES[self.verdict]
 
     def raise_for_bug(self) -> Report:
-        """The report itself; raises CacheBug where the verdict is a bug."""
+        """Return the report itself; raises CacheBug if the verdict is a bug."""
         if self.verdict is Verdict.BUG:
             raise CacheBug(str(self))
         return self
 
     def raise_unless_sound(self) -> Report:
-        """The report itself; raises CacheBug, or CacheUndecided where nothing was proved."""
+        """Return the report itself; raises CacheBug, or CacheUndecided if nothing was proved."""
         if self.verdict is Verdict.UNDECIDED:
             raise CacheUndecided(str(self))
         return self.raise_for_bug()
 
     def to_json(self) -> str:
-        """Strict JSON: an infinite size, or one that is no number, is a text."""
+        """The report as strict JSON: infinite and NaN sizes become strings."""
         data: dict[str, Any] = {"verdict": self.verdict, "code": self.code, "model": self.model}
         data["findings"] = [finding.to_dict() for finding in self.findings]
         data["padding"] = [finding.to_dict() for finding in self.padding]
@@ -231,7 +231,7 @@ class Report:
         open_ = [f for f in self.findings if f.verdict is Verdict.UNDECIDED or f.known]
         sound = [f for f in self.findings if f.verdict.sound]
         lines = [f"{self.model}: {self.verdict}"]
-        # Those of the plain pass first, then the one that is explained.
+        # Bugs of the plain pass first, then the one with a script.
         bugs.sort(key=lambda f: (f.comparison.cache is not None, not f.code))
         for i, bug in enumerate(bugs[:SHOWN]):
             cause = f" ({bug.cause})" if bug.cause else ""
@@ -269,7 +269,7 @@ class Report:
 
 
 def mark_known(result: Report, known: Iterable[str]) -> list[str]:
-    """Mark the bugs whose scenarios have one of these names; the names that had none."""
+    """Mark bugs whose scenario contains one of these names; returns the names that matched none."""
     absent = []
     for name in known:
         findings = result.findings + result.padding
@@ -282,7 +282,7 @@ def mark_known(result: Report, known: Iterable[str]) -> list[str]:
 
 
 def _alike(findings: list[Finding], by_verdict: bool = False) -> list[list[Finding]]:
-    """Findings with the same evidence, or the same verdict, together."""
+    """Group findings that have the same evidence, or the same verdict."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         key = finding.verdict if by_verdict else finding.words
@@ -291,7 +291,7 @@ def _alike(findings: list[Finding], by_verdict: bool = False) -> list[list[Findi
 
 
 def _plain(value: object) -> object:
-    """The same data without a float that JSON has not."""
+    """The same data, with floats that JSON does not have as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A bug as a script that runs without this project: torch, and the import of what was judged."""
+"""Bugs as scripts that run without this project: they import torch and what was judged."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SCRIPT = '''\
 
 {model}
 ids = torch.tensor({ids})
-# Read in order: tokens, or how many of the last ones are taken back.
+# Read in order: token ids, or an integer: how many of the last tokens to take back.
 pieces = {pieces}
 
 with torch.no_grad():
 {reads}
 moved = {moved}
-# By token: how far two logits have moved against each other, which a cache must not change.
+# Per token: how far two logits have moved relative to each other; a cache must not move them.
 print(moved.amax(-1) - moved.amin(-1))
 '''
 LOOP = """\
@@ -54,7 +54,7 @@ out = model(torch.tensor(piece), use_cache=True, **state)
     state = {{next(name for name in {fields} if getattr(out, name, None) is not None): held}}"""
 
 
-Parts = tuple[list[str], str, str]  # imports, lines that make the model, lines that read
+Parts = tuple[list[str], str, str]  # imports, code that builds the model, code that reads
 
 
 def script(
@@ -67,7 +67,7 @@ def script(
     yard: Yardstick,
     arguments: str = "MODEL",
 ) -> str:
-    """Python that reads these texts in these pieces and prints the differences.  (B, T)"""
+    """A Python script that reads these texts in these pieces and prints the differences.  (B, T)"""
     pieces = cut(ids, lengths, subject.vocab_size)
     if isinstance(subject, Offered):
         pieces = subject.readable(pieces)
@@ -91,7 +91,7 @@ def script(
 def plain_script(
     subject: Subject, way: str, words: str, ids: Tensor, ends: int, dtype: torch.dtype
 ) -> str:
-    """Python that compares two passes without a cache: of the first tokens, and of all.  (1, T)"""
+    """A script that compares a pass over the first tokens with one over all; no cache.  (1, T)"""
     subject = subject.subject if isinstance(subject, Offered) else subject
     if isinstance(subject, HuggingFace):
         imports, model, _ = _of_transformers(subject, [ids], "", dtype)
@@ -117,7 +117,7 @@ def _filled(
     pieces: Sequence[Tensor | int],
     moved: str,
 ) -> str:
-    """The script with these parts; `moved` is the difference that it prints."""
+    """Fill the script template with these parts; `moved` is the difference that it prints."""
     imports, model, reads = parts
     return SCRIPT.format(
         name=name,
@@ -137,7 +137,7 @@ def _indented(lines: str) -> str:
 
 
 def _of_an_adapter(subject: Given, dtype: torch.dtype, ids: Tensor) -> Parts:
-    """The reader's object, by its own methods.  (B, T)"""
+    """The parts for your own object, called through its own methods.  (B, T)"""
     given = subject.given
     imports, model = _made(given)
     if dtype == torch.float64:
@@ -160,7 +160,7 @@ def _of_an_adapter(subject: Given, dtype: torch.dtype, ids: Tensor) -> Parts:
 
 
 def _form_of(out: object) -> str:
-    """How the logits are taken from what a call returns."""
+    """A format string that takes the logits from what a call returned."""
     if isinstance(out, Tensor):
         return "{}"
     if isinstance(out, dict):
@@ -173,7 +173,7 @@ def _form_of(out: object) -> str:
 
 
 def _made(given: Any) -> tuple[list[str], str]:
-    """The import of an object's class and the line that makes it, where that can be known."""
+    """The import of an object's class and the line that constructs it, if they can be known."""
     kind = type(given)
     importable = kind.__module__ not in ("__main__", "builtins", "types")
     if not importable or "<" in kind.__qualname__:
@@ -190,16 +190,16 @@ def _made(given: Any) -> tuple[list[str], str]:
         required = []
     if required:
         names = ", ".join(p.name for p in required)
-        return imports, f"MODEL = {kind.__qualname__}(…)  # as you make it, with {names}\n"
+        return imports, f"MODEL = {kind.__qualname__}(…)  # construct it as usual, with {names}\n"
     return imports, f"MODEL = {kind.__qualname__}()\n"
 
 
 def _of_transformers(
     subject: HuggingFace, pieces: Sequence[Tensor | int], cache: str, dtype: torch.dtype
 ) -> Parts:
-    """A model of transformers, by itself."""
+    """The parts for a transformers model, without this package."""
     imports = []
-    lines = subject.plainly or "# model: the model of transformers that was judged\n"
+    lines = subject.plainly or "# model: the transformers model that was judged\n"
     if subject.plainly:
         imports.append("from transformers import AutoConfig, AutoModelForCausalLM")
     convert = f".{'double' if dtype == torch.float64 else 'float'}()"
@@ -224,7 +224,7 @@ def _of_transformers(
 
 
 def _of_a_subject(subject: Subject, dtype: torch.dtype, cache: str, arguments: str) -> Parts:
-    """A model of this package, or a Subject: that is the reader's own import."""
+    """The parts for a model of this package, or for a Subject, which your own code imports."""
     imports = []
     subject_made = "SUBJECT = MODEL"
     if isinstance(subject, Ours):

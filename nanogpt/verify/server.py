@@ -1,4 +1,4 @@
-"""The referee of a server, which shows texts, and perhaps log-probabilities, and no logits."""
+"""The referee for a server, which returns texts, perhaps with log-probabilities, but no logits."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any, Protocol
 from .report import Comparison, Finding, Report, TextTurn, Verdict, mark_known
 from .subjects import NotOffered
 
-BLOCKS = (16, 32)  # tokens of a KV block, in most servers: prompts end before, at and after one
+BLOCKS = (16, 32)  # tokens of a KV block in most servers: prompts end before, at and after one
 LONGER = (64, 128, 130, 255, 256, 257, 300)  # tokens of longer prompts
 N_LETTERS = 10  # distinct characters of the prompts
-LATIN = "abcdefghij"  # for a server that reads them; else the prompts are made of its own text
-# What such a server may read: token 0, else the most frequent character of a script.
+LATIN = "abcdefghij"  # if the server accepts them; else the prompts are made of its own text
+# What such a server may accept: token 0, else the most frequent character of a script.
 OPENINGS = ([0], "\n", " ", "0", "A", "о", "α", "א", "ا", "の", "的", "이", "า", "अ")
 NEW = 12  # tokens of an answer
 MANY = 40  # prompts that push others out of a pool of blocks
-LARGEST = 1 << 24  # bytes of an answer that are read
-PATIENCE = 60  # seconds for an answer
+LARGEST = 1 << 24  # most bytes of an answer that are read
+PATIENCE = 60  # seconds to wait for an answer
 GREEDY = {"temperature": 0.0}
 DRAWN = {"temperature": 1.0}
 
@@ -40,17 +40,17 @@ class Answering(Protocol):
 
 
 class Declined(ConnectionError):
-    """An answer with an HTTP status of 400 to 499: the server is there, and will not do this."""
+    """An HTTP status of 400 to 499: the server is running, but declines the request."""
 
 
 class RemoteServer:
-    """A server with /v1/completions. Raises ValueError for no address, else ConnectionError."""
+    """A server with /v1/completions. Raises ValueError for a bad address, else ConnectionError."""
 
     def __init__(self, url: str):
         if not url.lower().startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no server's address: write http://HOST:PORT")
+            raise ValueError(f"{url!r} is not a server's address: write http://HOST:PORT")
         self.name = url.rstrip("/").removesuffix("/v1")
-        self.resets = 0  # connections that were closed before an answer, and asked once more
+        self.resets = 0  # connections closed before an answer, whose requests were sent again
         try:
             (model, *_) = self._call("models")["data"]
             self.model = model["id"]
@@ -67,7 +67,7 @@ class RemoteServer:
         self.extras = {"logprobs": 1}
         try:
             self.ask([{"prompt": self.letters[0], "max_tokens": 1, **GREEDY}])
-        except ConnectionError:  # it may have none
+        except ConnectionError:  # it may not support them
             self.extras = {}
 
     def reads(self, chars: str) -> bool:
@@ -78,7 +78,7 @@ class RemoteServer:
             _alone(self, [{"prompt": piece, "max_tokens": 1, **GREEDY} for piece in pieces])
         except Declined:
             return False
-        except ConnectionError:  # another reason, which the next request will say
+        except ConnectionError:  # another error, which the next request will report
             pass
         return True
 
@@ -94,7 +94,7 @@ class RemoteServer:
             shown = choice.get("logprobs") or {}
             return {"text": choice["text"] + "", **_shown(shown)}
         except (KeyError, IndexError, TypeError, AttributeError):
-            raise ConnectionError(f"{self.name} answers nonsense: {_clean(str(answer))}") from None
+            raise ConnectionError(f"{self.name} sent a bad answer: {_clean(str(answer))}") from None
 
     def _call(self, path: str, body: Json | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -106,7 +106,7 @@ class RemoteServer:
             except (OSError, HTTPException) as error:
                 if not _was_reset(error):
                     raise
-                self.resets += 1  # a busy server, or one that closes idle connections: once more
+                self.resets += 1  # a busy server, or one that closes idle connections: try again
                 answer = _answered(request)
         except urllib.error.HTTPError as error:
             message = _clean(_body(error)) or _clean(str(error.reason))
@@ -118,17 +118,17 @@ class RemoteServer:
         try:
             return json.loads(answer)
         except RecursionError:
-            raise ConnectionError(f"{self.name}/v1/{path}: JSON that is nested too deep") from None
+            raise ConnectionError(f"{self.name}/v1/{path}: JSON nested too deeply") from None
         except ValueError as error:
             reason = _clean(str(error))
-            raise ConnectionError(f"{self.name}/v1/{path} is no JSON: {reason}") from None
+            raise ConnectionError(f"{self.name}/v1/{path} is not JSON: {reason}") from None
 
 
 def letters_of(server: Answering) -> str:
-    """Up to N_LETTERS characters that the server reads: Latin ones, else some of its own text.
+    """Up to N_LETTERS characters that the server accepts: Latin ones, else some of its own text.
 
-    A character-level model reads only the characters of the text that it was trained on. Raises
-    Declined for a server that reads none of OPENINGS, ConnectionError for one that does not answer.
+    A character-level model accepts only the characters it was trained on. Raises Declined if the
+    server accepts none of OPENINGS, ConnectionError if it does not answer.
     """
     half = max(1, getattr(server, "longest", 256) // 2)
     try:
@@ -150,7 +150,7 @@ def letters_of(server: Answering) -> str:
 
 
 def _shown(logprobs: Json) -> Json:
-    """Log-probabilities and tokens of an answer, or None where they are anything else."""
+    """The log-probabilities and tokens of an answer, or None if they are malformed."""
     values: Any = logprobs.get("token_logprobs")
     tokens: Any = logprobs.get("tokens")
     usable = isinstance(values, list) and isinstance(tokens, list) and len(values) == len(tokens)
@@ -166,13 +166,13 @@ def _answered(request: urllib.request.Request) -> bytes:
 
 
 def _was_reset(error: BaseException) -> bool:
-    """Whether a connection was closed before its answer, and not refused."""
+    """Whether a connection was closed before its answer, rather than refused."""
     reason = getattr(error, "reason", error)
     return isinstance(reason, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError))
 
 
 def _whole(response: HTTPResponse) -> bytes:
-    """All that a server answers. Raises OSError for one that goes on and on."""
+    """A server's whole answer. Raises OSError if it does not end in time."""
     parts = []
     size = 0
     began = time.monotonic()
@@ -183,7 +183,7 @@ def _whole(response: HTTPResponse) -> bytes:
         parts.append(part)
         size += len(part)
         if time.monotonic() - began > PATIENCE:
-            raise OSError(f"after {PATIENCE} s its answer has {size} bytes and no end")
+            raise OSError(f"after {PATIENCE} s its answer has {size} bytes and has not ended")
     return b"".join(parts)
 
 
@@ -191,20 +191,20 @@ def _body(error: urllib.error.HTTPError) -> str:
     try:
         return error.read(200).decode(errors="replace")
     except (OSError, HTTPException):
-        return "nothing that can be read"
+        return "unreadable"
 
 
 def _clean(words: str) -> str:
-    """In one line, without characters that move a terminal's cursor."""
+    """The words on one line, without characters that move a terminal's cursor."""
     return " ".join("".join(c if c.isprintable() else " " for c in words[:200]).split())
 
 
 def referee_server(
     server: Answering | str, seed: int = 0, seconds: float = 60.0, known: Iterable[str] = ()
 ) -> Report:
-    """Ask for the same texts in ways that must not matter. `server` is a URL, or has `ask`.
+    """Request the same texts in ways that must not matter. `server` is a URL, or has `ask`.
 
-    What is not begun after `seconds` is named in the report. Raises ConnectionError for a server
+    The report names what was not started within `seconds`. Raises ConnectionError for a server
     that does not answer a simple request.
     """
     server = RemoteServer(server) if isinstance(server, str) else server
@@ -218,10 +218,10 @@ def referee_server(
     requests = _requests(random.Random(seed), letters, longest, new)
     cold = _alone(server, requests)
     trials: dict[str, Callable[..., Iterable[Finding]]] = {
-        "company": _company,
+        "other requests": _company,
         "a seed": _seeds,
         "echo": _echoes,
-        "a shared beginning": _parted,
+        "a shared prefix": _parted,
         "token ids": _token_ids,
     }
     for name, trial in trials.items():
@@ -234,14 +234,14 @@ def referee_server(
         except NotOffered as refusal:
             report.notes.append(f"{name} is not offered: {refusal}")
         except ConnectionError as error:
-            words = f"it answered before, and now: {error}"
+            words = f"it answered before, but now: {error}"
             report.findings.append(Finding(Comparison(name), Verdict.BUG, words))
     resets = getattr(server, "resets", 0)
     if resets:
         times = "once" if resets == 1 else f"{resets} times"
         report.notes.append(f"a connection was reset {times}, and its request was sent again")
     if not any(answer["logprobs"] for answer in cold):
-        words = "no log-probabilities are shown: a bug in fewer than half of the texts"
+        words = "no log-probabilities are returned: a bug in fewer than half of the texts"
         report.notes.append(f"{words} cannot be told from rounding")
     for name in mark_known(report, known):
         report.notes.append(f"the known failure {name!r} did not occur")
@@ -250,7 +250,7 @@ def referee_server(
 
 
 def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -> list[Json]:
-    """Greedy ones. Each begins with a letter of its own, so that the first time each is cold."""
+    """Greedy requests. Each begins with its own letter, so none has a cached prefix at first."""
     phrases = ["".join(pick.choices(letters, k=5)) for _ in "ABC"]
     whole = "".join(pick.choice(phrases) for _ in range(60))
     ends = sorted({1, 2, 7, *(n + d for n in BLOCKS for d in (-1, 0, 1)), 50, *LONGER})
@@ -261,7 +261,7 @@ def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -
 
 
 def _company(server: Answering, requests: list[Json], cold: list[Json]) -> Iterator[Finding]:
-    """Neither other requests nor what is known of a prompt may change a text."""
+    """Neither other requests nor a cached prompt may change a text."""
     again = "the same request again, its prompt now known"
     yield _compared(again, cold, _alone(server, requests))
     others = [requests[-1] | DRAWN | {"seed": 7}, requests[-1]]
@@ -280,7 +280,7 @@ def _company(server: Answering, requests: list[Json], cold: list[Json]) -> Itera
 
 
 def _seeds(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[Finding]:
-    """A seed means the same text, whoever else is served; another seed, another text."""
+    """A seed gives the same text, whoever else is served; another seed gives another text."""
     last = requests[-1] | DRAWN
     seeded = [request | DRAWN | {"seed": 100 + i} for i, request in enumerate(requests[-6:])]
     try:
@@ -302,7 +302,7 @@ def _seeds(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[F
 
 
 def _echoes(server: Answering, requests: list[Json], cold: list[Json]) -> list[Finding]:
-    """A text given back as a prompt has the log-probabilities with which it was drawn."""
+    """A text given back as a prompt has the log-probabilities with which it was sampled."""
     apart = []
     how = {"max_tokens": 1, "echo": True, "logprobs": 1}
     for request, answer in zip(requests, cold, strict=True):
@@ -312,13 +312,13 @@ def _echoes(server: Answering, requests: list[Json], cold: list[Json]) -> list[F
             echo = server.ask([repeat])[0] if tokens else {}
         except ConnectionError as error:
             raise NotOffered(error) from None
-        n = len(tokens)  # its last ones are those given back, and one more that was drawn
+        n = len(tokens)  # the echo ends with the tokens given back, and one new sample
         if n > 1 and (echo.get("tokens") or [])[-n:-1] == tokens[:-1] and echo["logprobs"]:
             pairs = list(zip(values, echo["logprobs"][-n:-1], strict=False))
             shown = [abs(a - b) for a, b in pairs if a is not None and b is not None]
             apart += [max(shown)] if shown else []
     if not apart:
-        raise NotOffered("there are no log-probabilities with it")
+        raise NotOffered("it returns no log-probabilities")
     wrong = [x for x in apart if not x <= 0.1]
     worst = max(apart)
     verdict = Verdict.ROUNDING if worst > 1e-4 else Verdict.EQUAL
@@ -329,7 +329,7 @@ def _echoes(server: Answering, requests: list[Json], cold: list[Json]) -> list[F
 
 
 def _parted(server: Answering, requests: list[Json], cold: list[Json]) -> Iterator[Finding]:
-    """Prompts that leave an earlier one inside a block; then others come, and they come again."""
+    """Prompts that diverge from an earlier one inside a block; then others, then these again."""
     longest = requests[-1]
     prompt = longest["prompt"]
     letters = _letters_in(requests)[::-1]
@@ -355,7 +355,7 @@ def _parted(server: Answering, requests: list[Json], cold: list[Json]) -> Iterat
 
 
 def _token_ids(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[Finding]:
-    """Prompts as numbers of tokens: the same in company, and after one another."""
+    """Prompts as token ids: the same text when sent again, alone or with other requests."""
     pick = random.Random(len(requests))
     longest = len(requests[-1]["prompt"])
     n_letters = len(_letters_in(requests))
@@ -379,7 +379,7 @@ def _letters_in(requests: list[Json]) -> str:
 
 
 def _numbered(i: int, letters: str, digits: int = 6) -> str:
-    """The number i in digits that are letters: another text for each i below len(letters)**6."""
+    """The number i with letters as digits: a different text for each i below len(letters)**6."""
     text = ""
     for _ in range(digits):
         text += letters[i % len(letters)]
@@ -392,9 +392,9 @@ def _alone(server: Answering, requests: list[Json]) -> list[Json]:
 
 
 def _compared(name: str, a: list[Json], b: list[Json]) -> Finding:
-    """The verdict on pairs of texts: rounding changes few, where two tokens nearly tie.
+    """The verdict on pairs of texts: rounding changes only a few, where two tokens nearly tie.
 
-    What `b` has beyond `a` are answers to neighbours.
+    Answers in `b` beyond the length of `a` belong to neighbours.
     """
     wrong = [(x, y) for x, y in zip(a, b, strict=False) if x["text"] != y["text"]]
     if not wrong:
@@ -403,14 +403,14 @@ def _compared(name: str, a: list[Json], b: list[Json]) -> Finding:
     words = f"{len(wrong)} of {len(a)} texts differ; the first: {turn.expected!r} and {turn.got!r}"
     tie = max(_tie(*pair) for pair in wrong)
     if tie:
-        words += f"; the tokens that part them are up to {tie:.1e} nats apart"
+        words += f"; the tokens at which they diverge are up to {tie:.1e} nats apart"
     bug = 2 * len(wrong) > len(a) or tie > 1
     verdict = Verdict.BUG if bug else Verdict.ROUNDING
     return Finding(Comparison(name), verdict, words, turn=turn)
 
 
 def _tie(a: Json, b: Json) -> float:
-    """How far apart the first two tokens that differ are, in nats; 0 where it is not shown."""
+    """How far apart the first two tokens that differ are, in nats; 0 if it is not known."""
     rows = zip(*(zip(x.get("tokens") or [], x.get("logprobs") or []) for x in (a, b)))  # noqa: B905
     apart = [(p, q) for (s, p), (t, q) in rows if s != t]
     if not apart or None in apart[0]:

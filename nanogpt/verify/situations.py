@@ -1,4 +1,4 @@
-"""What is tried with the texts: decoding paths of one, requests, company, padding, beams."""
+"""What is tried with the texts: decoding paths, requests, interleaving, padding, beam search."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .ways import DecodingPath, long_ways, short_ways
 from .yardstick import TIMES, ULPS, Yardstick, name_of, thinned
 
 Findings = list[Finding | None]  # None: not offered by the model
-BATCHES = (2, 4, 8, 16)  # texts at once, beside the usual three
-DRAFTS = 5  # tokens that a cache of a window may be asked to forget
+BATCHES = (2, 4, 8, 16)  # batch sizes, in addition to the usual three
+DRAFTS = 5  # most tokens that a windowed cache is asked to forget
 PADDED = (3, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Something to try: `core` ones come first; `cost` is in tokens, as of a DecodingPath."""
+    """Something to try: `core` ones come first; `cost` is in tokens, like a DecodingPath's."""
 
     name: str
     cost: float
@@ -37,7 +37,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Trial:
-    """One of several requests: its tokens, the right logits, and the pieces it is read in."""
+    """One of several requests: its tokens, the expected logits, and the pieces it is read in."""
 
     ids: Tensor
     expected: Tensor
@@ -45,7 +45,7 @@ class Trial:
 
 
 class Case(Protocol):
-    """One model under the referee, as its trials see it: the Case of referee.py."""
+    """What the situations need of the model under test: the Case of referee.py."""
 
     subject: Subject
     as_given: Subject
@@ -74,14 +74,14 @@ class Case(Protocol):
         expected: Tensor,
         inside: float | None = None,
     ) -> Finding | None:
-        """The verdict on the logits that read() gives; None if it is not offered."""
+        """The verdict on the logits that read() returns; None if the model does not support it."""
 
     def not_offered(self, comparison: Comparison, error: BaseException) -> None:
         """Note a refusal."""
 
 
 def situations(case: Case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situation]:
-    """All that is tried with these texts, cheap things first."""
+    """Yield everything that is tried with these texts, cheap situations first."""
     n = ids.shape[1]
     subject = case.subject
     last = n == case.lengths[-1]
@@ -133,7 +133,7 @@ def situations(case: Case, stage: int, ids: Tensor, expected: Tensor) -> Iterato
 
 
 def _deepest(subject: Subject) -> int:
-    """The most tokens that are taken back at once: a window's cache no longer has many."""
+    """The most tokens to rewind at once: a windowed cache no longer holds many."""
     if not subject.rewinds:
         return 0
     return subject.deepest or (DRAFTS if subject.window else 10**9)
@@ -145,7 +145,7 @@ def _deepest(subject: Subject) -> int:
 def _through(
     case: Case, stage: int, cache: str, path: DecodingPath, ids: Tensor, expected: Tensor
 ) -> Findings:
-    """Texts read in pieces of these lengths."""
+    """Read texts in pieces of these lengths."""
     ids = ids[: path.rows]
     tokens = total(path.lengths)
     pieces = cut(ids, path.lengths, case.subject.vocab_size)
@@ -158,10 +158,10 @@ def _through(
 
 
 def _as_given(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
-    """The dtype in which the model was given: its cache may be of fewer bits there.
+    """Read in the dtype in which the model was given: its cache may have fewer bits there.
 
-    Only a bug is a finding: what rounding does is told by the finest dtype. A difference at few
-    tokens is none: in few bits, a router's near tie may part them.
+    Only a bug is a finding: rounding is judged in the finest dtype. A difference at only a few
+    tokens is not one: with few bits, a router's near tie may cause it.
     """
     subject = case.as_given
     yard = case.yard
@@ -184,10 +184,10 @@ def _as_given(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings
 
 
 def _batch(case: Case, cache: str, rows: int) -> Findings:
-    """Unequal texts, of which two begin alike and two are equal; then each in another row."""
+    """A batch in which two texts share a prefix and two are equal; then each in another row."""
     n = min(40 if rows < 8 else 28 if rows < 16 else 20, case.lengths[0])
     ids = text(case.subject, rows, case.seed + 100 + rows, n)
-    shared = min(16, max(1, n - 11))  # a usual block; they part inside of the prompt
+    shared = min(16, max(1, n - 11))  # a common block size; they diverge inside the prompt
     ids[1, :shared] = ids[0, :shared]
     if rows > 2:
         ids[-1] = ids[0]
@@ -201,7 +201,7 @@ def _batch(case: Case, cache: str, rows: int) -> Findings:
 
 
 def _samples(case: Case, cache: str) -> Findings:
-    """One prompt for all, which then go on apart, as samples of one prompt do."""
+    """One prompt for all texts, which then diverge, like several samples of one prompt."""
     n = min(24, case.lengths[0])
     ids = text(case.subject, 3, case.seed + 103, n)
     ids[:, :6] = ids[0, :6]
@@ -212,7 +212,7 @@ def _samples(case: Case, cache: str) -> Findings:
 
 
 def _special(case: Case, cache: str) -> Findings:
-    """A text in which the first ids stand: they often mean something else."""
+    """A text that contains the first ids, which often have a special meaning."""
     if not case.subject.specials or case.subject.vocab_size <= 30:
         return []
     ids = text(case.subject, 1, case.seed + 7, case.lengths[0])
@@ -231,7 +231,7 @@ def _special(case: Case, cache: str) -> Findings:
 
 
 def _in_turn(case: Case, comparison: Comparison, requests: dict[str, Trial]) -> Findings:
-    """Requests one after the other: the first that is not right, or the last one."""
+    """Read requests one after the other: the Finding on the first wrong one, or on the last."""
     finding = None
     earlier: Trial | None = None
     for name, request in requests.items():
@@ -259,7 +259,7 @@ def _in_turn(case: Case, comparison: Comparison, requests: dict[str, Trial]) -> 
 
 
 def _requests(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
-    """A, one that begins as A does, A in another order, the beginning of A alone, B, A."""
+    """A, one that begins as A does, A in another order, only the beginning of A, B, A again."""
     n = ids.shape[1]
     half = n // 2
     a, b = ids[:2, None]
@@ -288,7 +288,7 @@ def _requests(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings
 
 
 def _parting_points(n: int, subject: Subject, stage: int) -> list[int]:
-    """After how many tokens a request leaves the one before: before, at and after each edge."""
+    """Where requests diverge from an earlier one: before, at and after each edge, in tokens."""
     edges = [e for e in edges_of(subject) if e < n - 6]
     points = {1, 3, n // 3, n - 6} if not stage else {n - 7}
     for e in edges:
@@ -297,7 +297,7 @@ def _parting_points(n: int, subject: Subject, stage: int) -> list[int]:
 
 
 def _parting(case: Case, cache: str, ids: Tensor, points: list[int]) -> Findings:
-    """Requests whose prompts begin as the one before, and then part: also inside of a block."""
+    """Requests whose prompts share a prefix with A and then diverge, also inside a block."""
     a, b = ids[:2, None]
     n = ids.shape[1]
     expected = case.plain(a)
@@ -312,7 +312,7 @@ def _parting(case: Case, cache: str, ids: Tensor, points: list[int]) -> Findings
 
 
 def _many(case: Case, cache: str, count: int) -> Findings:
-    """Many short requests, half of which begin as an earlier one does, for as many blocks."""
+    """Many short requests, which use many blocks; half of them begin as an earlier one does."""
     pick = random.Random(case.seed + 31)
     most = case.lengths[0]
     fresh = iter(text(case.subject, count, case.seed + 17, most))
@@ -332,11 +332,11 @@ def _many(case: Case, cache: str, count: int) -> Findings:
     return _in_turn(case, Comparison(f"{count} requests of many lengths", cache), requests)
 
 
-# ------------------------------------------------------------------ company
+# ------------------------------------------------------------------ several texts at a time
 
 
 def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
-    """Texts, each with a cache of its own, read by turns; the last one comes later."""
+    """Interleave texts, each with its own cache; the last one starts later."""
     subject = case.subject
     n = ids.shape[1]
     half = n // 2
@@ -362,7 +362,7 @@ def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findi
 
 
 def _beams(case: Case, cache: str, ids: Tensor) -> Findings:
-    """Three texts change places and are doubled, as beams are, go on, and do so once more."""
+    """Reorder and duplicate three texts as beam search does, read on, and do it once more."""
     subject = case.subject
     n = ids.shape[1]
     half = n // 2
@@ -395,21 +395,21 @@ def _beams(case: Case, cache: str, ids: Tensor) -> Findings:
 def _offers(
     case: Case, comparison: Comparison, ids: Tensor, use: Callable[[Session], object]
 ) -> bool:
-    """Whether a session offers this after a few tokens; where it does not, that is noted."""
+    """Whether a session supports this after a few tokens; if it does not, that is noted."""
     try:
         session = case.subject.session(comparison.cache, len(ids))
         session.read(ids[:, : case.offers.shortest + 2])
         use(session)
-    except (NotOffered, *STOPS) as error:  # the ways before this one judge what it reads
+    except (NotOffered, *STOPS) as error:  # earlier situations judge what it reads
         case.not_offered(comparison, error)
         return False
     return True
 
 
 def _twins(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
-    """Two texts that share a whole beginning, each with a cache of its own, and then take turns.
+    """Interleave two texts that share their first half, each with its own cache.
 
-    A plain pass of the same text comes between them.
+    A plain pass of one of them runs in between.
     """
     subject = case.subject
     n = ids.shape[1]
@@ -436,7 +436,7 @@ def _twins(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
 
 
 def _forks(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
-    """A text goes on in two ways from one cache, by turns."""
+    """Fork a text's cache and continue the text in two ways, interleaved."""
     subject = case.subject
     n = ids.shape[1]
     half = n // 2
@@ -462,7 +462,7 @@ def _forks(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
 
 
 def _leaving(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
-    """Texts leave a batch, the middle one first; those that stay go on as before."""
+    """Remove texts from a batch, the middle one first; the others continue as before."""
     subject = case.subject
     n = ids.shape[1]
     half = n // 2
@@ -486,16 +486,16 @@ def _leaving(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
 
 
 def _padding(case: Case, rows: int, n: int) -> Findings:
-    """Shorter texts beside longer ones, padded on the left: without a cache, then with one.
+    """Texts of different lengths, padded on the left: without a cache, then with one.
 
-    What one pass without a cache does with padding is no fault of the cache.
+    What one pass without a cache does with padding is not the cache's fault.
     """
     n = n if rows < 4 else min(n, 48)
     ids = text(case.subject, rows, case.seed, n)
     pads = [min(pad, n - 4) for pad in (0, 5, n // 3, 1, n // 2, 2, 16, 3)][:rows]
     if rows == 2:
-        pads = [3, 8]  # as where batches are padded to a multiple
-    place = torch.arange(n) - torch.tensor(pads)[:, None]  # in the own text; (B, T)
+        pads = [3, 8]  # as if batches are padded to a multiple
+    place = torch.arange(n) - torch.tensor(pads)[:, None]  # position in its own text; (B, T)
     mask = (place >= 0).long()
     ids = ids.gather(1, place.clamp(min=0))
     real = (place >= 0)[..., None]
@@ -510,10 +510,10 @@ def _padding(case: Case, rows: int, n: int) -> Findings:
     if finding is None:
         return []
     case.result.padding.append(finding)
-    if finding.size == float("inf"):  # it stopped
+    if finding.size == float("inf"):  # it failed
         return []
     plain = read(None)
-    real = real & plain.isfinite().all(-1, keepdim=True)  # NaN in one pass is not the cache's
+    real = real & plain.isfinite().all(-1, keepdim=True)  # NaN in one pass: not the cache's fault
     plain = torch.where(real, plain, 0)
     name = f"left padding of {rows} texts through the cache, against one pass"
     comparison = Comparison(name, case.subject.caches[0], padded=True)
@@ -522,7 +522,7 @@ def _padding(case: Case, rows: int, n: int) -> Findings:
 
 
 def _right_padding(case: Case, ids: Tensor, expected: Tensor) -> Findings:
-    """Prompts padded on the right, then single tokens: the padding stays between them."""
+    """Prompts padded on the right, then single tokens: the padding stays in between."""
     n = ids.shape[1]
     subject = case.subject
     prompt = n // 2

@@ -1,4 +1,4 @@
-"""What the referee can ask of a model: ours, another library's, or the reader's own object."""
+"""What the referee can ask of a model: ours, another library's, or your own object."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..device import available_memory
 
 
 class NotOffered(Exception):
-    """A model has no such way to be run; the message says why."""
+    """A model does not support an operation; the message says why."""
 
 
 Pieces = Sequence[Tensor | int]
 
 
 class Session:
-    """The cache of one batch of texts. Only `read` must be there."""
+    """The cache of one batch of texts. Only `read` is required."""
 
     def read(self, ids: Tensor) -> Tensor:
         """The logits of the next tokens of each text.  (B, t) -> (B, t, V)"""
@@ -27,32 +27,32 @@ class Session:
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens of each text. Raises NotOffered."""
-        raise NotOffered("it takes no tokens back")
+        raise NotOffered("it cannot rewind")
 
     def reorder(self, rows: list[int]) -> None:
-        """Each text goes on as the one with that number, as beams do. Raises NotOffered."""
+        """Continue text i from text rows[i], as beam search does. Raises NotOffered."""
         raise NotOffered("its texts cannot change places")
 
     def keep(self, rows: list[int]) -> None:
-        """Only these texts go on; the others leave the batch. Raises NotOffered."""
-        raise NotOffered("no text leaves its batch")
+        """Keep only these texts; the others leave the batch. Raises NotOffered."""
+        raise NotOffered("it cannot remove a text from a batch")
 
     def fork(self) -> Session:
-        """A second session that goes on from here by itself. Raises NotOffered."""
-        raise NotOffered("it is not forked")
+        """A second, independent session that continues from here. Raises NotOffered."""
+        raise NotOffered("it cannot be forked")
 
 
 class Subject:
-    """A model as the referee sees it. Only `plain` and `cached` must be there.
+    """A model as the referee sees it. Only `plain` and `cached` are required.
 
-    A `piece` is tokens to read, (B, t), or an integer n: the last n tokens are forgotten again.
-    Logits that are returned belong to the tokens that were kept. `caches` names the caches that
-    `cached` can use, the usual one first. `longest` is the most tokens of a text, `window` how many
-    of them a query sees; None: no limit. `edges` names other lengths at which something changes, as
-    blocks, pages and buffers do. `expects` declares a lossy cache: which part of the spread of a
-    token's logits it may move. `right_padding` says whether `padded` takes that too; None: it is
-    found out. `chunks`, `last_only`, `max_batch` and `shortest` say what a model refuses; None: it
-    is found out, as offers.py does.
+    A `piece` is tokens to read, (B, t), or an integer n: forget the last n tokens. The returned
+    logits are those of the tokens that were kept. `caches` names the caches that `cached` can use,
+    the default one first. `longest` is the most tokens of a text, `window` the number of them that
+    a query attends to; None: no limit. `edges` are other lengths at which something changes, such
+    as the sizes of blocks, pages and buffers. `expects` declares a lossy cache: how far it may move
+    logits, as a fraction of the spread of a token's logits. `right_padding` says whether `padded`
+    also accepts right padding; None: it is detected. `chunks`, `last_only`, `max_batch` and
+    `shortest` say what a model does not support; None: offers.py detects it.
     """
 
     name = "model"
@@ -62,17 +62,17 @@ class Subject:
     window: int | None = None
     rewinds = False  # whether pieces may be integers
     edges: tuple[int, ...] = ()
-    builds = ""  # lines that make MODEL once more, for a script that shows a bug
-    reads = ""  # lines that read `pieces` into `got`, and the text into `wanted`, for that script
+    builds = ""  # code that rebuilds MODEL, for a script that shows a bug
+    reads = ""  # code that reads `pieces` into `got`, and the text into `wanted`, for that script
     expects: float | None = None
     right_padding: bool | None = None
-    deepest: int | None = None  # tokens that one rewind takes back at most
-    specials: tuple[int, ...] = (0, 1, 2)  # ids that a text may hold, and rarely does
-    chunks: bool | None = None  # whether several tokens can be read at once, after others
-    last_only: bool | None = None  # whether a pass returns the logits of its last token alone
+    deepest: int | None = None  # most tokens that one rewind can take back
+    specials: tuple[int, ...] = (0, 1, 2)  # ids that a text may contain, but rarely does
+    chunks: bool | None = None  # whether several tokens can be read at once after a prompt
+    last_only: bool | None = None  # whether a pass returns only the last token's logits
     max_batch: int | None = None  # texts in one pass
-    shortest: int | None = None  # tokens of a first pass
-    sessions: int | None = None  # that can be read by turns; None: any number
+    shortest: int | None = None  # fewest tokens of a prompt
+    sessions: int | None = None  # how many can be interleaved; None: any number
 
     def plain(self, ids: Tensor) -> Tensor:
         """The logits of one pass without a cache.  (B, T) -> (B, T, V)"""
@@ -93,26 +93,26 @@ class Subject:
     def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
         """The logits of one pass without a cache, of tokens at these positions.  (B, T), (T,)
 
-        Raises NotOffered. It is asked for where positions may be what is wrong.
+        Raises NotOffered. Used to find out whether positions are wrong.
         """
         raise NotOffered("its plain pass takes no positions")
 
     def session(self, cache: str | None = None, rows: int = 1) -> Session:
-        """A cache of its own for a batch of texts, beside which others may be read.
+        """A new cache for a batch of texts, independent of other sessions.
 
         Raises NotOffered.
         """
         raise NotOffered("it reads one text at a time")
 
     def to(self, dtype: torch.dtype) -> Subject:
-        """The same model with weights of this dtype, as a copy. Raises NotOffered."""
+        """A copy of the model with weights in this dtype. Raises NotOffered."""
         raise NotOffered("it has one dtype")
 
 
 def through(
     read: Callable[[Tensor], Tensor], rewind: Callable[[int], object], pieces: Pieces
 ) -> Tensor:
-    """Read pieces in order, or forget; the logits of the tokens that stayed.  -> (B, T, V)"""
+    """Read or rewind in order; returns the logits of the tokens that were kept.  -> (B, T, V)"""
     logits: list[Tensor] = []
     for piece in pieces:
         if isinstance(piece, int):
@@ -124,16 +124,16 @@ def through(
 
 
 def check_memory(model: nn.Module, dtype: torch.dtype) -> None:
-    """Raise NotOffered where a copy of the model in this dtype would not fit."""
+    """Raise NotOffered if a copy of the model in this dtype would not fit in memory."""
     need = sum(p.numel() for p in model.parameters()) * dtype.itemsize * 1.2
     free = available_memory()
     if free is not None and need > free:
         raise NotOffered(
-            f"{dtype} needs {need / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are available"
+            f"{dtype} needs {need / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are available"
         )
 
 
 def copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The model in memory, in this dtype. Raises NotOffered where it would not fit."""
+    """A copy of the model on the CPU, in this dtype. Raises NotOffered if it would not fit."""
     check_memory(model, dtype)
     return copy.deepcopy(model).to("cpu", dtype)

@@ -1,6 +1,6 @@
-"""Every architecture of transformers, small, before the referee: a table, and scripts for its bugs.
+"""The referee on a small model of every transformers architecture: a table, and bug scripts.
 
-The scripts use transformers alone, so that a maintainer can paste them.
+The scripts use only transformers, so that a maintainer can paste them.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .report import CachedRun, Report, Verdict
 from .subjects import NotOffered
 
 SECONDS = 6.0  # for each kind
-LATE = 5  # times as long, and a kind is given up
+LATE = 5  # times as many seconds, after which a kind is abandoned
 HEAD = """\
 # The referee on every causal architecture of transformers
 
 {made}; {kinds} kinds, {seconds:.0f} seconds of one core each: {counted}.
-Each is built small, with random weights. A bug here is a difference between a cached and a plain
-pass in float64 that rounding does not explain; the script shows it in transformers alone. *left*
-counts ways for which no time was left. Made by `python -m nanogpt verify kinds`.
+Each is a small model with random weights. A bug here is a difference between a cached and a plain
+pass in float64 that rounding does not explain; the script shows it with transformers alone. *left*
+counts scenarios that there was no time for. Made by `python -m nanogpt verify kinds`.
 
-*By hand* is what a person found who read the code: {by_hand}. These sentences are kept in
+*By hand* is what a person found by reading the code: {by_hand}. These sentences are kept in
 nanogpt/verify/by_hand.py, with the versions that were examined.
 """
 COLUMNS = (
     "kind",
     "verdict",
     "by hand",
-    "ways",
+    "scenarios",
     "left",
-    "what shows it, or why not",
+    "shown by, or reason",
     "size",
     "script",
 )
@@ -65,7 +65,7 @@ class Unjudged(str, Enum):
 
 
 def kinds() -> list[str]:
-    """The names of all causal architectures that transformers knows."""
+    """The names of all causal architectures in transformers."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -74,7 +74,7 @@ def kinds() -> list[str]:
 def survey(
     names: Iterable[str], minutes: float, seconds: float, say: Callable[[str], object]
 ) -> Iterator[Row]:
-    """The row of each kind, for so many minutes; what was not reached has a row as well."""
+    """Yield the row of each kind, for this many minutes; kinds not reached also get a row."""
     end = time.monotonic() + 60 * minutes
     for kind in names:
         if time.monotonic() > end:
@@ -86,7 +86,7 @@ def survey(
 
 
 def _row(kind: str, seconds: float) -> Row:
-    """What the referee says of one architecture, as plain data."""
+    """The referee's result for one architecture, as plain data."""
     began = time.monotonic()
     row: Row = {"kind": kind}
     try:
@@ -111,7 +111,7 @@ def _row(kind: str, seconds: float) -> Row:
 
 
 def _evidence(report: Report) -> Row:
-    """The bug that is explained, its size, and a script; a wrong plain pass comes first."""
+    """The bug that has a script, and its size; a wrong plain pass comes first."""
     bugs = [f for f in report.findings if f.verdict is Verdict.BUG]
     first = min(bugs, key=lambda bug: (isinstance(bug.how, CachedRun), not bug.code))
     size = first.size if first.size < float("inf") else None
@@ -121,7 +121,7 @@ def _evidence(report: Report) -> Row:
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the with-block after so long, where the system has such a clock."""
+    """Raise TimeoutError in the with-block after `seconds`, if the system has an interval timer."""
     if not hasattr(signal, "setitimer"):
         yield
         return
@@ -139,7 +139,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def write(folder: Path, rows: list[Row], seconds: float) -> None:
-    """The table as kinds.json and README.md, and a script for each bug that has one."""
+    """Write the table as kinds.json and README.md, and a script for each bug that has one."""
     import torch
     import transformers
 
@@ -152,9 +152,9 @@ def write(folder: Path, rows: list[Row], seconds: float) -> None:
 
 
 def render(folder: Path) -> None:
-    """README.md and the scripts from kinds.json, with the verdicts by hand.
+    """Write README.md and the scripts from kinds.json, with the manual verdicts.
 
-    A bug has a generated script unless the folder has a report on it.
+    A bug gets a generated script unless the folder has a report on it.
     """
     data = read_json(folder / "kinds.json")
     rows = data["rows"]
@@ -170,14 +170,14 @@ def render(folder: Path) -> None:
 
 
 def _script_name(row: Row) -> str:
-    """Not the kind alone: a script named xlstm.py would be imported for the package xlstm."""
+    """Not just the kind: a script named xlstm.py would be imported instead of the package xlstm."""
     return f"{row['kind']}_shown.py"
 
 
 def table(
     rows: list[Row], versions: dict[str, str], seconds: float, scripts: dict[str, str]
 ) -> str:
-    """The survey as a page of Markdown. `scripts` has the file name of each kind's script."""
+    """The survey as a Markdown page. `scripts` has the file name of each kind's script."""
     counts = Counter(row["verdict"] for row in rows)
     counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
     made = f"transformers {versions['transformers']}, torch {versions['torch']}"

@@ -32,9 +32,9 @@ COUNTS = (
 )
 Result = dict[str, Any]  # of a sweep: plain data
 DTYPES = ("float32", "float64", "bfloat16")
-SHOWN = 10  # mismatches of which a result tells more than their number
+SHOWN = 10  # most mismatches that a result describes one by one
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
-# Rows of these fill no whole register. Drawn in exact mode only, where nothing is built.
+# Rows of these do not fill whole registers. Drawn only in exact mode, where nothing is built.
 ODD_SHAPES = [(3, 10), (10, 10), (5, 3), (1, 33), (7, 5), (2, 17)]
 WAYS: dict[
     str, tuple[bool, dict[str, Any]]
@@ -52,7 +52,7 @@ WAYS: dict[
 
 @dataclass(frozen=True)
 class Case:
-    """One draw: a model, prompts, and a way to decode that is compared with the uncached one."""
+    """A random case: a model, prompts, and a decoding path to compare with uncached decoding."""
 
     number: int
     config: GPTConfig
@@ -66,14 +66,14 @@ class Case:
 
 
 def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
-    """The same case for the same arguments, on every machine."""
+    """Draw a case; the same arguments give the same case on every machine."""
     pick = random.Random(f"{seed} {number}")
     n_head, head_size = pick.choice(SHAPES + ODD_SHAPES if in_exact else SHAPES)
     block = pick.choice([8, 16, 24, 32])
     n_layer = pick.choice([1, 2, 3])
     config = GPTConfig(block_size=block, n_layer=n_layer, n_head=n_head, n_embd=n_head * head_size)
     prompt = pick.choice([1, 1, block - 1, block, pick.randint(1, block), pick.randint(1, block)])
-    most = block - prompt + 1  # the last token is only returned, so it may stand past the block
+    most = block - prompt + 1  # the last token is only returned, so it may be past the block
     n_new = pick.choice([most, most, pick.randint(1, most)])
     native = dtype == "float32" and not in_exact
     ways = [way for way, (_, how) in WAYS.items() if how.get("engine") is not Native or native]
@@ -91,7 +91,7 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
 
 
 def run_case(result: Result, case: Case) -> None:
-    """Decode the case's texts in both ways; adds what was found to the result of a sweep."""
+    """Decode the case's texts both ways, and add what was found to the result of a sweep."""
     generator = torch.Generator().manual_seed((result["seed"] * 1_000_003 + case.number) % 2**63)
     model = _random_model(case, generator)
     prompt = torch.randint(case.config.vocab_size, (case.batch, case.prompt), generator=generator)
@@ -103,7 +103,7 @@ def run_case(result: Result, case: Case) -> None:
         decoded = decode_both(ways, prompt, noise, case.sampling, case.chunk, complete)
     (expected, got), (a, b), margins = decoded
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
-    diffs = diffs.nan_to_num(sys.float_info.max)  # NaN is as far off as can be, and is no JSON
+    diffs = diffs.nan_to_num(sys.float_info.max)  # JSON has no NaN: use the largest number
     mismatches = _mismatches(case, expected, got, diffs, margins, rounding(a))
     result["cases"] += 1
     result["sequences"] += case.batch
@@ -134,10 +134,10 @@ def _random_model(case: Case, generator: torch.Generator) -> GPT:
 def _mismatches(
     case: Case, expected: Tensor, got: Tensor, diffs: Tensor, margins: Tensor, limit: float
 ) -> list[dict[str, Any]]:
-    """For each text that is wrong: where it first is, and whether rounding explains that.
+    """For each wrong text: where it first goes wrong, and whether rounding explains that.
 
-    Wrong is another token, or a logit that is off by more than `limit`, what rounding may do. A
-    token is explained where the draw was closer than twice its logits' difference.
+    Wrong means another token, or a logit that is off by more than `limit`, the effect of rounding.
+    A token is explained if its sample's margin was less than twice the difference of its logits.
     """
     beyond = ~(diffs <= limit)  # (steps, B); a limit that is NaN allows nothing
     wrong = got != expected  # (B, n_new)
@@ -158,7 +158,7 @@ def _mismatches(
 def sweep(
     sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False
 ) -> Result:
-    """Run cases until at least `sequences` texts are decoded; counts and mismatches as data."""
+    """Run cases until at least `sequences` texts are decoded; returns counts and mismatches."""
     check_int("sequences", sequences, 0)
     check_int("seed", seed, 0, 2**63 - 1)
     check_switch("in_exact", in_exact)
@@ -175,10 +175,10 @@ def sweep(
 
 
 def passed(result: Result) -> bool:
-    """Whether there is no mismatch that is not allowed.
+    """Whether all mismatches are allowed.
 
-    In exact mode not one bit of a logit may differ. In float64 no token may; in other dtypes
-    tokens may where rounding explains it.
+    In exact mode logits must be bit-identical. In float64 no token may differ; in other dtypes
+    tokens may differ if rounding explains it.
     """
     if result["exact"]:
         return not result["mismatched"] and not result["differing_logits"]
@@ -193,7 +193,7 @@ def describe(result: Result) -> str:
     return (
         f"{r['sequences']:,} texts, {r['tokens']:,} tokens, {r['dtype']}{mode}: "
         f"{r['mismatched']} differ ({r['explained']} of them explained by rounding)\n"
-        f"{r['differing_logits']:,} of {r['logits']:,} logits differ, at most by "
-        f"{r['max_logit_diff']:.1e}; the closest draw was decided by {r['min_margin']:.1e}, and "
+        f"{r['differing_logits']:,} of {r['logits']:,} logits differ, by at most "
+        f"{r['max_logit_diff']:.1e}; the closest sample was decided by {r['min_margin']:.1e}, and "
         f"{r['too_close']} by less than twice the difference of their own logits"
     )

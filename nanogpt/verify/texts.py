@@ -1,4 +1,4 @@
-"""The texts that a model reads under the referee, whole and in pieces."""
+"""The texts that the referee has a model read, whole and in pieces."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-LENGTH = 40  # tokens of a short text; more where a window asks for it
-MIDDLE = 150  # tokens of a text between both
-LONG = 330  # tokens of a long one: past 256, and some more
-USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buffers end
-LIMIT = 1024  # tokens of the longest texts that are read to reach a model's own limit
-FARTHEST = 1024  # edges beyond are left only where `length` asks for it
+LENGTH = 40  # tokens of a short text; more if a window needs it
+MIDDLE = 150  # tokens of a medium text
+LONG = 330  # tokens of a long text: well past 256
+USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buffers often end
+LIMIT = 1024  # most tokens of a text that is read to reach a model's own limit
+FARTHEST = 1024  # edges beyond this are passed only if `length` asks for it
 NAMES = (
     *("window", "slots", "capacity", "block", "block_size", "size_of_block", "page"),
     *("page_size", "sliding_window", "chunk_size", "attention_chunk_size", "trained"),
     *("original_max_position_embeddings", "max_cache_len", "sinks", "table"),
 )
-# The length of a piece; (2, 3, 1) is one of 2 tokens and 4 others, taken back 1 and 3 at a time.
+# The length of a piece; (2, 3, 1) has 2 tokens and 4 wrong ones, taken back 1 and 3 at a time.
 Length = int | tuple[int, ...]
 
 
 class Readable(Protocol):
-    """What texts are made for: a Subject, or anything with its numbers."""
+    """What texts are made for: a Subject, or anything with these attributes."""
 
     vocab_size: int
     longest: int | None
@@ -42,14 +42,14 @@ def edges_of(subject: Readable) -> list[int]:
 
 
 def length_of(subject: Readable) -> int:
-    """Tokens of a short text: past the window, where that is not too long."""
+    """The length of a short text: past the window, if that is not too long."""
     window = subject.window or 0
     reached = window if window <= 256 else 0
     return min(max(LENGTH, 2 * reached + 9), subject.longest or 10**9)
 
 
 def lengths_of(subject: Readable, length: int | None = None) -> list[int]:
-    """Tokens of the texts to read, short ones first: past every edge, as far as the model goes."""
+    """The lengths of the texts to read, shortest first: past every edge that the model reaches."""
     short = length_of(subject)
     most = subject.longest or 10**9
     edges = [e for e in edges_of(subject) if e <= FARTHEST]
@@ -63,13 +63,13 @@ def lengths_of(subject: Readable, length: int | None = None) -> list[int]:
 
 
 def limit_of(subject: Readable, lengths: list[int]) -> int | None:
-    """Tokens of texts as long as the model itself, where these are shorter and it is not far."""
+    """The model's own limit, if these texts are shorter and it is not too far; else None."""
     most = subject.longest or 0
     return most if lengths[-1] < most <= LIMIT else None
 
 
 def text(subject: Readable, batch: int = 3, seed: int = 0, length: int | None = None) -> Tensor:
-    """Texts in which phrases come back, as A B A does: mere repetition hides bugs.  (B, T)"""
+    """Texts in which phrases recur, as in A B A: mere repetition hides bugs.  (B, T)"""
     pick = random.Random(seed)
     n = length or length_of(subject)
     low = 3 if subject.vocab_size > 30 else 0  # a large vocabulary begins with special tokens
@@ -89,9 +89,9 @@ def text(subject: Readable, batch: int = 3, seed: int = 0, length: int | None = 
 
 
 def cut(ids: Tensor, lengths: Sequence[Length], vocab_size: int) -> list[Tensor | int]:
-    """Pieces of these lengths; (2, 3) is a piece of 2 tokens and 3 others that are taken back.
+    """Cut texts into pieces of these lengths; (2, 3) has 2 tokens and 3 wrong ones, taken back.
 
-    (2, 3, 1) is one with 4 others, which are taken back 1 and 3 at a time.
+    (2, 3, 1) has 4 wrong ones, which are taken back 1 and 3 at a time.
     """
     pieces: list[Tensor | int] = []
     start = 0
@@ -100,7 +100,7 @@ def cut(ids: Tensor, lengths: Sequence[Length], vocab_size: int) -> list[Tensor 
         piece = ids[:, start : start + n]
         start += n
         if rewinds:
-            # Wrong ones: each is another token than the text has there.
+            # Wrong tokens: each differs from the text's token there.
             first = ids[:, min(start, ids.shape[1] - 1)][:, None]
             others = (first + 1 + torch.arange(sum(rewinds))) % vocab_size
             piece = torch.cat([piece, others], dim=1)
@@ -110,7 +110,7 @@ def cut(ids: Tensor, lengths: Sequence[Length], vocab_size: int) -> list[Tensor 
 
 
 def total(lengths: Iterable[Length]) -> int:
-    """The tokens that are kept of pieces of these lengths."""
+    """The number of tokens that are kept of pieces of these lengths."""
     count = 0
     for length in lengths:
         count += length[0] if isinstance(length, tuple) else length

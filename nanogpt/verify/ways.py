@@ -1,4 +1,4 @@
-"""Decoding paths: how a text is read in pieces. None may change the logits; cheap ones first."""
+"""Decoding paths: how to read a text in pieces. None may change the logits; cheap ones first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .texts import Length, total
 class DecodingPath:
     """One way to read `rows` texts: the lengths of pieces, as `cut` takes them.
 
-    `core` ones are the few with which a large model begins.
+    `core` marks the few that a large model starts with.
     """
 
     name: str
@@ -24,7 +24,7 @@ class DecodingPath:
 
     @property
     def cost(self) -> int:
-        """Its price in tokens: a call costs about as much as eight more of them."""
+        """The cost in tokens: a call costs about as much as eight more tokens."""
         tokens = 0
         for length in self.lengths:
             tokens += sum(length) if isinstance(length, tuple) else length
@@ -64,7 +64,7 @@ def _path(name: str, lengths: Sequence[Length], rows: int = 1, core: bool = Fals
 
 
 def _rewinds(n: int, edge: int) -> list[DecodingPath]:
-    """Rejected drafts, few and many, in a row, and down to nothing."""
+    """Rejected drafts: few, many, several in a row, and back to an empty cache."""
     few: list[Length] = [4, (1, 2), (2, 1), 1, (0, 3), 2, (edge, 2), (1, 3), 1, (0, 2), (3, 2)]
     twice: list[Length] = [5, (2, 2, 1), 1, (edge, 1, 3), 1, (1, 1, 1, 2), 2]
     to_nothing: list[Length] = [(0, 5), 4, (0, 2), 1, (edge, 3), 2]
@@ -117,7 +117,7 @@ def long_ways(n: int, edges: list[int], deepest: int, pick: random.Random) -> li
 
 
 def _long_rewinds(n: int, edges: list[int], deepest: int) -> list[DecodingPath]:
-    """Drafts that cross each edge and are taken back behind it."""
+    """Drafts that cross each edge and are taken back across it."""
     paths = []
     lengths: list[Length] = []
     end = 0
@@ -138,13 +138,13 @@ def _long_rewinds(n: int, edges: list[int], deepest: int) -> list[DecodingPath]:
 
 
 def _prompts(n: int, lengths: list[int]) -> list[DecodingPath]:
-    """Prompts of these lengths, each with single tokens and pairs behind it."""
+    """Prompts of these lengths, each followed by single tokens and pairs."""
     tails = {m: _upto(n, [m, 1, 1, 2, 1, 5]) for m in lengths}
     return [_path(f"a prompt of {m}, then tokens", tail) for m, tail in tails.items() if tail]
 
 
 def _sizes(n: int, pick: random.Random) -> list[int]:
-    """Chunks of 1, 2, 3 … tokens, each once and in any order, after a prompt; n in all."""
+    """Chunks of 1, 2, 3 … tokens, each size once in random order, after a prompt; n in total."""
     sizes: list[int] = []
     remaining = n - 3
     while remaining > len(sizes):
@@ -173,7 +173,7 @@ def _upto(n: int, lengths: list[int]) -> list[int]:
 
 
 class _Filler:
-    """Fills up to n tokens with pieces of these sizes, after the first ones."""
+    """Fills up to n tokens: the first pieces as given, then pieces of these sizes."""
 
     def __init__(self, n: int, pick: random.Random):
         self.n = n

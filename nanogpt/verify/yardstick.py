@@ -1,10 +1,10 @@
-"""How far logits may differ before it is a bug: measured in the model itself.
+"""How far logits may differ before it is a bug, measured on the model itself.
 
-Rounding shrinks when the dtype grows, and a bug does not. A float32 inside a model of float64 may
-move logits by as much as float32 moves the plain pass, several times; float64 rounds far less.
+Rounding errors shrink in a finer dtype; a bug does not. If a float64 model uses float32 inside, its
+logits may move by several times as much as float32 moves the plain pass; float64 rounds far less.
 
 The unit is the difference between two logits of tokens that can be chosen. A constant added to all
-logits changes no text, and neither does the number at which unused ids are padded.
+logits changes no text, and neither does the value with which unused ids are padded.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .report import LogitTurn
 
-ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
-TIMES = 4  # so far beyond the largest difference of a sample may another one lie
-LOSSY = 16  # times what a lossy cache is expected to move a token, one may be moved
-ALONE = 16  # the same where float32 is the only dtype: nothing else measures its rounding
+ULPS = 4  # units in the last place of the largest logit, up to which logits count as equal
+TIMES = 4  # a difference may be this many times the largest one that was sampled
+LOSSY = 16  # a token may move this many times as far as a lossy cache is expected to move one
+ALONE = 16  # times more if float32 is the only dtype: nothing else measures its rounding
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
-STEP = 8192  # logits of a token that are compared; of a larger vocabulary every second, and so on
+STEP = 8192  # most logits compared per token; of a larger vocabulary every second, and so on
 CEILING = 0.05  # of the spread: a float64 copy that is further from float32 is another model
-NATS = 40.0  # a token this far below the likeliest one is never drawn: exp(-40) is 4e-18
-GAP = 10.0  # … and it is padding if it is also so many times further below than any other token
+NATS = 40.0  # a token this far below the likeliest one is never sampled: exp(-40) is 4e-18
+GAP = 10.0  # … and it is padding if it is also this many times further below than any other token
 FEWEST = 4  # tokens that always count, however far below the likeliest one
 
 
 class Yardstick:
-    """The differences that are equal, explained, and declared; each measurement may widen them.
+    """The differences that are equal, explained, or declared; each measurement may widen them.
 
-    `limit` is the difference that rounding explains in this dtype, `inside` the one where float32
-    is inside the model, where it varies by itself, or where a lossy cache was declared.
+    `limit` is the difference that rounding explains in this dtype. `inside` also allows for float32
+    inside the model, for its own noise, and for a declared lossy cache.
     """
 
     def __init__(self, dtype: torch.dtype, other: torch.dtype | None, expects: float | None):
         self.dtype = dtype
-        self.other = other  # a coarser dtype, in which the model runs too
+        self.other = other  # a coarser dtype in which the model also runs
         self.expects = expects
         self.eps = torch.finfo(dtype).eps
         self.columns: Tensor | None = None  # of the vocabulary: tokens that can be chosen
         self.largest = 0.0  # logit
         self.spread = 0.0  # from the lowest to the highest logit of a token: the median
-        # The largest differences of plain passes: in the other dtype or with jitter, of one that
-        # is repeated, of other shapes, as a batch.
+        # The largest differences of plain passes: in the other dtype or with jitter, when
+        # repeated, and in other shapes, such as a batch.
         self.moved = 0.0
         self.most = 0.0  # `moved`, of the token that is moved most
         self.noise = 0.0
@@ -60,7 +60,7 @@ class Yardstick:
         """Learn from a plain pass, and the same in a coarser dtype or with jitter.  (B, T, V)"""
         if self.columns is None:
             self.columns = choosable(plain)
-        # Logits may be rounded once more at the end than the model is.
+        # The logits may be rounded once more at the end, to fewer bits than the model has.
         self.eps = max(self.eps, torch.finfo(plain.dtype).eps)
         chosen = plain.double()[..., self.columns].nan_to_num(nan=0, posinf=0, neginf=0)
         self.largest = max(self.largest, float(chosen.abs().max()))
@@ -68,16 +68,16 @@ class Yardstick:
         for other in (coarse, jittered):
             if other is not None:
                 moved = self.sizes(other, plain)
-                # A router that falls to another side at one token must not excuse all others.
+                # A router that switches at one token must not excuse all the others.
                 usual = 32 * float(moved.median()) or math.inf
                 self.most = max(self.most, float(moved.max()))
                 self.moved = max(self.moved, min(float(moved.max()), usual))
 
     def sizes(self, got: Tensor, expected: Tensor) -> Tensor:
-        """How far two logits of tokens that can be chosen moved against each other.
+        """How far two logits moved relative to each other, among tokens that can be chosen.
 
-        (B, T, V) twice -> (B, T). Infinite where only one of both is -inf, or one is NaN. 0 where
-        one of both passes does not return the logits: there all are +inf.
+        (B, T, V) twice -> (B, T). Infinite where only one pass has -inf, or one has NaN. 0 where
+        one pass does not return the logits: there all are +inf.
         """
         columns = slice(None) if self.columns is None else self.columns
         a = got.double()[..., columns]
@@ -85,7 +85,7 @@ class Yardstick:
         moved = a - b
         moved = torch.where(a == b, 0.0, moved)  # also where both are -inf
         sizes = (moved.amax(-1) - moved.amin(-1)).nan_to_num(nan=math.inf)
-        if a.shape[-1] == 1:  # a vocabulary of one: there is no difference of two
+        if a.shape[-1] == 1:  # a vocabulary of one: there are no two logits to compare
             sizes = moved.abs().amax(-1).nan_to_num(nan=math.inf)
         sizes = torch.where(moved.isfinite().all(-1), sizes, math.inf)
         return torch.where(absent(got) | absent(expected), 0.0, sizes)
@@ -96,10 +96,10 @@ class Yardstick:
 
     @property
     def base(self) -> float:
-        """What rounding may do with sums of any order: 64 ulp of the largest logit, 8 in 16 bits.
+        """The effect of rounding on sums in any order: 64 ulp of the largest logit, 8 in 16 bits.
 
-        In 16 bits sums are added in float32 and rounded once. Measured with random models: sound
-        caches change at most 5.2 ulp in float32 and 1.6 in bfloat16.
+        In 16 bits, sums are accumulated in float32 and rounded once. Measured with random models:
+        sound caches change logits by at most 5.2 ulp in float32 and 1.6 in bfloat16.
         """
         return (64 if self.eps < 1e-4 else 8) * self.ulp
 
@@ -117,7 +117,7 @@ class Yardstick:
         if self.other is None:
             base = self.base * (ALONE if self.eps < 1e-4 else 1)
             return max(base, TIMES * self.moved, TIMES * self.shapes, 6 * self.noise)
-        shrinks = math.sqrt(self.eps / torch.finfo(self.other).eps)  # half-way, in magnitudes
+        shrinks = math.sqrt(self.eps / torch.finfo(self.other).eps)  # half-way, on a log scale
         return max(TIMES * self.moved * shrinks, ULPS * self.ulp, 6 * self.noise)
 
     @property
@@ -128,7 +128,7 @@ class Yardstick:
 
     @property
     def declared(self) -> float:
-        """What a lossy cache may move: some times the part of the spread that it moves usually."""
+        """How far a lossy cache may move logits: several times `expects`, a part of the spread."""
         return LOSSY * (self.expects or 0) * self.spread
 
     @property
@@ -150,7 +150,7 @@ class Yardstick:
 def choosable(plain: Tensor) -> Tensor:
     """Which tokens can be chosen: all but those that are padding or masked.  (B, T, V) -> (V,)
 
-    Padding is far below the likeliest token everywhere, beyond a gap in which no other token is.
+    Padding is far below the likeliest token everywhere, beyond a gap that has no other token.
     """
     logits = plain.double().nan_to_num(nan=-math.inf, posinf=-math.inf)
     gaps = (logits.amax(-1, keepdim=True) - logits).nan_to_num(nan=math.inf)
@@ -167,7 +167,7 @@ def choosable(plain: Tensor) -> Tensor:
 
 
 def absent(logits: Tensor) -> Tensor:
-    """Where a pass returns no logits, as one of the last token alone.  (B, T, V) -> (B, T)"""
+    """Where a pass returns no logits, for example all but the last.  (B, T, V) -> (B, T)"""
     return (logits == math.inf).all(-1)
 
 
@@ -176,12 +176,12 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def thinned(logits: Tensor) -> Tensor:
-    """Some logits of a large vocabulary: a wrong cache moves nearly all.  (…, V)"""
+    """A subset of a large vocabulary's logits: a wrong cache moves nearly all.  (…, V)"""
     return logits[..., :: -(-logits.shape[-1] // STEP)]
 
 
 class _Narrow(TorchDispatchMode):
-    """Counts operations whose results are floats of fewer bits."""
+    """Counts operations whose results are floats of float32 or fewer bits."""
 
     count = 0
 
@@ -201,9 +201,9 @@ class _Narrow(TorchDispatchMode):
 
 
 def narrowed(run: Callable[[], Tensor]) -> int | None:
-    """How many operations of run() compute in float32 or less; None if that cannot be seen.
+    """How many operations of run() compute in float32 or less; None if they cannot be traced.
 
-    Operations of higher order, as FlexAttention, refuse to run while they are watched.
+    Higher-order operations such as FlexAttention refuse to run while they are traced.
     """
     mode = _Narrow()
     try:
@@ -216,7 +216,7 @@ def narrowed(run: Callable[[], Tensor]) -> int | None:
 
 @contextmanager
 def jitter(model: nn.Module, eps: float, seed: int) -> Iterator[None]:
-    """Move the outputs of all layers as far as rounding may, for the length of a with-block."""
+    """In a with-block, move the outputs of all layers as far as rounding may."""
     generator = torch.Generator().manual_seed(seed)
 
     def move(module: nn.Module, inputs: object, out: object) -> Tensor | None:
@@ -235,7 +235,7 @@ def jitter(model: nn.Module, eps: float, seed: int) -> Iterator[None]:
 
 
 def turn_of(got: Tensor, expected: Tensor, sizes: Tensor, at: int) -> LogitTurn:
-    """The text that is wrong at token `at`, beside the right one.  (B, T, V) twice, (B, T)"""
+    """The text that is wrong at token `at`, with the expected one.  (B, T, V) twice, (B, T)"""
     row = int(sizes[:, at].argmax())
     rows = [logits[row].nan_to_num(nan=0, posinf=0, neginf=-1e300) for logits in (expected, got)]
     wanted, found = (torch.where(one.any(-1), one.argmax(-1), -1).tolist() for one in rows)

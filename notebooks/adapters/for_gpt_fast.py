@@ -1,7 +1,7 @@
-"""A Transformer of gpt-fast, whose caches are buffers of its layers, made by `setup_caches`.
+"""A gpt-fast Transformer, whose caches are buffers in its layers, created by `setup_caches`.
 
 `referee(Adapter(model.eval()))`; `FlexAdapter` if its forward pass takes a block mask first. It has
-no pass without a cache, so the plain pass is one pass that begins with new caches.
+no pass without a cache, so the plain pass is a single pass with new caches.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 
 class Adapter:
-    sessions = 1  # new caches replace those of the session before
+    sessions = 1  # new caches replace those of the previous session
 
     def __init__(self, model):
         self.model, self.length, self.longest = model, 0, model.config.block_size
@@ -18,7 +18,7 @@ class Adapter:
         return self.start(len(ids)).read(ids)
 
     def start(self, rows):
-        self.model.max_batch_size = -1  # or it keeps the caches that it has
+        self.model.max_batch_size = -1  # otherwise it keeps its old caches
         self.model.setup_caches(rows, self.longest)
         return type(self)(self.model)
 

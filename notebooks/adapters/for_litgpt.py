@@ -1,7 +1,7 @@
-"""A GPT of litgpt, whose caches are buffers inside the model.
+"""A litgpt GPT, whose caches are buffers inside the model.
 
-`referee(Adapter(model.eval()))`. A new session replaces these buffers, which ends the session
-before it: `sessions = 1` says so, and no two texts are read by turns.
+`referee(Adapter(model.eval()))`. A new session replaces these buffers, which ends the previous
+session: `sessions = 1` says so, and texts are not interleaved.
 """
 
 import torch

@@ -1,13 +1,13 @@
 """A causal language model of transformers, with a DynamicCache.
 
-`referee(Adapter(model.eval()))`. `referee(model)` needs no adapter, and tries static caches and
-padded batches too: copy this one to judge another cache class.
+`referee(Adapter(model.eval()))`. `referee(model)` needs no adapter, and also tries static caches
+and padded batches; copy this adapter to test another cache class.
 """
 
 import torch
 from transformers import DynamicCache, LlamaForCausalLM
 
-# The argument was renamed in transformers 5.24. A wrong name is ignored, and the cache stays empty.
+# The argument was renamed in transformers 5.24. A wrong name is ignored and the cache stays empty.
 NAME = "cache" if "cache" in LlamaForCausalLM.forward.__annotations__ else "past_key_values"
 
 

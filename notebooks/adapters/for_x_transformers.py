@@ -1,4 +1,4 @@
-"""A TransformerWrapper of x-transformers, whose cache is what its last forward pass returned.
+"""An x-transformers TransformerWrapper, whose cache is what its last forward pass returned.
 
 `referee(Adapter(model.eval()))`; pass the `net` of an AutoregressiveWrapper. `cache_age` is the
 number of new tokens: with its default of 1, a chunk is reduced to its last token.

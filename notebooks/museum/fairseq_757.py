@@ -12,4 +12,4 @@ class ShortTable(Tiny):
 
     def __init__(self, seed, bug):
         super().__init__(seed, bug)
-        self.longest = 1024 if bug else 32  # what it says of itself
+        self.longest = 1024 if bug else 32  # the length that it declares

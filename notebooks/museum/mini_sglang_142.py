@@ -12,7 +12,7 @@ class Duplicates(Paged):
 
     def start(self):
         self.known = getattr(self, "known", {})
-        self.used = []  # known blocks stay
+        self.used = []  # known blocks are not freed
         return super().start()
 
     def step(self, cache, ids, mask):

@@ -12,6 +12,6 @@ class ComesBack(Tiny):
         held = {layer: (cache.k[layer], cache.v[layer]) for layer in cache.k}
         super().forget(cache, n)
         if self.bug and cache.t:
-            for layer, (k, v) in held.items():  # the rows that were trimmed stand before the rest
+            for layer, (k, v) in held.items():  # the trimmed rows come before the new ones
                 cache.k[layer] = k[:, :, -cache.t :]
                 cache.v[layer] = v[:, :, -cache.t :]

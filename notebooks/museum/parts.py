@@ -1,4 +1,4 @@
-"""What the models of the museum are built from: ours, small and with weights that show a bug."""
+"""Building blocks for the museum's models: ours, made small and with weights that show a bug."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nanogpt.decoder.model import CausalSelfAttention, Decoder
 from nanogpt.verify.ours import Ours
 from nanogpt.verify.subjects import Subject, through
 
-# Two layers, 1 < key heads < heads, a window that the text leaves: without these, bugs pass.
+# Two layers, 1 < key heads < heads, a window shorter than the text: without these, bugs pass.
 SHAPE = {"vocab_size": 29, "block_size": 96, "n_layer": 2, "n_head": 4, "n_embd": 32}
 SHAPE |= {"n_kv_head": 2}
 
 
 def small(seed=0, attention=CausalSelfAttention, caches=(DynamicCache,), **shape) -> Ours:
-    """A random model as the referee takes it, with the attention and the caches of a museum's file.
+    """A random model for the referee, with an exhibit's attention and caches.
 
     Learned positions unless positions="rotary"; window=8 limits what a query sees.
     """
@@ -51,15 +51,15 @@ def rotate(x, pos, dims=None):
 
 
 class Tiny(Subject):
-    """A transformer in 60 lines that also reads padded batches; a museum's file changes its hooks.
+    """A transformer in 60 lines that also reads padded batches; an exhibit overrides its hooks.
 
-    A cache is what one request has read: `t` tokens, and `k`, `v` for each layer, (B, Hkv, t, hs).
-    It is `kept` unless the pass is a plain one; `layer` is the one at work. Hooks may ask `bug`.
-    Positions are learned, or `rotary`.
+    A cache holds what one request has read: `t` tokens, and `k`, `v` for each layer,
+    (B, Hkv, t, hs). It is `kept` unless this is a plain pass; `layer` is the current layer. Hooks
+    may check `bug`. Positions are learned, or `rotary`.
     """
 
     vocab_size, longest, rewinds, caches = 29, 96, True, ("Tiny's cache",)
-    layers, heads, kv_heads, size = 2, 4, 2, 8  # heads, those with keys, numbers of each
+    layers, heads, kv_heads, size = 2, 4, 2, 8  # layers, heads, key heads, head size
     rotary = False
 
     def __init__(self, seed: int = 0, bug: bool = False):
@@ -77,11 +77,11 @@ class Tiny(Subject):
     # ---------------------------------------------------------------- hooks
 
     def positions(self, cache, ids, mask):
-        """Where each token stands; `mask` is that of all columns so far.  (B, S) -> (B, T)"""
+        """The position of each new token; `mask` covers all columns so far.  (B, S) -> (B, T)"""
         return (mask.cumsum(1) - 1).clamp(min=0)[:, cache.t :]
 
     def turn(self, cache, q, k, pos):
-        """Queries and keys with their positions.  (B, H, T, hs), (B, Hkv, T, hs), (B, T)"""
+        """Apply positions to queries and keys.  (B, H, T, hs), (B, Hkv, T, hs), (B, T)"""
         return (rotate(q, pos), rotate(k, pos)) if self.rotary else (q, k)
 
     def bias(self, cache, q_pos, k_pos):
@@ -89,18 +89,18 @@ class Tiny(Subject):
         return 0
 
     def group(self, cache, k):
-        """A key head for each head.  (B, Hkv, S, hs) -> (B, H, S, hs)"""
+        """Repeat the key heads, one for each query head.  (B, Hkv, S, hs) -> (B, H, S, hs)"""
         return k.repeat_interleave(self.heads // self.kv_heads, 1)
 
     def store(self, cache, layer, k, v):
-        """Keep new keys and values, and return all.  (B, Hkv, T, hs) -> (B, Hkv, S, hs), twice"""
+        """Append new keys and values, return all.  (B, Hkv, T, hs) -> (B, Hkv, S, hs), twice"""
         if layer in cache.k:
             k, v = torch.cat([cache.k[layer], k], 2), torch.cat([cache.v[layer], v], 2)
         cache.k[layer], cache.v[layer] = k, v
         return k, v
 
     def sees(self, cache, ids, mask):
-        """Which columns each new token looks at.  -> (B, T, S)"""
+        """Which columns each new token attends to.  -> (B, T, S)"""
         far = torch.arange(cache.t, mask.shape[1])[:, None] - torch.arange(mask.shape[1])
         near = (far >= 0) & (far < (self.window or self.longest))
         return (near & (mask[:, None] > 0)) | (far == 0)
@@ -159,7 +159,7 @@ class Tiny(Subject):
 
 
 class Ring(Tiny):
-    """Keeps the last `slots` tokens; reads before the new ones overwrite any."""
+    """Keeps the last `slots` tokens; reads them before new ones overwrite any."""
 
     window, slots = 8, 16
 
@@ -191,7 +191,7 @@ class Paged(Tiny):
         self.pools, self.free, self.used = {}, list(range(1, self.blocks)), []
 
     def start(self):
-        """The blocks of the request before come back; the last one is given away first."""
+        """Free the blocks of the previous request; the last one is allocated first."""
         self.free, self.used = self.free + self.used, []
         return empty()
 
@@ -223,7 +223,7 @@ class Paged(Tiny):
 
 
 class Session(Tiny):
-    """Keeps what the last request has read, and reads only what is new in the next one."""
+    """Keeps what the last request read, and reads only what is new in the next one."""
 
     def __init__(self, seed=0, bug=False):
         super().__init__(seed, bug)
@@ -262,7 +262,7 @@ class Session(Tiny):
 
 
 class Serving:
-    """Answers as a server does, with made-up chances for the letter after each three letters."""
+    """Answers like a server, with made-up probabilities for the letter after each three letters."""
 
     longest, letters = 256, "abcdefghij"
 
@@ -288,5 +288,5 @@ class Serving:
         return dice.choices(self.letters, chances)[0]
 
     def sent(self, new):
-        """The tokens of a step, as the next step gets them."""
+        """The tokens of a step, as the next step receives them."""
         return new

@@ -13,7 +13,7 @@ class LastColumn(Tiny):
 
     def positions(self, cache, ids, mask):
         pos = super().positions(cache, ids, mask)
-        left = not mask[:, 0].all()  # padding on the left is read as it should be
+        left = not mask[:, 0].all()  # padding on the left is read correctly
         if not self.bug or not cache.kept or not cache.t or left:
             return pos
         return torch.arange(cache.t, mask.shape[1]).expand_as(ids)

@@ -11,5 +11,5 @@ class Offloaded(Session):
     def reuse(self, cache, ids):
         n = super().reuse(cache, ids)
         for held in (cache.k, cache.v):
-            held.update({i: x * (not self.bug) for i, x in held.items()})  # what the copy has
+            held.update({i: x * (not self.bug) for i, x in held.items()})  # the copied rows
         return n

@@ -219,7 +219,7 @@ class InFloat32(other_styles.Fast):
 def test_a_copy_that_still_computes_in_float32_is_not_taken_for_float64():
     report = referee(FastAdapter(InFloat32().eval()), **QUICK)
     assert report.verdict in ("equal", "rounding"), report
-    assert "computes as in float32, to the bit" in str(report)
+    assert "a copy's logits are bit-identical to those in float32" in str(report)
 
 
 PARTS = {  # widest, chunks: how a prompt of five tokens is read, and then three more

@@ -166,7 +166,7 @@ MISTAKES = {
     "the first token lost": (remembering(forgets_first), "token 0 is missing|forgotten"),
     "the last token lost": (remembering(loses_last), r"token \d+ is missing"),
     "the last token twice": (remembering(doubles_last), r"token \d+ is in the cache twice"),
-    "two tokens exchanged": (remembering(swaps), "tokens 0 and 1 have changed places"),
+    "two tokens exchanged": (remembering(swaps), "tokens 0 and 1 are swapped"),
     "positions one too high": (
         {"store": shifted(1), "base": Placed},
         r"positions are shifted by \+1 from token",
@@ -177,11 +177,11 @@ MISTAKES = {
     ),
     "positions that begin again": (
         {"store": {"positions": lambda self, pos: pos - self.length}, "base": Placed},
-        "positions begin again at 0|positions are shifted by -1",
+        "positions restart at 0|positions are shifted by -1",
     ),
     "a mask that looks ahead": (
         {"net": {"mask": looks_ahead}},
-        "the mask is wrong: the logits of token 1 depend on token 2, a later one",
+        "the mask is wrong: the logits of token 1 depend on the later token 2",
     ),
     "keys kept as values": (
         {"session_type": type("K", (Session,), {"store": KeysForValues})},
@@ -195,7 +195,7 @@ MISTAKES = {
     "a neighbour's keys": ({"session_type": Neighbour}, r"row \d depends on row \d"),
     "a stale row": (
         {"session_type": Pool},
-        "rows of the request before are left in the cache: its tokens? .*2 still count",
+        "rows of the previous request are left in the cache: its tokens? .*2 still count",
     ),
 }
 

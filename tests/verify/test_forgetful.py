@@ -106,7 +106,7 @@ HIDING = {
     "attention that is off": (
         {"mask": lambda self, q, k: k == q[:, None]},
         UNDECIDED,
-        "do not depend on what it holds",
+        "do not depend on what the cache holds",
     ),
 }
 

@@ -291,10 +291,10 @@ def stops(error):
 
 
 REFUSED = {
-    "start stops": ({"start": stops(KeyError("no cache"))}, "stops at its first call"),
+    "start stops": ({"start": stops(KeyError("no cache"))}, "fails on its first call"),
     "plain stops": (
         {"plain": lambda self, ids: refuse(True, RuntimeError, "no weights")},
-        "stops at its first call .RuntimeError: no weights",
+        "fails on its first call .RuntimeError: no weights",
     ),
     "texts come second": (
         {"plain": lambda self, ids: Adapter.plain(self, ids).transpose(0, 1)},

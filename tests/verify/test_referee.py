@@ -205,7 +205,7 @@ def test_what_is_no_model_is_refused(wrong):
 
 
 STRANGE = {
-    "logits are floats": {"cached": lambda pieces: torch.cat(pieces, 1).numpy()},
+    "logits must be floats": {"cached": lambda pieces: torch.cat(pieces, 1).numpy()},
     "returned NoneType: logits must be a tensor": {"cached": lambda pieces: None},
     r"plain\(ids\) returned str: logits must be a tensor": {"plain": lambda ids: "logits"},
     "vocab_size='20': must be an integer": {"vocab_size": "20"},
@@ -300,8 +300,8 @@ def test_transformers_adds_no_lines(kind, capfd):
         ("model .", "is a folder without checkpoints"),
         ("model damaged", "transformers loads no model from"),
         ("server http://127.0.0.1:9", "no server answers at http://127.0.0.1:9"),
-        ("server localhost:8000", "'localhost:8000' is no server's address: write http://"),
-        ("server ftp://x", "is no server's address"),
+        ("server localhost:8000", "'localhost:8000' is not a server's address: write http://"),
+        ("server ftp://x", "is not a server's address"),
         ("server http://[bad", "no server answers at http://[bad"),
         ("model http://localhost:8000", "`verify server` takes addresses"),
     ],
@@ -477,7 +477,7 @@ RESETS = {
     "none": ((), "equal"),
     "the third": ({3}, "a connection was reset once, and its request was sent again"),
     "two far apart": ({5, 40}, "a connection was reset 2 times"),
-    "two in a row": ({60, 61}, "it answered before, and now: no server answers"),
+    "two in a row": ({60, 61}, "it answered before, but now: no server answers"),
 }
 
 
