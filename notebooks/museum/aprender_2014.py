@@ -1,7 +1,7 @@
 """https://github.com/paiml/aprender/pull/2014 (rollback)
 
-Before drafts are verified, the cache is emptied where it should go back to the last accepted
-token: the prompt is gone.
+Before drafts are verified, the cache is emptied instead of going back to the last accepted token,
+so the prompt is lost.
 """
 
 from parts import Tiny

@@ -1,7 +1,7 @@
 """https://github.com/huggingface/candle/issues/899 (positions)
 
-A learned bias for each distance between query and key is looked up as if the new queries began at
-0, whatever the cache holds.
+A learned bias for each distance between query and key is looked up as if the new queries started at
+position 0, whatever the cache holds.
 """
 
 from parts import Tiny

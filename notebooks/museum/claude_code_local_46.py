@@ -1,7 +1,7 @@
 """https://github.com/nicedreamzapp/claude-code-local/issues/46 (reuse)
 
-How much of a session to trim is computed from the unit in which its buffer grows, not from what
-it holds. The number is negative, and nothing is trimmed.
+The number of tokens to trim from a session is computed from the unit in which its buffer grows, not
+from what it holds. The number is negative, so nothing is trimmed.
 """
 
 from parts import Session

@@ -1,7 +1,7 @@
 """https://github.com/mosaicml/examples/pull/257 (positions)
 
-Positions are a column's number minus the padding before it. With a cache the padding is counted
-in the new columns alone, where there is none.
+A position is the column's number minus the padding before it. With a cache, only the padding in the
+new columns is counted, and there is none.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/pytorch/executorch/issues/20346 (storing)
 
-A ring has twice the window's slots. A chunk is written before it attends, so the end of a long
-chunk overwrites what its own beginning looks at.
+A ring has twice as many slots as the window. A chunk is written before it attends, so the end of a
+long chunk overwrites keys that its own beginning attends to.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """https://github.com/turboderp/exllama/issues/101 (positions)
 
-In the prefill of a batch the positions are counted on from row to row.
+In the prefill of a batch, positions continue from one row to the next.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/facebookresearch/fairseq/issues/3908 (storing)
 
-A convolution keeps its last inputs for the next step. The code is written for steps of one token:
-of a chunk it keeps too few.
+A convolution keeps its last inputs for the next step. The code assumes steps of one token, so it
+keeps too few inputs of a chunk.
 """
 
 import torch

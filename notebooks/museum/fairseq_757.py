@@ -1,6 +1,6 @@
 """https://github.com/facebookresearch/fairseq/issues/757 (positions)
 
-The table of positions is shorter than the texts that are let in, and a text past its end stops with
+The position table is shorter than the texts that are accepted, and a text past its end fails with
 an index error. Notebook 04's sixth trap.
 """
 

@@ -1,8 +1,8 @@
 """https://github.com/fla-org/flash-linear-attention/pull/766 (positions)
 
-All layers share one count of tokens, and the first layer's write advances it. In the same step
-the others already read the new count, so they rotate by a call too many. With one layer nothing
-is wrong; nor is it while all calls have one length.
+All layers share one token counter, which the first layer's write advances. In the same step the
+other layers already read the new count, so their rotation is one call too far. With one layer, or
+while all calls have the same length, nothing goes wrong.
 """
 
 from parts import Tiny

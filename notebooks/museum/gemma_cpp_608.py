@@ -1,7 +1,7 @@
 """https://github.com/google/gemma.cpp/issues/608 (masks)
 
-A layer is taken for a global one where its window equals the context's length. That length became
-an option, the layer's window did not: with another length it is a local layer.
+A layer counts as global if its window equals the context length. The context length became an
+option, the layer's window did not: with any other length the layer becomes local.
 """
 
 from parts import Tiny

@@ -1,7 +1,7 @@
 """https://github.com/ikawrakow/ik_llama.cpp/issues/2186 (masks)
 
-The cells of a cache belong to several texts. Only the last cells, a window of them, are read:
-that is enough for one text, and too few where texts alternate.
+The cells of a cache belong to several texts. Only the last cells, one window of them, are read:
+that is enough for one text, but too few if texts alternate.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/keras-team/keras-hub/pull/2861 (positions)
 
-ALiBi's bias is built over the queries of the call, not over the keys. When one token is decoded
-that is one number, 0, which broadcasts: cached tokens have no positions at all.
+The ALiBi bias is built over the queries of the call instead of the keys. When one token is decoded
+it is a single number, 0, which broadcasts: cached tokens have no positions at all.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/time-series-foundation-models/lag-llama/issues/81 (reuse)
 
-The reset clears a flag of the blocks, and the one that counts is the model's. The next series'
-first call is taken for a later step, which needs no mask. Notebook 04's seventh trap.
+The reset clears a flag in the blocks, but the flag that counts is the model's. The first call for
+the next series is treated as a later step, which needs no mask. Notebook 04's seventh trap.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/ggml-org/llama.cpp/issues/1585 (reuse)
 
-A prompt that the session holds already needs no evaluation, so its last token gets none: the next
-token is drawn from the session's last logits, and the old continuation stays.
+A prompt that the session already holds needs no evaluation, so its last token gets none either: the
+next token is sampled from the session's last logits, and the old continuation stays.
 """
 
 from parts import Session

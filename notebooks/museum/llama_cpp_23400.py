@@ -1,7 +1,7 @@
 """https://github.com/ggml-org/llama.cpp/issues/23400 (reuse)
 
-A saved session lacks the last token's row. The reader evaluates that token again, but one
-position off, since it counts the ids that were saved and not the rows.
+A saved session lacks the last token's row. The loader evaluates that token again, but one position
+off, because it counts the saved ids instead of the rows.
 """
 
 from parts import Tiny

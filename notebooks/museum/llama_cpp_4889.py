@@ -1,7 +1,7 @@
 """https://github.com/ggml-org/llama.cpp/issues/4889 (positions)
 
-When the context is full, the kept keys are rotated back to lower positions. Half of each key
-carries a rotation, but all of it is turned back.
+When the context is full, the remaining keys are rotated back to lower positions. Only half of each
+key is rotated, but all of it is rotated back.
 """
 
 import torch

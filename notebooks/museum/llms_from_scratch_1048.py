@@ -1,7 +1,7 @@
 """https://github.com/rasbt/LLMs-from-scratch/pull/1048 (plain pass)
 
-The position that cached decoding has reached stays on, and passes without a cache begin there,
-too. The cache is right and the reference is not. A relative of notebook 04's fifth trap.
+The position reached by cached decoding is kept, and passes without a cache also start there. The
+cache is correct, but the reference is not. Related to notebook 04's fifth trap.
 """
 
 from parts import Tiny

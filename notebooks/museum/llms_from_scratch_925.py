@@ -1,7 +1,7 @@
 """https://github.com/rasbt/LLMs-from-scratch/issues/925 (reuse)
 
-Between two calls the cache is emptied, and the model's own count of positions is not. The second
-text begins where the first one ended.
+Between two calls the cache is emptied, but the model's own position counter is not. The second text
+starts at the position where the first one ended.
 """
 
 from parts import Tiny

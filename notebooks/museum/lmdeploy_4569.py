@@ -1,7 +1,7 @@
 """https://github.com/InternLM/lmdeploy/pull/4569 (batches and seeds)
 
-A graph has rows for a full batch. Where fewer texts run, the other rows of its block table are
-those of an earlier step, and padding is written into blocks that have new owners.
+A graph has rows for a full batch. If fewer texts run, the other rows of its block table are left
+over from an earlier step, and padding is written into blocks that have new owners.
 """
 
 from parts import Paged

@@ -1,7 +1,7 @@
 """https://github.com/sgl-project/mini-sglang/issues/142 (reuse)
 
-Blocks of a prefix that is known already are freed as duplicates. The table of the request that
-runs still names them, and the next blocks to be given away are those.
+Blocks of an already known prefix are freed as duplicates. The running request's table still refers
+to them, and they are the next blocks to be allocated.
 """
 
 from parts import Paged

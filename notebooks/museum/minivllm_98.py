@@ -1,7 +1,7 @@
 """https://github.com/Wenyueh/MinivLLM/issues/98 (reuse)
 
-A known prefix is skipped. The prefill of what follows attends to itself alone, and counts its
-positions from 0.
+A known prefix is skipped. The prefill of the rest attends only to itself, and its positions start
+at 0.
 """
 
 from parts import Session

@@ -1,6 +1,6 @@
 """https://github.com/EricLBuehler/mistral.rs/pull/1026 (reuse)
 
-What is done before a request was changed from Reset to Nothing: the second request attends to the
+The action before a request was changed from Reset to Nothing, so the second request attends to the
 first.
 """
 

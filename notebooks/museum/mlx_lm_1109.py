@@ -1,7 +1,7 @@
 """https://github.com/ml-explore/mlx-lm/pull/1109 (rollback)
 
-A cache that cannot be trimmed says nothing and trims nothing. Rejected drafts stay in it, and the
-next tokens attend to them.
+A cache that cannot be trimmed trims nothing and raises no error. Rejected drafts stay in it, and
+the next tokens attend to them.
 """
 
 from parts import small

@@ -1,7 +1,7 @@
 """https://github.com/ml-explore/mlx-lm/pull/1396 (positions)
 
-A layer reads the keys of another one, and the position of its queries from that one's cache. The
-owner has advanced it by then: queries stand a call too far.
+A layer shares the keys of another layer and takes its queries' positions from that layer's cache.
+By then the owner has advanced, so the positions are one call too far.
 """
 
 import torch

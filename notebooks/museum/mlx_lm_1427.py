@@ -1,7 +1,7 @@
 """https://github.com/ml-explore/mlx-lm/pull/1427 (rollback)
 
-A full ring is trimmed by moving its index. The rows that the rejected tokens overwrote are gone,
-and the window lacks its beginning.
+A full ring is trimmed by moving its index. The rows overwritten by the rejected tokens are gone, so
+the window lacks its beginning.
 """
 
 from parts import Ring

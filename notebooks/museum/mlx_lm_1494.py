@@ -1,7 +1,7 @@
 """https://github.com/ml-explore/mlx-lm/issues/1494 (rollback)
 
-To trim lowers the count of tokens, and the next update takes it from the tensor again: keys that
-were taken back are there once more, unless all of them went.
+Trimming lowers the token count, but the next update takes the count from the tensor again: trimmed
+keys come back, unless all of them were trimmed.
 """
 
 from parts import Tiny

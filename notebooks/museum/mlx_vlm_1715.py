@@ -1,7 +1,7 @@
 """https://github.com/Blaizzy/mlx-vlm/issues/1715 (rollback)
 
-A ring is cut back to fewer tokens, and its write index stays where it was: the order of its rows
-is no longer that of the tokens.
+A ring is cut back to fewer tokens, but its write index stays where it was: its rows are no longer
+in the order of the tokens.
 """
 
 from parts import Ring

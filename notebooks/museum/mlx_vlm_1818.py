@@ -1,6 +1,6 @@
 """https://github.com/Blaizzy/mlx-vlm/issues/1818 (batches and seeds)
 
-One default seed serves all requests that name none: they get the same noise.
+All requests without a seed share one default seed, so they get the same noise.
 """
 
 from parts import Serving

@@ -1,7 +1,7 @@
 """https://github.com/Blaizzy/mlx-vlm/issues/1983 (positions)
 
-Positions are counted from 0 in every call, whatever the cache holds: each decoded token stands at
-position 0. The prefill is right. Notebook 04's third trap.
+Positions start at 0 in every call, whatever the cache holds: each decoded token is at position 0.
+The prefill is correct. Notebook 04's third trap.
 """
 
 import torch

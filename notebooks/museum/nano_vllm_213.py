@@ -1,7 +1,7 @@
 """https://github.com/GeeeekExplorer/nano-vllm/pull/213 (masks)
 
-A chunk of a prompt tells the kernel the length of the whole prompt. The mask is aligned to that,
-and the chunk looks at slots that are not written yet.
+For a chunk of a prompt, the kernel gets the length of the whole prompt. The mask is aligned to that
+length, so the chunk attends to slots that are not written yet.
 """
 
 from itertools import takewhile

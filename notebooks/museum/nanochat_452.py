@@ -1,6 +1,6 @@
 """https://github.com/karpathy/nanochat/issues/452 (masks)
 
-The window is part of the prefill's mask alone: a single token attends to all keys.
+Only the prefill's mask has the window: a single token attends to all keys.
 """
 
 from parts import Tiny

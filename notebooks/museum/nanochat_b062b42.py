@@ -1,7 +1,7 @@
 """https://github.com/karpathy/nanochat/commit/b062b42 (storing)
 
-A full buffer grows by resizing its tensor in place. The bytes stay, but the axis of tokens is not
-the first one: the rows of all heads but one move.
+A full buffer grows by resizing its tensor in place. The bytes stay, but the token axis is not the
+first one, so the rows of all heads but one move.
 """
 
 import torch

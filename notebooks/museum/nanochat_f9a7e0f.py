@@ -1,7 +1,7 @@
 """https://github.com/karpathy/nanochat/commit/f9a7e0f (storing)
 
-The cache is in bfloat16 whatever the model computes in. The logits of a float32 model are off by
-a hundredth, and texts part where two tokens nearly tie.
+The cache is in bfloat16 whatever dtype the model computes in. The logits of a float32 model are off
+by a hundredth, and texts diverge where two tokens nearly tie.
 """
 
 from parts import Tiny

@@ -1,7 +1,7 @@
 """https://github.com/karpathy/ng-video-lecture/issues/16 (plain pass)
 
-The plain pass is in training mode, so its dropout is on and it gives no logits twice; the cached
-way is right. Notebook 04's fourth trap.
+The plain pass runs in training mode, so dropout is on and no two passes give the same logits; the
+cached path is correct. Notebook 04's fourth trap.
 """
 
 import torch.nn.functional as F

@@ -1,7 +1,6 @@
 """https://github.com/onnx/onnx/issues/7274 (storing)
 
-Heads share key heads in turn, where they should share them in groups: key heads 0, 1, 0, 1
-instead of 0, 0, 1, 1.
+Heads take the key heads in turn instead of in groups: key heads 0, 1, 0, 1 instead of 0, 0, 1, 1.
 """
 
 from parts import Tiny

@@ -1,7 +1,7 @@
 """https://github.com/microsoft/onnxruntime-genai/pull/2354 (positions)
 
-The first decoded token stands, and is written, one slot too far. The slot between is never
-written, and is read ever after. A relative of notebook 04's second trap.
+The first decoded token is positioned, and written, one slot too far. The slot in between is never
+written but is read from then on. Related to notebook 04's second trap.
 """
 
 import torch.nn.functional as F

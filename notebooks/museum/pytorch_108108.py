@@ -1,7 +1,7 @@
 """https://github.com/pytorch/pytorch/issues/108108 (masks)
 
-The causal triangle is aligned with the top left corner. With one query over many keys, only the
-first key is seen.
+The causal triangle is aligned with the top left corner, so a single query over many keys sees only
+the first key.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/sgl-project/sglang/issues/18818 (storing)
 
-The scales of a quantised cache reach the code that reads it, and not the code that writes it.
-Here they are powers of two, so that a right cache is exact.
+The scales of a quantised cache reach the code that reads it, but not the code that writes it. Here
+they are powers of two, so that a correct cache is exact.
 """
 
 from parts import Tiny

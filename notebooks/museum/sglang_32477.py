@@ -1,7 +1,7 @@
 """https://github.com/sgl-project/sglang/pull/32477 (storing)
 
-Rows of padding write NaN into a reserved slot. Columns that have left the window are read from
-there with weight 0, and 0 times NaN is NaN.
+Rows of padding write NaN into a reserved slot. Columns that have left the window are read from that
+slot with weight 0, and 0 times NaN is NaN.
 """
 
 from parts import Paged

@@ -1,7 +1,7 @@
 """https://github.com/kvcache-ai/sglang/pull/66 (storing)
 
-A fused kernel writes the rotated keys into the cache, and the same call attends to the keys as
-they were before.
+A fused kernel writes the rotated keys into the cache, but the same call attends to the unrotated
+keys.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/sgl-project/sglang-jax/issues/1504 (batches and seeds)
 
-Tokens go to the next step through a ring of slots. It is too short for many requests: later ones
-overwrite tokens that were not read yet.
+Tokens are passed to the next step through a ring of slots. It is too short for many requests: later
+ones overwrite tokens that have not been read yet.
 """
 
 from parts import Serving

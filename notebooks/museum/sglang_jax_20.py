@@ -1,7 +1,7 @@
 """https://github.com/sgl-project/sglang-jax/issues/20 (batches and seeds)
 
-The slots of all texts are joined and then cut into pages. A text that does not end with a page is
-not rounded up, so the pages of the texts after it are the wrong ones.
+The slots of all texts are concatenated and then cut into pages. A text that does not end at a page
+boundary is not rounded up, so the texts after it get the wrong pages.
 """
 
 import torch.nn.functional as F

@@ -1,7 +1,7 @@
 """https://github.com/gittensor-ai-lab/sparkinfer/issues/3 (masks)
 
-A query of a chunk sees as many keys as its place in the chunk says, though others were cached
-before. The path for single tokens is another one, and right.
+A query of a chunk sees only as many keys as its index in the chunk allows, although others are
+already cached. Single tokens take another code path, which is correct.
 """
 
 import torch

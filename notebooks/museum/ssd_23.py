@@ -1,7 +1,7 @@
 """https://github.com/tanishqkumar/ssd/issues/23 (reuse)
 
-After a hit of the prefix cache the kernel gets the pool of blocks without the table that orders
-them, and reads it from the front.
+After a prefix-cache hit the kernel gets the block pool without the table that orders it, and reads
+the pool from the front.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/NVIDIA/TensorRT-LLM/pull/15546 (batches and seeds)
 
-Block tables are copied to the device later, from one buffer of the host that is used again at
-once. What is copied is the table that was written last.
+Block tables are copied to the device later, from one host buffer that is reused at once. What gets
+copied is the table written last.
 """
 
 from parts import Paged

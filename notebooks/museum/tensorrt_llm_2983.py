@@ -1,7 +1,7 @@
 """https://github.com/NVIDIA/TensorRT-LLM/issues/2983 (reuse)
 
 Layers have windows of different sizes, and each keeps no more than it needs. A known prefix is
-used again as long as the largest window covers it; layers of small ones have lost it.
+reused as long as the largest window covers it, but layers with small windows have lost it.
 """
 
 from parts import Ring, Session, Tiny

@@ -1,7 +1,7 @@
 """https://github.com/oobabooga/textgen/issues/4145 (reuse)
 
-A prompt comes again. Its last token is evaluated once more, for its logits are needed, and it was
-not taken out of the cache before: the model reads it twice.
+The same prompt comes again. Its last token is evaluated once more because its logits are needed,
+but it was not removed from the cache first: the model reads it twice.
 """
 
 import torch

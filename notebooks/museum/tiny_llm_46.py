@@ -1,7 +1,7 @@
 """https://github.com/skyzh/tiny-llm/issues/46 (positions)
 
-After the prefill, the loop adds the prompt's length to the position once more. A prompt of one
-token hides it where the loop adds one less.
+After the prefill, the loop adds the prompt's length to the position once more. With a prompt of one
+token this is hidden if the loop adds one less.
 """
 
 from parts import Tiny

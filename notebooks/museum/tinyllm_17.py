@@ -1,7 +1,7 @@
 """https://github.com/Mikyx-1/TinyLLM/issues/17 (masks)
 
-The causal mask is applied only where there is no cache. A prefill into a cache looks ahead, and
-the keys of the second layer keep what it saw. Notebook 04's first trap.
+The causal mask is applied only if there is no cache. A prefill into a cache looks ahead, and the
+keys of the second layer keep what it saw. Notebook 04's first trap.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/meta-pytorch/torchtune/pull/959 (plain pass)
 
-The reference is the culprit: the causal mask is made when the caches are set up, so without a
-cache there is none.
+The reference is at fault: the causal mask is created when the caches are set up, so without a cache
+there is none.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/TransformerLensOrg/TransformerLens/issues/1617 (masks)
 
-The padding mask is given to the first forward pass only. From the second on, a shorter text looks
-at its padding, and its positions count it.
+The padding mask is passed only to the first forward pass. From the second on, a shorter text
+attends to its padding, and its positions count it.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/huggingface/transformers/issues/25104 (positions)
 
-Past the trained length the rotary base grows with the text. Cached keys keep the base of the step
-that wrote them, and each query is turned by the newest one.
+Beyond the trained length the rotary base grows with the text. Cached keys keep the base of the step
+that wrote them, while each query is rotated with the newest one.
 """
 
 from parts import Tiny, rotate

@@ -1,7 +1,7 @@
 """https://github.com/huggingface/transformers/issues/33129 (positions)
 
-Long texts have other rotary factors than short ones. A text that crosses the border while it is
-written goes on with the long ones, over keys that were turned with the short ones.
+Long texts use other rotary factors than short ones. A text that crosses the limit during generation
+continues with the long factors, over keys that were rotated with the short ones.
 """
 
 from parts import Tiny, rotate

@@ -1,7 +1,7 @@
 """https://github.com/huggingface/transformers/issues/33691 (positions)
 
-A window that moves gives the kept keys new places, counted from its own start. The incoming key
-keeps its place in the whole text.
+When the window moves, the kept keys get new positions, counted from its start. The incoming key
+keeps its position in the whole text.
 """
 
 import torch

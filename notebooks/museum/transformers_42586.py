@@ -1,7 +1,7 @@
 """https://github.com/huggingface/transformers/pull/42586 (storing)
 
-No cache is made while the model is in training mode, and the loop passes one token at a time all
-the same: each token is read as if it were the text's first.
+No cache is created while the model is in training mode, but the loop still passes one token at a
+time: each token is read as if it were the text's first.
 """
 
 from parts import Tiny, empty

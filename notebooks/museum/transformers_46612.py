@@ -1,7 +1,7 @@
 """https://github.com/huggingface/transformers/issues/46612 (batches and seeds)
 
-Beams change places, and a cache is to follow them. It does so only where its argument is called
-past_key_values; another name is skipped in silence, and each beam goes on from a neighbour's keys.
+Beam search reorders beams, and the cache must follow. It does so only if its argument is called
+past_key_values; another name is silently skipped, and each beam continues from a neighbour's keys.
 """
 
 from types import SimpleNamespace

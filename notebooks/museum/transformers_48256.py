@@ -1,7 +1,7 @@
 """https://github.com/huggingface/transformers/issues/48256 (batches and seeds)
 
 Prompts are padded on the right. What is kept for the next token is taken from the last column,
-which is padding in all rows but the longest, and not from each text's own last token.
+which is padding in all rows but the longest, instead of from each text's own last token.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """https://github.com/huggingface/transformers/pull/48280 (rollback)
 
-While drafts may be rejected, a windowed cache keeps and returns all rows; the mask is still made
-for the last ones of a window, and so lies over the first.
+While drafts may be rejected, a windowed cache keeps and returns all rows, but the mask is still
+built for the last window of rows, and is therefore applied to the first ones.
 """
 
 import torch.nn.functional as F

@@ -1,7 +1,7 @@
 """https://github.com/TrenTorch/TrenTorch/pull/192 (storing)
 
 The first token is counted but never written: its slot stays zero, and all later tokens attend to
-that.
+it.
 """
 
 from parts import small

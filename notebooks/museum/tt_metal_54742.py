@@ -1,7 +1,8 @@
 """https://github.com/tenstorrent/tt-metal/issues/54742 (storing)
 
-The prompt's rows of all heads are split into runs, and each run is written from one address on. A
-run that goes on into the next head ends in the wrong one; that head's rows stay zero.
+The prompt's rows of all heads are split into runs, and each run is written to consecutive
+addresses. A run that continues into the next head ends up in the wrong one; that head's rows stay
+zero.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """https://github.com/unslothai/unsloth/issues/3699 (positions)
 
-While decoding, one position serves all rows of a batch padded on the left: that of the longest.
+During decoding, all rows of a left-padded batch share one position: that of the longest row.
 """
 
 from parts import Tiny

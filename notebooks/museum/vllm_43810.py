@@ -1,6 +1,6 @@
 """https://github.com/vllm-project/vllm/issues/43810 (batches and seeds)
 
-A batch is padded to the size of a graph. Rows of padding have slot -1, which is used as an index:
+A batch is padded to the size of a graph. Padding rows have slot -1, which is used as an index, so
 they write to the last slot of the pool.
 """
 

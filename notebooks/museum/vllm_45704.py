@@ -1,6 +1,6 @@
 """https://github.com/vllm-project/vllm/issues/45704 (reuse)
 
-Blocks are copied to the host beside the pass that fills them, and the copy does not wait for it.
+Blocks are copied to the host concurrently with the pass that fills them, without waiting for it.
 The next request loads rows that were empty.
 """
 

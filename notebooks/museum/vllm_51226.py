@@ -1,7 +1,7 @@
 """https://github.com/vllm-project/vllm/issues/51226 (batches and seeds)
 
-Where one request of a batch has no seed, all noise of the batch comes from the common generator,
-and the seeds of the others are ignored.
+If one request of a batch has no seed, all of the batch's noise comes from the shared generator, and
+the other requests' seeds are ignored.
 """
 
 import random

@@ -1,6 +1,6 @@
 """https://github.com/vllm-project/vllm/pull/54338 (storing)
 
-Rows are stored as bits of one type of 16 bits, and read as bits of the other.
+Rows are stored as the bits of one 16-bit type and read as those of the other.
 """
 
 import torch
