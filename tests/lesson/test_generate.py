@@ -190,7 +190,7 @@ BAD = {
     "too many tokens": ({"n_new": 21}, "5 and 21 new tokens exceed block_size 24: .* at most 20"),
     "noise for fewer tokens": ({"noise": torch.ones(3, 1, 13)}, r"\(3, 1, 13\).*\(4, 1, 13\)"),
     "noise of nothing": ({"noise": torch.zeros(4, 1, 13)}, "above 0: draw it"),
-    "a seed": ({"generator": 7}, "generator=7: pass one of the CPU"),
+    "a seed": ({"generator": 7}, "generator=7: pass a CPU generator"),
     "a cache that was built": ({"cache": DynamicCache()}, "not an instance"),
     "no cache at all": ({"cache": lambda: None}, "builds no cache"),
     "an engine and a cache": ({"engine": PerHead, "cache": None}, "either engine or cache"),
