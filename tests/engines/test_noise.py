@@ -64,7 +64,7 @@ def test_rows_that_are_forgotten_cannot_be_read():
     n = noise.DRAWN // V
     made.row(0)
     made.row(n)
-    with pytest.raises(AssertionError, match=f"row 5: those before {n} are forgotten"):
+    with pytest.raises(AssertionError, match=f"row 5: rows before {n} were dropped"):
         made[5:7]
 
 

@@ -194,10 +194,10 @@ BAD = {
     "a cache that was built": ({"cache": DynamicCache()}, "not an instance"),
     "no cache at all": ({"cache": lambda: None}, "builds no cache"),
     "an engine and a cache": ({"engine": PerHead, "cache": None}, "either engine or cache"),
-    "a draft that is a class": ({"draft": PromptLookup}, "pass a draft that you built"),
+    "a draft that is a class": ({"draft": PromptLookup}, "pass a draft instance"),
     "a draft and no cache": (
         {"draft": LOOK_UP, "cache": None},
-        "a draft takes tokens back from a cache",
+        "a draft needs a cache that it can rewind",
     ),
     "a draft where no cache is kept": (
         {"draft": LOOK_UP, "past_block": "slide", "n_new": 40},
