@@ -160,7 +160,7 @@ def test_heads_of_different_dtypes_are_not_joined():
     model.blocks[1].sa.heads[0].key.double()
     with pytest.raises(ValueError, match=r"torch.float64 on cpu .other weights are torch.float32"):
         pack_heads(model)
-    with pytest.raises(ValueError, match="not of one dtype: cast the whole model"):
+    with pytest.raises(ValueError, match="have different dtypes: cast the whole model"):
         pack_state(model.state_dict(), model.config)
 
 

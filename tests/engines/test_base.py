@@ -495,7 +495,7 @@ def test_engines_give_way_where_they_cannot_compute(kind, forgetful):
 def test_heads_of_several_dtypes_are_not_joined_in_silence():
     model = tiny_model(per_head=True)
     model.blocks[1].sa.heads[0].key.double()
-    with pytest.raises(ValueError, match="not of one dtype: cast the whole model"):
+    with pytest.raises(ValueError, match="have different dtypes: cast the whole model"):
         flatten(model)
 
 
