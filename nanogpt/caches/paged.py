@@ -69,7 +69,7 @@ class PagedCache(KVCache):
         """Turn the single text held into n texts that share its pages. Raises ValueError."""
         texts = 0 if self.table is None else len(self.table)
         if texts != 1:
-            raise ValueError(f"fork needs a cache of one text, and there are {texts}")
+            raise ValueError(f"fork needs a cache of one text, but this one has {texts}")
         check_int("fork: n", n, 1)
         # No keys are copied: n rows of the table refer to the same pages, and each page has n
         # users. A text that writes into a shared page gets a copy of it, in `store`.

@@ -201,7 +201,7 @@ BAD = {
     ),
     "a draft where no cache is kept": (
         {"draft": LOOK_UP, "past_block": "slide", "n_new": 40},
-        "where the window slides: leave it out",
+        "a sliding window: leave the draft out",
     ),
     "a draft's engine beside another": (
         {"draft": DraftModel(tiny_model(**SMALL), engine=Native), "engine": Uncached},
