@@ -82,7 +82,7 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
     if file:
         if not file.is_file():
             source = "" if path else "NANOGPT_DATA: "
-            raise CorpusError(f"{source}{file} is no file: correct the path or leave it out")
+            raise CorpusError(f"{source}{file} is not a file: correct the path or leave it out")
         return read_corpus(file)
     # 2. Tiny Shakespeare in data/, if somebody put it there or it was downloaded before.
     local = ROOT / "data" / "input.txt"
@@ -90,12 +90,12 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
         return read_corpus(local)
     # 3. Download it, unless switched off. If that fails, generate a practice corpus.
     if os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
-        reason = "data/input.txt is missing, and no download was wanted."
+        reason = "data/input.txt is missing, and downloads are switched off."
         return practice_corpus(os.environ.get("NANOGPT_OFFLINE_REASON") or reason)
     try:
         return read_corpus(fetch(local))
     except (CorpusError, OSError) as error:
-        return practice_corpus(f"the download did not work ({error}).")
+        return practice_corpus(f"the download failed ({error}).")
 
 
 def read_corpus(path: Path) -> Corpus:
@@ -115,14 +115,14 @@ def read_corpus(path: Path) -> Corpus:
         ) from None
     place = text.find("\0")
     if place >= 0:
-        raise CorpusError(f"{path} is not a text: it has a NUL byte at {place}; name a text file")
+        raise CorpusError(f"{path} is not text: it has a NUL byte at {place}; name a text file")
     if len(set(text)) < 2:
-        raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
+        raise CorpusError(f"{path} has no two distinct characters: put a text there or delete it")
     # It begins like Tiny Shakespeare but differs: a truncated download, or an edited copy.
     if text.startswith("First Citizen:\nBefore we proceed any further"):
         raise CorpusError(
-            f"{path} is a cut or altered Tiny Shakespeare, {len(data):,} bytes of {SIZE:,}, "
-            f"sha256 {digest[:12]}…; delete it to fetch it again"
+            f"{path} is a truncated or altered Tiny Shakespeare, {len(data):,} bytes of {SIZE:,}, "
+            f"sha256 {digest[:12]}…; delete it to download it again"
         )
     return Corpus(text, path.name, digest)
 
@@ -143,7 +143,7 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             data = answer.read(size + 1)
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address
-        raise CorpusError(f"no file came ({type(error).__name__}: {error})") from error
+        raise CorpusError(f"no file received ({type(error).__name__}: {error})") from error
     if sha256(data) != digest:
         raise CorpusError(
             f"the download is not Tiny Shakespeare: {len(data):,} bytes of {size:,}, "
@@ -181,7 +181,7 @@ class CharTokenizer:
     def encode(self, text: str) -> Tensor:
         """Text to tokens, (T,) int64. Raises ValueError for no text and for unknown characters."""
         if not text:
-            raise ValueError("the prompt is empty: give a character or more, such as a newline")
+            raise ValueError("the prompt is empty: give at least one character, such as a newline")
         # A character outside the vocabulary has no number. Leaving it out would change the text.
         unknown = set(text) - set(self.chars)
         if unknown:
@@ -222,7 +222,7 @@ def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     for name, part in (("training", train), ("validation", val)):
         if len(part) < block_size + 2:
             raise CorpusError(
-                f"the {name} split is too short for block_size={block_size}: {len(part):,}; take "
+                f"the {name} split is too short for block_size={block_size}: {len(part):,}; use "
                 f"at least {fewest_characters(block_size):,} characters, or a smaller block_size"
             )
     return train, val

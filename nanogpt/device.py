@@ -31,7 +31,7 @@ def pick_device(prefer: str = "auto") -> Device:
             "device='cuda', but this torch sees no CUDA device: choose cpu or auto", "device"
         )
     if prefer == "cpu" or not torch.cuda.is_available():
-        reason = "as asked" if prefer == "cpu" else "no CUDA device was found"
+        reason = "as requested" if prefer == "cpu" else "no CUDA device was found"
         reason = f"{reason}; float32 is a CPU's fast type"
         return Device(torch.device("cpu"), torch.float32, reason)
     name = torch.cuda.get_device_name()

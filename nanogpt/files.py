@@ -41,8 +41,8 @@ def user_path(path: str | Path) -> Path:
     text = os.path.expanduser(path)
     if text.startswith("~"):
         raise ValueError(
-            f"{text!r}: there is no such home folder; write the whole path, or ./{text} for a file "
-            "of that name"
+            f"{text!r}: no such home folder; write the full path, or ./{text} for a file of that "
+            "name"
         )
     found = Path(text)
     if str(found).startswith("~"):  # it was ./~name; pathlib drops the ./
@@ -91,7 +91,7 @@ def atomic_path(path: Path):
             raise
         raise OSError(
             error.errno,
-            f"{path} could not be written whole ({error.strerror}): make room and try again",
+            f"{path} could not be written ({error.strerror}): make room and try again",
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -174,8 +174,8 @@ def check_file(path: Path, ours: bool, overwrite: bool = False) -> None:
     check_replaceable(path)
     if os.path.lexists(path) and not (ours or overwrite):
         raise ValueError(
-            f"{path} is there, and this command did not write it: "
-            f"move it away, or name another place"
+            f"{path} already exists, and this command did not write it: "
+            f"move it away, or choose another path"
         )
 
 
@@ -197,7 +197,7 @@ def read_json(path: Path):
 
 # ------------------------------------------------------------------ identifying foreign files
 
-OURS_ONLY = "name a checkpoint that this project wrote, such as one of `python -m nanogpt train`"
+OURS_ONLY = "name a checkpoint that this project wrote, for example with `python -m nanogpt train`"
 PRETRAINED = "load_pretrained and `generate --model` read it"
 UNPICKLED = (
     "nothing is unpickled here; read it with torch.load(PATH, weights_only=True), put its tensors "
@@ -229,7 +229,7 @@ def identify(path: Path) -> tuple[str, str]:
     if not os.path.lexists(path):
         return "", OURS_ONLY
     if not path.exists():
-        return f"a link to {os.readlink(path)}, which is not there", "mend the link"
+        return f"a link to {os.readlink(path)}, which does not exist", "fix the link"
     if path.is_dir():
         return _identify_folder(path)
     if not path.is_file():
@@ -255,8 +255,8 @@ def _identify_folder(path: Path) -> tuple[str, str]:
     names = sorted(found.name for found in path.glob("*.safetensors"))
     checkpoints = [name for name in names if not name.endswith(".state.safetensors")]
     if (path / "config.json").is_file():
-        return "a folder of Hugging Face's transformers", (
-            f"{PRETRAINED}, `verify model` judges it; elsewhere name a checkpoint that this "
+        return "a Hugging Face transformers folder", (
+            f"{PRETRAINED}, `verify model` checks it; elsewhere name a checkpoint that this "
             f"project wrote"
         )
     if checkpoints:
@@ -269,7 +269,10 @@ def _identify_zip(path: Path) -> tuple[str, str]:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return "a cut or damaged zip archive, as torch.save writes them", "copy or fetch it again"
+        return (
+            "a truncated or damaged zip archive, such as torch.save writes",
+            "copy or fetch it again",
+        )
     if any(name.endswith("data.pkl") for name in names):
         return "a PyTorch file (torch.save)", UNPICKLED
     if names and all(name.endswith(".npy") for name in names):

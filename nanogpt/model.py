@@ -276,8 +276,7 @@ def _copy_of(module: nn.Module, originals: dict[int, nn.Module]) -> nn.Module:
     if "forward" in vars(module):
         kind = type(module).__name__
         raise ValueError(
-            f"a {kind} has another forward, set on the instance: "
-            f"define it in a class, or take it off"
+            f"a {kind} has another forward, set on the instance: define it in a class, or remove it"
         )
     # Skip __init__, which would draw new weights. Copy slots and attributes unchanged.
     copied = type(module).__new__(type(module))

@@ -31,7 +31,7 @@ def held(path: Path, target: str, wait: float = 0.0) -> Iterator[None]:
     with writing_advice(path.parent), suppress(Timeout):
         lock.acquire(timeout=wait)
     if not lock.is_locked:  # a Timeout
-        raise ValueError(f"another run is writing {target}: wait for it, or name another place")
+        raise ValueError(f"another run is writing {target}: wait for it, or choose another path")
     try:
         yield
     finally:
@@ -77,6 +77,6 @@ def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:
     others = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
     if others and not is_marked(folder / marker):
         raise ValueError(
-            f"{folder} holds {others[0]}, and this command did not make that folder: "
-            f"name a new or an empty one, or pass --overwrite"
+            f"{folder} contains {others[0]}, and this command did not create that folder: "
+            f"name a new or empty one, or pass --overwrite"
         )

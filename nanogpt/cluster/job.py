@@ -94,7 +94,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
                 if line.rstrip("\r\n"):
                     yield f"{path}, line {number}: ", line.rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no UTF-8 text ({error}): save it as one") from None
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
 
 
 def _object(line: str) -> str:
@@ -197,8 +197,8 @@ class Job:
                 changed.append(path.name)
         if changed:
             raise ValueError(
-                f"{len(changed)} shards in {self.folder} are not as this job wrote them "
-                f"({', '.join(changed[:3])}): move them away, and this command writes them again"
+                f"{len(changed)} shards in {self.folder} have changed since this job wrote them "
+                f"({', '.join(changed[:3])}): move them away, and this command regenerates them"
             )
         return digests
 

@@ -41,9 +41,9 @@ def save_checkpoint(path: str | Path, model: LanguageModel, meta: dict[str, Any]
     difference = not_restored(model)
     if difference:
         raise ValueError(
-            f"not saved: load_checkpoint builds a new model of its config, and this one has "
+            f"not saved: load_checkpoint builds a new model from the config, but this one has "
             f"{difference}. "
-            f"Save its tensors, as by torch.save(model.state_dict(), path)"
+            f"Save its tensors instead, with torch.save(model.state_dict(), path)"
         )
     write_checkpoint(path, model, meta)
 
@@ -79,7 +79,7 @@ def not_restored(model: LanguageModel) -> str | None:
     parts = (model.lm_head, model.token_embedding_table)
     head, tokens = (getattr(part, "weight", None) for part in parts)
     if getattr(model.config, "tied", False) and head is not tokens:
-        return "a head whose weights are its own, though its config is tied"
+        return "a head with its own weights, although its config is tied"
     difference = first_difference(model)
     return None if difference is None or computes_as_standard(model) else difference
 
@@ -199,7 +199,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if what:
             raise CheckpointError(f"{path} is {what}, not a checkpoint of ours: {cure}") from error
         raise CheckpointError(
-            f"{path} is damaged or no safetensors file ({error}): "
+            f"{path} is damaged or not a safetensors file ({error}): "
             f"delete it, or fetch it or train again"
         ) from error
     try:
@@ -275,7 +275,7 @@ def _checked_config(path: Path, meta: dict[str, Any]) -> GPTConfig | DecoderConf
     others = meta.get("own_classes")
     if others:
         raise CheckpointError(
-            f"{path} holds a model with classes of its own, {others}: "
+            f"{path} holds a model with custom classes, {others}: "
             f"build the model with them, and load its tensors"
         )
     return config
@@ -322,7 +322,7 @@ def _config_of_version_0_2(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
     bias = switches["bias"]
     rms = switches["rms_norm"]
     if switches["qk_norm"] and not rms:
-        raise ValueError("qk_norm with LayerNorm is no longer computed")
+        raise ValueError("qk_norm with LayerNorm is no longer supported")
     return DecoderConfig(
         **shape,
         positions=Positions.ROTARY if switches["rope"] else Positions.LEARNED,

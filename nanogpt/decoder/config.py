@@ -303,7 +303,9 @@ def lecture_config(config: DecoderConfig) -> GPTConfig:
     fields = beyond_lecture(c)
     if fields:
         named = ", ".join(f"{name}={value}" for name, value in fields.items())
-        raise ValueError(f"the lecture's model has no {named}: it cannot be a list of its heads")
+        raise ValueError(
+            f"the lecture's model has no {named}: the Decoder cannot be converted to it"
+        )
     return GPTConfig(c.vocab_size, c.block_size, c.n_layer, c.n_head, c.n_embd, c.dropout)
 
 

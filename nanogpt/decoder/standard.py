@@ -59,7 +59,7 @@ def not_standard(model: nn.Module) -> Refusal | None:
     if difference is None:
         return None
     return Refusal(
-        f"this model has {difference}, and only its own code knows the result",
+        f"this model has {difference}, so only its own code can compute it",
         "use generate without an engine, or with Uncached or PerHead if it is a list of heads",
     )
 
@@ -130,7 +130,7 @@ def _different_module(model: nn.Module) -> str | None:
     """How the modules differ from those of a new model, in words."""
     config = getattr(model, "config", None)
     if not isinstance(config, (GPTConfig, DecoderConfig)):
-        return f"the class {_name(type(model))}, whose config is none of the package's"
+        return f"the class {_name(type(model))}, whose config is not one of the package's"
     if type(model) is not class_of(config):
         return f"the class {_name(type(model))} where {_name(class_of(config))} is expected"
     modules = _modules(model)
@@ -169,12 +169,12 @@ def _difference(
         return "a forward hook"
     for name, value in expected.settings:
         if type(own[name]) is not type(value) or own[name] != value:
-            return f"{name}={own[name]!r:.40} in place of {value!r:.40}"
+            return f"{name}={own[name]!r:.40} instead of {value!r:.40}"
     config = own.get("config")
     if config is not whole and config is not None and not _decodes_alike(config, whole):
         return "another config"
     if tuple(own["_modules"]) != expected.children:
-        return f"{len(own['_modules'])} modules in place of {len(expected.children)} as parts"
+        return f"{len(own['_modules'])} modules instead of {len(expected.children)} as parts"
     parameters = own["_parameters"]
     if len(parameters) != len(expected.shapes) or own["_buffers"]:
         return f"{len(parameters) + len(own['_buffers'])} tensors, not {len(expected.shapes)},"

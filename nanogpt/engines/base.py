@@ -109,7 +109,9 @@ class Engine:
         if not cls.per_head or not fields:
             return None
         given = ", ".join(f"{name}={value}" for name, value in fields.items())
-        return Refusal(f"{cls.__name__} decodes the lecture's heads, and this has {given}", INSTEAD)
+        return Refusal(
+            f"{cls.__name__} decodes the lecture's heads, but this model has {given}", INSTEAD
+        )
 
     @classmethod
     def supports(cls, model: LanguageModel) -> Refusal | None:
@@ -127,7 +129,7 @@ class Engine:
         built = _described(self.config, self.batch, self.dtype, self.device)
         got = _described(model.config, len(prompt), model.dtype, model.device)
         if got != built:
-            reason = f"this {name} was built for {built}, and got {got}"
+            reason = f"this {name} was built for {built}, but got {got}"
             raise ValueError(f"{reason}: build another, or pass the class: engine={name}")
         refusal = self.supports(model)
         if refusal:
@@ -189,7 +191,7 @@ def check_float32(weights: Iterable[Tensor]) -> None:
     for weight in weights:
         if weight.dtype != torch.float32 or type(weight) not in (Tensor, torch.nn.Parameter):
             raise ValueError(
-                f"a weight is a {type(weight).__name__} of {weight.dtype}, and this engine reads "
+                f"a weight is a {type(weight).__name__} of {weight.dtype}, but this engine reads "
                 f"plain float32 from memory: cast the whole model"
             )
 
@@ -199,7 +201,7 @@ def _changed_torch(engine: type[Engine], device: torch.device) -> Refusal | None
     name = engine.__name__
     if in_exact_mode():
         return Refusal(
-            f"{name} is compiled: `with exact(model):` cannot change how it adds up",
+            f"{name} is compiled: `with exact(model):` cannot change its summation order",
             "use Flat, the fastest engine that it covers",
         )
     leave = "leave its with-block, or use Flat"

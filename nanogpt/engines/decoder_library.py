@@ -331,5 +331,5 @@ def check_numbers(weights: Iterable[Tensor]) -> None:
         weight = weight.contiguous()
         if not lib.are_numbers(weight.data_ptr(), weight.numel(), threads):
             raise ValueError(
-                "a weight is NaN or infinite, and native code computes with numbers only: use Flat"
+                "a weight is NaN or infinite, which native code does not support: use Flat"
             )

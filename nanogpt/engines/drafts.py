@@ -47,11 +47,13 @@ class Draft(ABC):
     def check(self, model: LanguageModel, prompt: Tensor, n_new: int, engine=None) -> None:
         """Raise ValueError if this draft cannot serve this generation."""
         if self.engine is not None and not getattr(engine, "decodes_drafts", False):
-            pair = f"the draft is decoded by {self.engine.__name__}, which goes with engine=Native"
+            pair = f"the draft is decoded by {self.engine.__name__}, which requires engine=Native"
             raise ValueError(f"{pair}: pass that, or build the draft without an engine")
         if self.vocab_size not in (None, model.config.vocab_size):
             sizes = f"{self.vocab_size} tokens, the model {model.config.vocab_size}"
-            raise ValueError(f"this {type(self).__name__} knows {sizes}: both need one vocabulary")
+            raise ValueError(
+                f"this {type(self).__name__} has {sizes}: both need the same vocabulary"
+            )
 
 
 LARGEST_TABLE = 1 << 24  # numbers
@@ -146,7 +148,7 @@ class DraftModel(Draft):
         decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
         if engine is not None and not decodes:
             given = getattr(engine, "__name__", engine)
-            raise ValueError(f"engine={given} decodes no draft: pass Native or Native8")
+            raise ValueError(f"engine={given} cannot decode a draft: pass Native or Native8")
         self.model = model
         self.engine = engine
         self.vocab_size = model.config.vocab_size

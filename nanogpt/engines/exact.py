@@ -59,7 +59,7 @@ class exact(TorchFunctionMode):
         for part in model.modules():
             if vars(part).get("_compiled_call_impl") or "_orig_mod" in part._modules:
                 raise ValueError(
-                    "exact mode does not reach into torch.compile: "
+                    "exact mode has no effect inside torch.compile: "
                     "build the model without compile()"
                 )
         if any(weight.layout is not torch.strided for weight in model.parameters()):

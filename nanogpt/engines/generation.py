@@ -123,7 +123,7 @@ def _ready(engine, model: LanguageModel, prompt: Tensor, n_new: int, cache) -> E
     if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
         raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native, or one you built")
     if cache is not DynamicCache:
-        raise ValueError("an engine brings its own cache: give generate either engine or cache")
+        raise ValueError("an engine has its own cache: pass either engine or cache")
     if isinstance(engine, type):
         engine = engine.ready(model, len(prompt))
     engine.check(model, prompt, n_new)

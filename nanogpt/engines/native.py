@@ -63,7 +63,7 @@ class Native(Engine):
     def __init__(self, config: GPTConfig | DecoderConfig, *, bits: int | None = None, **shape):
         self.bits = self.bits if bits is None else bits
         if self.bits not in (32, 8):
-            raise ValueError(f"bits={bits!r}: a weight has 32 or 8 bits here")
+            raise ValueError(f"bits={bits!r}: must be 32 or 8")
         super().__init__(config, **shape)
 
     def build(self):

@@ -309,7 +309,7 @@ PARAMETERS: Table = {
     "spaces_between_special_tokens": Unused(SWITCH),
     "stop_token_ids": Neutral([], when=_outside_vocabulary, words="[]; use stop instead"),
     "top_k": Served(0, integer(-1)),  # 0, -1 and the vocabulary's size or more: all tokens
-    "truncate_prompt_tokens": Neutral(when=_cuts_nothing, words="a limit of at least its length"),
+    "truncate_prompt_tokens": Neutral(when=_cuts_nothing, words="at least the prompt's length"),
     "truncation_side": Unused(TEXT),
     "use_beam_search": Neutral(False),
     "watermarking": Neutral(False),

@@ -197,7 +197,7 @@ CHANGES = {  # of a list of heads, of a Decoder, and what is said
     "another block": (
         lambda m: m.blocks.append(m.blocks[0]),
         lambda m: m.blocks.append(m.blocks[0]),
-        "3 modules in place of 2",
+        "3 modules instead of 2",
     ),
     "another window": (
         None,

@@ -205,7 +205,7 @@ BAD = {
     ),
     "a draft's engine beside another": (
         {"draft": DraftModel(tiny_model(**SMALL), engine=Native), "engine": Uncached},
-        "the draft is decoded by Native, which goes with",
+        "the draft is decoded by Native, which requires",
     ),
     "a draft of another vocabulary": ({"draft": NGram(torch.arange(5), 7)}, "knows 7 .* model 13"),
     "a draft on another device": (
