@@ -2,7 +2,7 @@
 
 `load_corpus` tries, in this order: the path argument, the file named by NANOGPT_DATA,
 data/input.txt, a download of Tiny Shakespeare. Without a network it falls back to a practice corpus
-that this module generates, which is labelled as such everywhere.
+that this module generates and that is never mistaken for the real one.
 """
 
 import hashlib
@@ -209,7 +209,7 @@ class CharTokenizer:
 
 
 def fewest_characters(block_size: int) -> int:
-    """The shortest text whose last tenth has room for a window of block_size characters."""
+    """The shortest text whose last tenth has room for a window of block_size, and some more."""
     return 10 * (block_size + 2)
 
 

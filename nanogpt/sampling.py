@@ -114,7 +114,7 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
         example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
         raise ValueError(
             f"{where}the prompt is {described(prompt)}: pass a plain tensor {shape} of integers, "
-            f"at least one token, as in {example}"
+            f"at least one token, such as {example}"
         )
     if vocab_size is not None:
         low, high = torch.stack(prompt.aminmax()).tolist()  # one GPU sync, not two

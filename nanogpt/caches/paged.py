@@ -82,8 +82,8 @@ class PagedCache(KVCache):
 
     @torch.inference_mode(False)
     def forget(self, n: int) -> None:
-        # Pages are allocated in text order, so those no longer needed are at the end of the pool:
-        # truncate it after the last page in use.
+        # Pages are allocated in the order of positions, so those that no text needs any more are at
+        # the end of the pool: truncate it after the last page in use.
         length = self.length - n
         self.table = self.table[:, : -(-length // self.page)]  # rounded up
         pages = int(self.table.max()) + 1  # later pages of the texts were allocated later

@@ -303,7 +303,7 @@ def _by_ray(shards: list[Shard], task: Task, workers: int, cluster: str) -> Iter
         rows = ray.data.from_items(shards, override_num_blocks=len(shards))
         how = {"fn_constructor_args": (task,), "num_cpus": 1, "compute": pool}
         yield from rows.map(ShardWriter, **how).iter_rows()
-    except Exception as error:  # Ray has no exception class of its own for this
+    except Exception as error:  # Ray's errors have no common class
         raise ChildProcessError(f"Ray's workers failed: {str(error).strip()}") from error
     finally:
         ray.shutdown()

@@ -254,7 +254,7 @@ class Session:
         self.end_known = length
 
     def decode(self, start: int, end: int) -> None:
-        """Read the tokens at start … end - 1, sampling a next token from the last known one on."""
+        """Read tokens start … end - 1; from the last known token on, sample and append the next."""
         if start >= end:
             return
         known = max(self.end_known, start + 1)

@@ -25,7 +25,7 @@ constexpr int64_t MOST_THREADS = 1024;
 constexpr int64_t PARTS_PER_THREAD = 4;  // so that others can take the parts of a delayed thread
 constexpr auto SPIN = std::chrono::microseconds(50);
 
-// The fewest multiplications in a part: two to seven microseconds, when synchronising takes one or
+// The fewest multiplications in a part: two to seven microseconds, while synchronising takes one or
 // two. Tests set it to 0.
 static std::atomic<int64_t> least_work{1 << 16};
 
