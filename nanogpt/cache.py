@@ -63,7 +63,7 @@ class KVCache(ABC):
             self._check_form(k, v, pos)
         # 2. Do they continue the text, and is there room? A wrong position would not fail by
         #    itself: the mask is computed from positions, so attention would see the wrong keys.
-        pos = pos.long()  # index_copy_ takes no int32
+        pos = pos.long()  # index_copy_ does not accept int32
         last = self._last_position(pos)
         # Checked before anything is written: after an error the cache is unchanged.
         if self.limited and last >= self.capacity:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-LARGEST = 1e30  # what float32 can still multiply with
+LARGEST = 1e30  # small enough that float32 can still multiply with it
 Config = TypeVar("Config")  # a dataclass
 
 

@@ -251,7 +251,7 @@ def main():
     args = parser.parse_args()
     if args.steps < 1:
         stop(f"--steps {args.steps}: train for at least 1 step")
-    sys.stdout.reconfigure(errors="replace")  # a terminal may lack letters of the text
+    sys.stdout.reconfigure(errors="replace")  # a terminal may not support every character
 
     # 1. The text as numbers: one for each distinct character, in sorted order.
     text = read_text(args.text)

@@ -66,7 +66,7 @@ def write_checkpoint(path: Path, model: LanguageModel, meta: dict[str, Any]) -> 
         if getattr(model.config, "tied", False):
             del state["lm_head.weight"]
         _check_saved(path, model.config, state, meta)
-    json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # before the first of two files
+    json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # fail before writing the first file
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     files.write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
 
@@ -116,7 +116,7 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
     config = _checked_config(path, meta)
     count = sum(tensor.numel() for tensor in state.values())
     try:
-        if count != config.n_params:  # a header may name any size: build no model of it
+        if count != config.n_params:  # a header may claim any size: do not build such a model
             raise RuntimeError(f"\n{count:,} numbers, it has {config.n_params:,}")
         _check_numbers(path, state)
         model = build_model(config)

@@ -296,10 +296,10 @@ PARAMETERS: Table = {
     # vLLM: sampling.
     "allowed_token_ids": Neutral([], when=_all_tokens),
     "bad_words": Neutral([]),
-    "early_stopping": Unused(ANYTHING),  # of a beam search
+    "early_stopping": Unused(ANYTHING),  # for beam search
     "ignore_eos": Served(False, SWITCH),
     "include_stop_str_in_output": Served(False, SWITCH),
-    "length_penalty": Unused(NUMBER),  # of a beam search
+    "length_penalty": Unused(NUMBER),  # for beam search
     "logprob_token_ids": Neutral([]),
     "min_p": Neutral(0, when=_keeps_likeliest),
     "min_tokens": Served(0, integer(0)),
