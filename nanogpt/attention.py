@@ -25,7 +25,8 @@ def visible(q_pos: Tensor, k_pos: Tensor) -> Tensor:
 def check_ascending(pos: Tensor) -> None:
     """Raise ValueError unless the positions of each sequence ascend.  (…, T), on the CPU
 
-    Attention itself works in any order. The causal kernel, ring caches and rewind need this one.
+    Attention itself works in any order. The causal kernel, ring caches and rewind need ascending
+    positions.
     """
     # A single token, as in decoding, is always in order: nothing to check.
     if pos.shape[-1] > 1 and not (pos.diff() > 0).all():

@@ -101,7 +101,7 @@ class KVCache(ABC):
     def rewind(self, n: int) -> None:
         """Forget the last n tokens, as if they had never been stored. Raises ValueError first."""
         # Speculative decoding needs this: the model has already read the draft tokens it rejects,
-        # so their keys must go before it reads the correct token at that position.
+        # so their keys must be removed before it reads the correct token at that position.
         check_int(f"{type(self).__name__} of {self.length} tokens: rewind", n, 0, self.rewindable)
         length = self.length - n
         last = self.last - n

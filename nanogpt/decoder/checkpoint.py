@@ -66,7 +66,7 @@ def write_checkpoint(path: Path, model: LanguageModel, meta: dict[str, Any]) -> 
         if getattr(model.config, "tied", False):
             del state["lm_head.weight"]
         _check_saved(path, model.config, state, meta)
-    json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # fail before writing the first file
+    json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # fail before writing a file
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     files.write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
 

@@ -227,7 +227,7 @@ class Graph(Exclusive):
         size = self.capacity + self.steps
         kind = {"dtype": self.dtype, "device": self.device}
         weights = flatten(Decoder(c).to(**kind))
-        # Copy the rotations: they are a shared table, and they depend on the rotary base.
+        # Copy the rotations: the table is shared, and a model with another base overwrites it.
         self.weights = weights._replace(positions=weights.positions.clone())
         self.kv = step.buffers(c, B, size, **kind)
         self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
