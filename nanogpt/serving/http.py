@@ -38,7 +38,7 @@ BUDGET = 256  # tokens in a step
 BODY = 2**20  # bytes of a body that are kept; the rest of a longer body is read and dropped
 QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
 LONGEST = 2**36  # bytes of a body: more cannot arrive within the time limit of a body
-PATIENCE = 0.5  # seconds until a client that has stopped sending is probed for whether it still reads
+PATIENCE = 0.5  # seconds until a client that stopped sending is probed for whether it still reads
 DRAIN = 10.0  # seconds for responses in progress when the server shuts down
 
 
