@@ -150,7 +150,7 @@ def test_a_folder_of_another_job_or_of_something_else_is_refused_and_left_alone(
         ("whole", {"sampling": SamplingParams(0.5)}, "of --temperature"),
         ("whole", {"weights": "1" * 64}, "of --checkpoint"),
         ("other", {}, "thesis.txt"),
-        ("damaged", {}, "holds job.json"),
+        ("damaged", {}, "contains job.json"),
         ("file", {}, "is a file"),
     ]:
         with pytest.raises((ValueError, OSError), match=word):

@@ -177,7 +177,7 @@ CHANGES = {  # of a list of heads, of a Decoder, and what is said
     "another eps": (
         lambda m: setattr(m.blocks[0].ln1, "eps", 1.0),
         lambda m: setattr(m.blocks[0].ln1, "eps", 1.0),
-        "eps=1.0 in place of 1e-05",
+        "eps=1.0 instead of 1e-05",
     ),
     "a hook": (
         lambda m: m.blocks[0].register_forward_hook(lambda *_: None),
@@ -202,7 +202,7 @@ CHANGES = {  # of a list of heads, of a Decoder, and what is said
     "another window": (
         None,
         lambda m: setattr(m.blocks[0].sa, "window", 3),
-        "window=3 in place of None",
+        "window=3 instead of None",
     ),
     "another layer's config": (
         lambda m: setattr(m.blocks[0].sa.heads[1], "config", GPTConfig()),

@@ -177,7 +177,7 @@ def test_a_fork_of_many_texts_is_refused():
     with pytest.raises(ValueError, match="fork: n=0"):
         cache.fork(0)
     cache.fork(2)
-    with pytest.raises(ValueError, match="there are 2"):
+    with pytest.raises(ValueError, match="this one has 2"):
         cache.fork(2)
     cache.reset()
     assert cache.nbytes == 0
