@@ -1,41 +1,41 @@
-"""Karpathy's character-level GPT, with a KV cache in every head, at the same tokens.
+"""Karpathy's character-level GPT with a KV cache in every head: identical output, faster.
 
-The files are the lesson. Each stands on those above it and is read from top to bottom:
+The files are the lesson. Each builds on the files above it and reads from top to bottom:
 
-    config      the shape of a model: plain numbers, and how they are checked
-    console     progress on a terminal and in a notebook
+    config      model hyperparameters as plain numbers, and argument checks
+    console     progress bars in a terminal and in a notebook
     files       atomic writes, and where files are kept
-    device      the device, and why it was chosen
-    data        corpus, characters as numbers, batches
-    attention   who sees whom, and the weighted mean of values
+    device      which device is used, and why
+    data        corpus, character tokenizer, batches
+    attention   the causal mask and scaled dot-product attention
     cache       the keys and values of a head: KVCache, DynamicCache, StaticCache, kv_cache
     model       Head, Block, GPT
-    sampling    noise as data, and a token sampled from logits with it
-    generation  decoders, the loop, generate and complete
-    fitting     the lecture's training loop: batches, AdamW, the loss of both splits
-    comparison  cached against uncached text: equal, and by which margin
-    timing      time to first token, time per token, two paths interleaved
+    sampling    noise as data, and sampling a token from logits with it
+    generation  decoders, the decoding loop, generate and complete
+    fitting     the lecture's training loop: batches, AdamW, train and validation loss
+    comparison  cached against uncached decoding: same tokens? by what margin?
+    timing      time to first token, time per token, two decoders interleaved
     minimal     all of it in one file that imports only torch: model, cache, training, sampling
 
-The folders go beyond it. A folder imports files, and the folders above it in this list:
+The folders go beyond the lesson. A folder imports the files and the folders above it in this list:
 
     decoder     the general model and its checkpoints: rotary positions, grouped keys, gates
-    pretrained  language models of Hugging Face, GGUF and nanoGPT as Decoders
-    training    the fast trainer: recipes, Muon, resuming, several processes
-    caches      for longer texts and less memory: a ring, pages, 8 bits
-    engines     faster paths to the same tokens, speculation, exact mode
+    pretrained  Hugging Face, GGUF and nanoGPT checkpoints loaded as Decoders
+    training    the fast trainer: recipes, Muon, resuming, multi-process training
+    caches      for longer texts and less memory: a ring buffer, pages, 8 bits
+    engines     faster decoders with identical output, speculation, exact mode
     serving     many requests at once: scheduler, blocks, HTTP
-    verify      the referee of any model or server, sweeps, the museum
-    bench       the costs: the ladder, load, speculation, training
-    export      weights as transformers and vLLM load them
+    verify      the referee for any model or server, sweeps, the museum
+    bench       benchmarks: the ladder, load, speculation, training
+    export      weights in the format that transformers and vLLM load
     cluster     jobs of many texts: Ray, locks
     series      runs, renders and publishes the notebooks
     cli         python -m nanogpt run | train | generate | serve | bench | export …
 
-From a prompt to its token: generation.py (the loop), model.py and attention.py (the logits),
-cache.py (keys and values), sampling.py (the sample). `nanogpt.generate` and `nanogpt.complete` are
-those of engines/generation.py: without an engine or a draft they run the lesson's loop. The names
-below load on first use.
+From a prompt to its next token: generation.py (the loop), model.py and attention.py (the logits),
+cache.py (keys and values), sampling.py (the sample). `nanogpt.generate` and `nanogpt.complete` come
+from engines/generation.py: without an engine or a draft they run the lesson's loop. The names
+below are imported on first use.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Do two ways of decoding give the same tokens, how close are their logits, and is that luck?"""
+"""Do two decoders produce the same tokens, how close are their logits, and is that luck?"""
 
 import math
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class Comparison:
     equal: bool
     first_divergence: int | None  # index of the first new token that differs, or has no logits
     n_new: int
-    max_logit_diff: float  # over all steps, both ways fed the same tokens
-    rounding: float  # a larger difference is no rounding, says the function `rounding`
-    min_margin: float  # smallest distance, in logits, between a draw's winner and its runner-up
+    max_logit_diff: float  # over all steps, with the same tokens fed to both decoders
+    rounding: float  # a larger difference is not rounding; see the function `rounding`
+    min_margin: float  # smallest gap, in logits, between a sample and its runner-up
     tokens_a: list[list[int]]  # (B, n_new)
     tokens_b: list[list[int]]
     logit_diffs: list[float]
@@ -32,7 +32,7 @@ class Comparison:
         n = self.first_divergence
         verdict = f"✓ all {self.n_new} tokens equal"
         if not self.equal:
-            # NaN has no difference that could be shown, and is named instead.
+            # The difference of two NaN is not a number, so the message names NaN instead.
             defect = "logits are NaN" if math.isnan(self.logit_diffs[n]) else "tokens differ"
             verdict = f"✗ {defect} from new token {n} on ({n} of {self.n_new} equal before it)"
         difference = f"max |Δlogit| {self.max_logit_diff:.1e}"
@@ -51,10 +51,10 @@ def compare(
 ) -> Comparison:
     """Decode twice from one seed, with cache `a` and with cache `b`, and compare.
 
-    A cache is a class, as in DynamicCache, or None for no cache. First the tokens, generated
-    independently. Then the logits, teacher-forced: both ways read a's tokens, so step t compares
-    like with like even after a divergence. Logits that are NaN equal nothing. The margin of a step
-    is log(p₁/noise₁) - log(p₂/noise₂) of the two best candidates, in units of logits. Raises
+    A cache is a class such as DynamicCache, or None for no cache. First the tokens, generated
+    independently. Then the logits, teacher-forced: both decoders read a's tokens, so step t
+    compares like with like even after a divergence. NaN logits are equal to nothing. The margin of
+    a step is log(p₁/noise₁) - log(p₂/noise₂) of the two best candidates, in units of logits. Raises
     ValueError as `generate` does.
     """
     if not isinstance(model, LanguageModel):
@@ -63,20 +63,20 @@ def compare(
     check_int("n_new", n_new, 1, MOST_NEW)
     check_length(prompt.shape[1], n_new, model.config.max_positions)
     check_seed("seed", seed)
-    # 1. One noise for both: a token can then differ only because a logit does.
+    # 1. The same noise for both, so that a token can differ only because a logit does.
     sampling = SamplingParams(temperature=temperature)
     generator = torch.Generator().manual_seed(seed)
     noise = draw_noise(n_new, len(prompt), model.config.vocab_size, generator)
-    # 2. Decode with a and with b, and take the logits of both over a's tokens.
+    # 2. Decode with a and with b, then compute the logits of both on a's tokens.
     ways = [(model, {"cache": cache}) for cache in (a, b)]
     tokens, logits, margins = decode_both(ways, prompt, noise, sampling)
     new_a, new_b = tokens  # (B, n_new) each
     logits_a, logits_b = logits  # (n_new, B, V) each
-    # 3. The worst of each step: the largest difference, and the narrowest win, over texts and
-    #    tokens.
+    # 3. The worst case of each step, over texts and tokens: the largest difference and the
+    #    smallest margin.
     diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
     margins = margins.amin(-1)  # (n_new,)
-    # NaN on both sides gives equal tokens, and is a bug all the same.
+    # NaN on both sides gives equal tokens, but it is still a bug.
     wrong = ((new_a != new_b).any(0) | diffs.isnan()).nonzero()
     return Comparison(
         equal=len(wrong) == 0,
@@ -104,20 +104,20 @@ def decode_both(
 
     (B, T), (n_new, B, V) -> (B, n_new) twice, (N, B, V) twice, (N, B)
 
-    A way is a model and the arguments with which `complete` decodes. The logits are those of the
-    first way's tokens in both. Where the window slides, N ends with it: a forced text has no more
-    logits.
+    Each of the two `ways` is a model and the keyword arguments for `complete`. Both sets of logits
+    are computed on the first decoder's tokens. If the window slides, N stops where sliding starts,
+    because a teacher-forced text has no logits beyond that.
     """
-    # 1. Each way writes its own text, from the same prompt and noise.
+    # 1. Each decoder generates its own text, from the same prompt and noise.
     T = prompt.shape[1]
     texts = []
     for model, way in ways:
         settings = {"noise": noise, "past_block": "slide", **way}
         texts.append(complete(model, prompt, len(noise), sampling, **settings))
-    # 2. The text to read in both ways is the first one, up to the token that has no position.
+    # 2. Both read the first decoder's text, up to the first token that has no position.
     end = ways[0][0].config.max_positions
     text = texts[0] if end is None else texts[0][:, : end + 1]
-    # Both ways read one text: after a divergence their logits could not be compared.
+    # With a text each, their logits could not be compared after a divergence.
     caches = [(model, way.get("cache", DynamicCache)) for model, way in ways]
     logits = [forced_logits(model, text, T, cache, chunk) for model, cache in caches]
     # 3. By how much did each token win? Greedy sampling is a race without noise: log(1) = 0.
@@ -130,28 +130,29 @@ def decode_both(
 def forced_logits(
     model: LanguageModel, tokens: Tensor, T: int, cache, chunk: int | None = None
 ) -> Tensor:
-    """The logits that decide each token from the T-th on, in a given text.  (B, N) -> (N - T, B, V)
+    """The logits that predict each token of a text after the first T.  (B, N) -> (N - T, B, V)
 
-    With a cache: a prefill of T tokens, in one piece or in pieces of `chunk`, then one token at a
+    With a cache: a prefill of T tokens, all at once or in chunks of `chunk`, then one token at a
     time. With cache=None: the whole text again for each token.
     """
     # Teacher forcing: the text is given, and the decoder reads it as if it had sampled it. The
     # steps are those of a generation: the prompt, whole or in chunks, then one token at a time.
-    N = tokens.shape[1]  # the last token decides nothing
+    N = tokens.shape[1]  # the last token predicts nothing
     capacity = max(N - 1, model.config.block_size)
     decoder = UncachedDecoder(model) if cache is None else CachedDecoder(model, cache, capacity)
     steps = [*tokens[:, :T].split(chunk or T, 1), *tokens[:, T:-1, None].unbind(1)]
     logits = [decoder.read(step)[:, -1] for step in steps]  # (B, V) each
-    # The last N - T decide the tokens after the prompt; logits within the prompt decide none.
+    # The last N - T predict the tokens after the prompt; drop the logits within the prompt.
     return torch.stack(logits[T - N :])
 
 
 def rounding(logits: Tensor) -> float:
-    """The largest change of these logits by rounding: 64 · eps(dtype) · the largest |logit|.
+    """The largest change that rounding can make: 64 · eps(dtype) · the largest |logit|.
 
-    8 · eps in 16 bits, whose sums are added in float32 and rounded once. Measured with the random
-    models of `sweep`: sound caches change at most 5.2 · eps in float32 and 1.6 · eps in bfloat16,
-    and one that halves its keys at least 60,000 · eps and, in half of all cases, 10 · eps.
+    8 · eps in 16 bits, where sums are accumulated in float32 and rounded once. Measured with the
+    random models of `sweep`: correct caches change logits by at most 5.2 · eps in float32 and
+    1.6 · eps in bfloat16. A cache that halves its keys changes them by at least 60,000 · eps and,
+    in half of all cases, 10 · eps.
     """
     eps = torch.finfo(logits.dtype).eps
     factor = 64 if eps < 1e-4 else 8  # 1e-4 is between float32's eps and that of 16 bits
@@ -159,12 +160,11 @@ def rounding(logits: Tensor) -> float:
 
 
 def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Tensor:
-    """The distance of each draw's winner from its runner-up, in logits.  2 × (N, B, V) -> (N, B)"""
-    # argmax(probs / noise) is the argmax of its logarithm, which is logits / temperature -
-    # log(noise) and a number that all candidates share. Times the temperature it is in units of
-    # logits.
+    """The gap between each sampled token and its runner-up, in logits.  2 × (N, B, V) -> (N, B)"""
+    # argmax(probs / noise) is the argmax of its logarithm: logits / temperature - log(noise), plus
+    # a constant that all candidates share. Multiply by the temperature to get units of logits.
     scores = logits.double() - temperature * noise.double().log()
-    if scores.shape[-1] == 1:  # there is no other token to draw
+    if scores.shape[-1] == 1:  # there is no other token to sample
         return torch.full(scores.shape[:-1], math.inf, dtype=scores.dtype)
     best, second = scores.topk(2, dim=-1).values.unbind(-1)  # (N, B) each
     return best - second

@@ -1,17 +1,17 @@
-"""The shape of a model as plain numbers, and how numbers are checked. Knows no tensor, no file."""
+"""Model hyperparameters as plain numbers, and argument checks. No tensors and no files in here."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-LARGEST = 1e30  # what float32 can still multiply with
+LARGEST = 1e30  # small enough that float32 can still multiply with it
 Config = TypeVar("Config")  # a dataclass
 
 
 class ParameterError(ValueError):
-    """A parameter has a value that it cannot have; `names` are those of the parameters it is about.
+    """An invalid parameter value; `names` are the parameters that the message is about.
 
-    The message has them as name=value, as in Python. A command has options instead, and writes
-    --name value for those of them that are its own.
+    The message writes them as name=value, as in Python. A command writes --name value instead for
+    the parameters that are its own options.
     """
 
     def __init__(self, message: str, *names: str):
@@ -21,7 +21,7 @@ class ParameterError(ValueError):
 
 def check_int(name: str, value, low: int, high: int | None = None) -> None:
     """Raise ValueError unless the value is an integer in [low, high]."""
-    # Python counts True as 1, and nobody who passes True means a number.
+    # In Python True is an int, but nobody who passes True means a number.
     whole = isinstance(value, int) and not isinstance(value, bool)
     if high is None and (not whole or value < low):
         raise ParameterError(f"{name}={value!r}: must be an integer of at least {low}", name)
@@ -32,7 +32,7 @@ def check_int(name: str, value, low: int, high: int | None = None) -> None:
 def check_number(name: str, value, low: float, high=LARGEST, advice="", span="") -> None:
     """Raise ValueError unless the value is a number in [low, high]; NaN is not.
 
-    `advice` ends the message; `span` is the interval in words where one of its ends is open.
+    `advice` is appended to the message; `span` describes the interval if it is half-open.
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not low <= value <= high:
@@ -52,7 +52,7 @@ def check_switch(name: str, value) -> None:
 
 
 def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
-    """Raise TypeError unless the value is of this kind, or of one of these."""
+    """Raise TypeError unless the value is an instance of this type, or of one of these types."""
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(each.__name__ for each in kinds)
@@ -60,13 +60,13 @@ def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
 
 
 def option(default, help: str):
-    """A field with a default and the line that explains it, on a command line as here."""
+    """A dataclass field with a default and a help line, also shown by the command line."""
     return field(default=default, metadata={"help": help})
 
 
 def override(config: Config, **changes: Any) -> Config:
-    """The config with some fields changed; None leaves a field. Raises ValueError, TypeError."""
-    # `replace` builds a new config, so that the checks of __post_init__ run again.
+    """A copy of the config with some fields changed, None skipped. Raises ValueError, TypeError."""
+    # `replace` builds a new config, so the checks of __post_init__ run again.
     given = {name: x for name, x in changes.items() if x is not None}
     return replace(config, **given)  # type: ignore[type-var]  # typing has no name for dataclasses
 
@@ -76,7 +76,7 @@ def override(config: Config, **changes: Any) -> Config:
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of the lecture's model. Raises ValueError if the numbers do not fit together."""
+    """The hyperparameters of the lecture's model. Raises ValueError if they are inconsistent."""
 
     vocab_size: int = option(65, "distinct characters")
     block_size: int = option(256, "longest context: rows of the position table")
@@ -89,9 +89,9 @@ class GPTConfig:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             check_int(name, getattr(self, name), 1)
         check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
-        # The heads stand side by side and are together as wide as the model.
+        # The heads' outputs are concatenated and together must be as wide as the model.
         if self.n_embd % self.n_head:
-            # The advice is the largest number of heads below this one that fits.
+            # Suggest the largest smaller number of heads that works.
             fewer = next(n for n in range(min(self.n_head, 1000), 0, -1) if self.n_embd % n == 0)
             raise ParameterError(
                 f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: "
@@ -101,7 +101,7 @@ class GPTConfig:
 
     @property
     def head_size(self) -> int:
-        """Numbers in a query, a key or a value."""
+        """Elements in a query, a key or a value."""
         return self.n_embd // self.n_head
 
     @property
@@ -111,31 +111,31 @@ class GPTConfig:
 
     @property
     def n_params(self) -> int:
-        """Parameters of a model of this shape."""
-        # All weights that a token reads, and the two tables, of which it reads a row each.
+        """Number of parameters of a model of this shape."""
+        # All weights that a token reads, plus the two tables, where it reads one row each.
         tables = self.vocab_size + self.block_size  # rows
         return self.weight_bytes(1) + tables * self.n_embd
 
     @property
     def matrix_weights(self) -> int:
-        """Weights of the matrices that every token is multiplied by: the blocks' and the head's."""
+        """Weights in the matrices that multiply every token: the blocks and the output head."""
         C = self.n_embd
         attention = 4 * C * C  # queries, keys, values, projection
         feed_forward = 8 * C * C  # from C to 4 C, and back
         return self.n_layer * (attention + feed_forward) + self.vocab_size * C
 
     def weight_bytes(self, itemsize: int = 4) -> int:
-        """Bytes of weights that one decoded token reads: all but the tables."""
+        """Bytes of weights read to decode one token: everything except the tables."""
         C = self.n_embd
-        # Of a block: the projection's C, and the feed-forward part's 4 C and C. Its queries, keys
-        # and values have no bias. A LayerNorm has a weight and a bias: two in each block, and one
-        # more.
+        # Biases of a block: C in the projection, 4 C and C in the feed-forward layers. Queries,
+        # keys and values have none. LayerNorms have a weight and a bias: two in each block, and a
+        # final one.
         biases = 6 * C * self.n_layer + self.vocab_size
         norms = 2 * C * (2 * self.n_layer + 1)
         return itemsize * (self.matrix_weights + biases + norms)
 
     def cache_bytes(self, length: int, batch: int = 1, itemsize: int = 4) -> int:
-        """Bytes that caches of `length` tokens of `batch` texts take.
+        """Bytes of KV cache for `batch` texts of `length` tokens.
 
         2 (K and V) · layers · heads · head size · tokens · batch · itemsize (4 for float32).
         """
@@ -148,5 +148,5 @@ SIZES = {
     "medium": GPTConfig(n_embd=128),
     "lecture": GPTConfig(n_layer=6, n_head=6, n_embd=384, dropout=0.2),
 }
-"""The models of the series. `article` has the size of the article that the series grew out of. A
-laptop trains `small`, the published run `medium`. `lecture` is Karpathy's large one."""
+"""The models of the series. `article` matches the article that this series grew out of. A laptop
+trains `small`; the published run trained `medium`. `lecture` is Karpathy's large model."""

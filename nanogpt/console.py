@@ -1,4 +1,4 @@
-"""Progress on a terminal and in a notebook, errors in a line, and signals that end a process."""
+"""Progress bars in a terminal and a notebook, one-line errors, and signals that end a process."""
 
 import os
 import signal
@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 
 class Progress(tqdm):
-    """A bar on a terminal and in a notebook; elsewhere, and where TQDM_DISABLE is set, nothing.
+    """A progress bar in a terminal or a notebook; hidden elsewhere, or if TQDM_DISABLE is set.
 
-    It is on stdout, like the lines beside it: JupyterLab shows stderr apart, in red.
+    It goes to stdout, like the lines around it: JupyterLab shows stderr separately, in red.
     """
 
     def __init__(self, total: int, name: str, *, hidden: bool = False, **options):
@@ -36,10 +36,10 @@ def first_line(error: BaseException) -> str:
 
 # ------------------------------------------------------------------ signals that end a process
 
-# Ctrl-C; what `kill`, a container and a batch system send; a terminal that closes.
+# Ctrl-C; the signal sent by `kill`, a container or a batch system; a closing terminal.
 STOPS = [getattr(signal, x) for x in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, x)]
-_TERMINALS = [number for number in (1, 2) if os.isatty(number)]  # asked before it can close
-received: list[int] = []  # the signals that a command was stopped by
+_TERMINALS = [number for number in (1, 2) if os.isatty(number)]  # checked before it can close
+received: list[int] = []  # the signals that stopped this command
 
 
 def interrupt(number: int, frame) -> None:
@@ -61,9 +61,9 @@ def note_stop(number: int) -> None:
 
 @contextmanager
 def uninterrupted():
-    """A with-block in which those signals are ignored, for what a stop must still save.
+    """A with-block that ignores these signals, so that a stopped command can still save its work.
 
-    A second one is usual: `make`, `timeout` and a terminal each send theirs to the whole group.
+    A second signal is common: `make`, `timeout` and a terminal each signal the whole process group.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -77,5 +77,5 @@ def uninterrupted():
 
 
 def stop_code() -> int:
-    """The exit code of a process that a signal has stopped: 128 and its number; 130 for Ctrl-C."""
+    """The exit code of a process stopped by a signal: 128 plus its number; 130 for Ctrl-C."""
     return 128 + (received[-1] if received else signal.SIGINT)

@@ -1,8 +1,8 @@
-"""The corpus, its characters as numbers, and batches of windows of it.
+"""The corpus, a character tokenizer, and batches of training windows.
 
-`load_corpus` looks in this order: a path given, the file that NANOGPT_DATA names, data/input.txt,
-a download of Tiny Shakespeare. Without a network it takes a practice corpus that this module writes
-itself; it is never mistaken for the real one.
+`load_corpus` tries, in this order: the path argument, the file named by NANOGPT_DATA,
+data/input.txt, a download of Tiny Shakespeare. Without a network it falls back to a practice corpus
+that this module generates and that is never mistaken for the real one.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ URL = (
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SIZE = 1_115_394  # bytes, and characters: the text is ASCII
 TIMEOUT = 10  # seconds, to connect and between two reads
-SHOWN = 10  # characters at most in a message: a vocabulary may have thousands
+SHOWN = 10  # the most characters listed in a message: a vocabulary may have thousands
 
 
 class CorpusError(ValueError):
@@ -45,7 +45,7 @@ class CorpusError(ValueError):
 class Corpus:
     """A text with its name. Only the practice corpus is not `real`."""
 
-    text: str = field(repr=False)  # up to many megabytes
+    text: str = field(repr=False)  # may be many megabytes
     name: str
     sha256: str
     note: str = ""  # for the practice corpus: why it is used
@@ -56,7 +56,7 @@ class Corpus:
 
     @property
     def banner(self) -> str:
-        """The warning that stands above every result; empty for a real text."""
+        """The warning to show above every result; empty for a real text."""
         if self.real:
             return ""
         warning = "Every loss below is a loss on generated text. For the real corpus"
@@ -71,41 +71,41 @@ class Corpus:
 def load_corpus(path: str | Path | None = None) -> Corpus:
     """Find the corpus, in the order given at the top of this module.
 
-    Raises CorpusError for a file that was named and is missing, not UTF-8, or a damaged copy of
-    Tiny Shakespeare. A failed download raises nothing: the practice corpus takes its place, with a
-    note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
+    Raises CorpusError for a named file that is missing, not UTF-8, or a damaged copy of Tiny
+    Shakespeare. A failed download raises nothing: the practice corpus is used instead, with a note.
+    With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
     """
     check_type("path", path, (str, Path, type(None)))
-    # 1. A file that somebody named, here or in NANOGPT_DATA: that one, or an error. Another text in
-    #    its place would be trained on without anybody noticing.
+    # 1. A file named by the caller or in NANOGPT_DATA: use it or fail. Nobody would notice training
+    #    on another text instead.
     file = user_path(path) if path else path_in("NANOGPT_DATA")
     if file:
         if not file.is_file():
             source = "" if path else "NANOGPT_DATA: "
-            raise CorpusError(f"{source}{file} is no file: correct the path or leave it out")
+            raise CorpusError(f"{source}{file} is not a file: correct the path or leave it out")
         return read_corpus(file)
-    # 2. Tiny Shakespeare, if it was put there or downloaded before
+    # 2. Tiny Shakespeare in data/, if somebody put it there or it was downloaded before.
     local = ROOT / "data" / "input.txt"
     if local.is_file():
         return read_corpus(local)
-    # 3. a download of it, unless that is not wanted; without one, a text that we write ourselves
+    # 3. Download it, unless switched off. If that fails, generate a practice corpus.
     if os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
-        reason = "data/input.txt is missing, and no download was wanted."
+        reason = "data/input.txt is missing, and downloads are switched off."
         return practice_corpus(os.environ.get("NANOGPT_OFFLINE_REASON") or reason)
     try:
         return read_corpus(fetch(local))
     except (CorpusError, OSError) as error:
-        return practice_corpus(f"the download did not work ({error}).")
+        return practice_corpus(f"the download failed ({error}).")
 
 
 def read_corpus(path: Path) -> Corpus:
-    """A UTF-8 text as a corpus. Raises CorpusError for a file that is unfit to train on."""
-    # The real one is known by its digest, whatever the file is called.
+    """Read a UTF-8 text as a corpus. Raises CorpusError for a file unfit for training."""
+    # Recognise Tiny Shakespeare by its digest, whatever the file is called.
     data = path.read_bytes()
     digest = sha256(data)
     if digest == SHA256:
         return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest)
-    # Any other text: without a byte order mark, and with one character at the end of each line.
+    # Any other text: strip the byte order mark, and end each line with a single character.
     try:
         text = data.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -115,41 +115,41 @@ def read_corpus(path: Path) -> Corpus:
         ) from None
     place = text.find("\0")
     if place >= 0:
-        raise CorpusError(f"{path} is not a text: it has a NUL byte at {place}; name a text file")
+        raise CorpusError(f"{path} is not text: it has a NUL byte at {place}; name a text file")
     if len(set(text)) < 2:
-        raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
-    # It begins as the real one and is not: a download that broke off, or an edited copy.
+        raise CorpusError(f"{path} has no two distinct characters: put a text there or delete it")
+    # It begins like Tiny Shakespeare but differs: a truncated download, or an edited copy.
     if text.startswith("First Citizen:\nBefore we proceed any further"):
         raise CorpusError(
-            f"{path} is a cut or altered Tiny Shakespeare, {len(data):,} bytes of {SIZE:,}, "
-            f"sha256 {digest[:12]}…; delete it to fetch it again"
+            f"{path} is a truncated or altered Tiny Shakespeare, {len(data):,} bytes of {SIZE:,}, "
+            f"sha256 {digest[:12]}…; delete it to download it again"
         )
     return Corpus(text, path.name, digest)
 
 
 def practice_corpus(note: str = "asked for.") -> Corpus:
-    """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, equal on every machine."""
+    """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, the same everywhere."""
     text = practice_text()
     return Corpus(text, PRACTICE, sha256(text.encode()), note)
 
 
 def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:
-    """Download to `target`, whole and checked.
+    """Download to `target`, check the digest, and write the file atomically.
 
-    Raises CorpusError for every failure of the network, OSError for a folder that is closed.
+    Raises CorpusError for any network failure, OSError if the folder cannot be written.
     """
-    # One byte more than the file has, and no more: a wrong answer may have no end.
+    # Read at most one byte more than the file has: a wrong response may be endless.
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             data = answer.read(size + 1)
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address
-        raise CorpusError(f"no file came ({type(error).__name__}: {error})") from error
+        raise CorpusError(f"no file received ({type(error).__name__}: {error})") from error
     if sha256(data) != digest:
         raise CorpusError(
             f"the download is not Tiny Shakespeare: {len(data):,} bytes of {size:,}, "
             f"sha256 {sha256(data)[:12]}…; try again"
         )
-    # Checked first, then written in one piece: a damaged file is never found there later.
+    # Check first, then write atomically, so that no later run finds a damaged file.
     write_whole(target, data)
     return target
 
@@ -158,7 +158,7 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
 
 
 def some_of(chars: Iterable[str]) -> str:
-    """The characters of a message, quoted and in order: at most SHOWN, and how many more."""
+    """List characters for a message, quoted and sorted: at most SHOWN, then how many more."""
     distinct = sorted(set(chars))
     shown = ", ".join(map(repr, distinct[:SHOWN]))
     more = len(distinct) - SHOWN
@@ -179,10 +179,10 @@ class CharTokenizer:
         return len(self.chars)
 
     def encode(self, text: str) -> Tensor:
-        """(T,) int64. Raises ValueError for an empty text and for unknown characters."""
+        """Text to tokens, (T,) int64. Raises ValueError for no text and for unknown characters."""
         if not text:
-            raise ValueError("the prompt is empty: give a character or more, such as a newline")
-        # A character that the vocabulary lacks has no number. Leaving it out would change the text.
+            raise ValueError("the prompt is empty: give at least one character, such as a newline")
+        # A character outside the vocabulary has no number. Leaving it out would change the text.
         unknown = set(text) - set(self.chars)
         if unknown:
             known = f"from {self.chars[0]!r} to {self.chars[-1]!r}"
@@ -192,12 +192,12 @@ class CharTokenizer:
                 f"{some_of(unknown)} not in the vocabulary: "
                 f"the model knows only the {len(self):,} characters {known}"
             )
-        # An array holds 8 bytes for each character; a list of int objects would hold up to 40.
+        # An array takes 8 bytes for each character; a list of int objects would take up to 40.
         return torch.frombuffer(array("q", map(self.index.__getitem__, text)), dtype=torch.int64)
 
     def decode(self, tokens: Tensor) -> str:
-        """The text of tokens, of any shape, or a list. Raises ValueError for unknown tokens."""
-        # Python would take a token of -1 for the last character.
+        """Tokens, of any shape or as a list, to text. Raises ValueError for unknown tokens."""
+        # Check first: indexing with -1 would silently return the last character.
         numbers = torch.as_tensor(tokens).flatten().tolist()
         wrong = [i for i in numbers if type(i) is not int or not 0 <= i < len(self)]
         if wrong:
@@ -209,28 +209,28 @@ class CharTokenizer:
 
 
 def fewest_characters(block_size: int) -> int:
-    """The shortest text whose last tenth has a window of that many characters, and some more."""
+    """The shortest text whose last tenth has room for a window of block_size, and some more."""
     return 10 * (block_size + 2)
 
 
 def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """The first 90 % for training, the rest for validation. Raises CorpusError if too short."""
-    # The end of the text is kept from training: its loss shows what was learned, not remembered.
+    # Training never sees the end of the text, so its loss shows what was learned, not memorised.
     cut = int(0.9 * len(tokens))
     train = tokens[:cut]
     val = tokens[cut:]
     for name, part in (("training", train), ("validation", val)):
         if len(part) < block_size + 2:
             raise CorpusError(
-                f"the {name} split is too short for block_size={block_size}: {len(part):,}; take "
+                f"the {name} split is too short for block_size={block_size}: {len(part):,}; use "
                 f"at least {fewest_characters(block_size):,} characters, or a smaller block_size"
             )
     return train, val
 
 
 def windows(data: Tensor, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Inputs and the same shifted by one.  (N,), (B,) -> (B, T), (B, T)"""
-    # One character more than a window: the target of each position is the character after it.
+    """Inputs, and targets shifted by one.  (N,), (B,) -> (B, T), (B, T)"""
+    # One character more than a window: the target of each position is the next character.
     rows = data[starts[:, None] + torch.arange(block_size + 1)]  # (B, T + 1)
     return rows[:, :-1], rows[:, 1:]
 
@@ -238,25 +238,25 @@ def windows(data: Tensor, starts: Tensor, block_size: int) -> tuple[Tensor, Tens
 def random_batch(
     data: Tensor, block_size: int, batch: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """A batch of windows at random places drawn from a CPU generator.  (N,) -> (B, T), (B, T)"""
-    # The last start leaves room for block_size characters and the target of the last one.
+    """A batch of windows at random offsets, from a CPU generator.  (N,) -> (B, T), (B, T)"""
+    # The last possible start leaves room for block_size characters and the last one's target.
     starts = torch.randint(len(data) - block_size, (batch,), generator=generator)
     return windows(data, starts, block_size)
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:
-    """The tensor on that device; from the CPU to a GPU without waiting for the queue."""
+    """Move a tensor to a device; from the CPU to a GPU asynchronously."""
     if device.type == "cuda" and x.is_cpu:
-        # Pinned memory has a place for each element: an expanded tensor is written out first.
+        # Pinned memory stores every element, so make an expanded tensor contiguous first.
         return x.contiguous().pin_memory().to(device, non_blocking=True)
     return x.to(device)
 
 
 class Epochs:
-    """Windows without replacement: all of the text once, in a drawn order, then all of it again.
+    """Sample windows without replacement: the whole text in a random order, epoch after epoch.
 
-    Every epoch cuts the text at other places. The windows of a step follow from its number alone,
-    so nothing is saved for a run that is resumed.
+    Every epoch cuts the text at different offsets. The windows of a step depend only on its number,
+    so a resumed run needs no saved state.
     """
 
     def __init__(self, data: Tensor, seed: int):
@@ -265,21 +265,22 @@ class Epochs:
         self._order = lru_cache(maxsize=2)(self._drawn_order)  # a batch may end in the next epoch
 
     def batch(self, stage: int, block_size: int, first: int, n: int) -> tuple[Tensor, Tensor]:
-        """Windows `first` to `first + n` of that stage of a run.  2 × (n, block_size)"""
-        # The windows of all epochs are one long row of numbers, which batches are cut from. These n
-        # begin in one epoch and may end in a later one.
-        size = max(1, (len(self.data) - block_size) // block_size)  # windows of an epoch
+        """Windows `first` to `first + n` of a stage of a run.  2 × (n, block_size)"""
+        # The windows of all epochs are numbered consecutively, and batches are slices of them. A
+        # batch may begin in one epoch and end in a later one.
+        size = max(1, (len(self.data) - block_size) // block_size)  # windows in an epoch
         epochs = range(first // size, (first + n - 1) // size + 1)
         orders = [self._order(stage, block_size, epoch, size) for epoch in epochs]
         return windows(self.data, torch.cat(orders)[first % size :][:n], block_size)
 
     def _drawn_order(self, stage: int, block_size: int, epoch: int, size: int) -> Tensor:
-        """Where the windows of an epoch begin.  (size,)"""
-        # A generator for each epoch, seeded with what it is for: any epoch can be drawn by itself.
+        """The start offsets of an epoch's windows, shuffled.  (size,)"""
+        # Each epoch has its own generator, seeded with its numbers, so any epoch can be reproduced
+        # by itself.
         numbers = f"{self.seed},{stage},{block_size},{epoch}".encode()
         generator = torch.Generator().manual_seed(int(hashlib.sha256(numbers).hexdigest()[:14], 16))
         spare = len(self.data) - size * block_size  # at least one character follows a window
-        # Cut elsewhere in each epoch: a character is not at the same position of its window again.
+        # A random offset: from epoch to epoch a character changes its position in its window.
         offset = torch.randint(min(block_size, spare), (1,), generator=generator)
         return torch.randperm(size, generator=generator) * block_size + offset
 
@@ -288,19 +289,19 @@ class Epochs:
 
 
 def practice_text(characters: int = 1_000_000, seed: int = 1337) -> str:
-    """That many characters of play-like text; the same seed gives the same text everywhere.
+    """Generate play-like text; the same seed gives the same text everywhere.
 
-    The grammar is in practice.json: for each {name} lists of a count and of texts that become it,
-    each so many times as likely. All versions of Python keep `random()` equal.
+    The grammar is in practice.json. Each {name} has lists of a weight followed by the texts that
+    can replace it. `random()` is the same in all versions of Python.
     """
-    # A text that is five times as likely is in its list five times.
+    # A text with weight five is in its list five times.
     rules = {}
     for rule, lists in json.loads(GRAMMAR.read_text(encoding="utf-8")).items():
         rules[rule] = [text for count, *texts in lists for text in texts * count]
     rng = random.Random(seed)
     name = re.compile(r"\{(\w+)\}")
 
-    # Replace a {name} by one of its texts, and in that text go on the same way.
+    # Replace a {name} by one of its texts, and expand that text recursively.
     def expand(match) -> str:
         options = rules[match[1]]
         return name.sub(expand, options[int(rng.random() * len(options))])

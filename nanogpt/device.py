@@ -1,4 +1,4 @@
-"""The device that tensors live on, why it was chosen, and the memory that is available."""
+"""Choosing a device, and measuring the available memory."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from .config import ParameterError
 
 @dataclass(frozen=True)
 class Device:
-    """Where tensors live, the dtype that training multiplies in, and why."""
+    """A device, the dtype of matrix multiplications in training, and why they were chosen."""
 
     device: torch.device
     dtype: torch.dtype
@@ -23,7 +23,7 @@ class Device:
 
 
 def pick_device(prefer: str = "auto") -> Device:
-    """CUDA where there is any, else the CPU. Raises ValueError for a device that is missing."""
+    """CUDA if available, else the CPU. Raises ValueError for a missing or unknown device."""
     if prefer not in ("auto", "cpu", "cuda"):
         raise ParameterError(f"device={prefer!r} is unknown: choose auto, cpu or cuda", "device")
     if prefer == "cuda" and not torch.cuda.is_available():
@@ -31,11 +31,11 @@ def pick_device(prefer: str = "auto") -> Device:
             "device='cuda', but this torch sees no CUDA device: choose cpu or auto", "device"
         )
     if prefer == "cpu" or not torch.cuda.is_available():
-        reason = "as asked" if prefer == "cpu" else "no CUDA device was found"
+        reason = "as requested" if prefer == "cpu" else "no CUDA device was found"
         reason = f"{reason}; float32 is a CPU's fast type"
         return Device(torch.device("cpu"), torch.float32, reason)
     name = torch.cuda.get_device_name()
-    # Without the argument a T4 answers True, and then emulates bfloat16, slowly.
+    # Without this argument a T4 returns True, and then emulates bfloat16, slowly.
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return Device(torch.device("cuda"), torch.bfloat16, f"{name} multiplies bfloat16 natively")
     reason = f"{name} has no native bfloat16; gradients are scaled so that float16 can hold them"
@@ -43,13 +43,13 @@ def pick_device(prefer: str = "auto") -> Device:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its work; a CPU always has."""
+    """Wait until the device has finished its work; a no-op on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def forked_random_state(device: Device):
-    """A with-block that leaves the global random state as it was, on this process's own GPU too."""
+    """A with-block that restores the global random state, including that of this process's GPU."""
     gpu = device.device.type == "cuda"
     return torch.random.fork_rng(devices=[device.device] if gpu else None)
 
@@ -58,24 +58,24 @@ def forked_random_state(device: Device):
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of the machine's memory that new tensors can use; None if the system does not say.
+    """Bytes of RAM available for new tensors; None if the system does not report it.
 
-    The page cache counts as available, because the system gives it up. In a container with less
-    memory than its machine, its own limit counts. On macOS it is the size of all memory. `root` is
-    where the system's files are.
+    The page cache counts as available, because the system can reclaim it. In a container with less
+    memory than its machine, the container's limit applies. On macOS this is the total memory.
+    `root` is where the system's files are.
     """
     table = _read(root / "proc/meminfo")
     found = re.search(r"^MemAvailable:\s*(\d+) kB", table, re.M)
     if found:
         return max(0, min([int(found[1]) * 1024, *_left_in_groups(root)]))
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):  # macOS: all that there is
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):  # macOS: total memory
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
 def _left_in_groups(root: Path) -> list[int]:
-    """Bytes that each of Linux's control groups around this process has left, if it has a limit."""
-    versions = [  # the group's line, the folder, its limit, its use, and the cache within that
+    """Bytes left in each Linux control group of this process that has a memory limit."""
+    versions = [  # pattern of the group's line, folder, files for limit and use, name of the cache
         (r"^0::(/.*)$", "", "memory.max", "memory.current", "inactive_file"),
         (
             r"^\d+:(?:[^:]*,)?memory(?:,[^:]*)?:(/.*)$",

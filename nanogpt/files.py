@@ -1,7 +1,7 @@
-"""Files that are whole or absent, and the folders of the project.
+"""Atomic writes, path handling, and the project's folders.
 
-In a checkout all lies in it. A copy that pip installed has the package and the weights that ship,
-and reads and writes `data` and `outputs` in the folder in which it is run.
+In a checkout, all files are inside it. A pip-installed copy has the package and the bundled
+weights, and reads and writes `data` and `outputs` in the current folder.
 """
 
 import errno
@@ -20,43 +20,43 @@ PACKAGE = Path(__file__).resolve().parent
 IN_CHECKOUT = (PACKAGE.parent / "notebooks").is_dir()
 try:
     ROOT = PACKAGE.parent if IN_CHECKOUT else Path.cwd()
-except FileNotFoundError:  # the folder was deleted, which the command line says
+except FileNotFoundError:  # the current folder was deleted; the command line reports it
     ROOT = Path()
 PUBLISHED = ROOT / "outputs" / "published"
-WEIGHTS = PUBLISHED / "checkpoints" if IN_CHECKOUT else PACKAGE / "weights"  # those that ship
-# The two models that ship, without suffix: the best one, and the lecture's form, for its Head.
+WEIGHTS = PUBLISHED / "checkpoints" if IN_CHECKOUT else PACKAGE / "weights"  # bundled
+# The two bundled models, without suffix: the best one, and one in the lecture's form with its Head.
 KEEPER = (ROOT / "outputs" / "keeper" if IN_CHECKOUT else WEIGHTS) / "keeper"
 LECTURE_FORM = WEIGHTS / "medium"
 
 
-# ------------------------------------------------------------------ paths that people name
+# ------------------------------------------------------------------ paths given by the user
 
 
 def user_path(path: str | Path) -> Path:
-    """The path as a shell reads it: a leading `~` is the home folder, `~name` that of a user.
+    """Expand a path like a shell: a leading `~` is the home folder, `~name` that of a user.
 
-    Every path that a person gives, in an option, a variable or a call, goes through here. Raises
-    ValueError for a home folder that this machine does not know.
+    Every path from an option, an environment variable or a call goes through here. Raises
+    ValueError for a home folder that does not exist on this machine.
     """
     text = os.path.expanduser(path)
     if text.startswith("~"):
         raise ValueError(
-            f"{text!r}: there is no such home folder; write the whole path, or ./{text} for a file "
-            "of that name"
+            f"{text!r}: no such home folder; write the full path, or ./{text} for a file of that "
+            "name"
         )
     found = Path(text)
-    if str(found).startswith("~"):  # it was ./~name, and pathlib drops the dot
+    if str(found).startswith("~"):  # it was ./~name; pathlib drops the ./
         return Path.cwd() / found
     return found
 
 
 def real_path(path: str | Path) -> Path:
-    """The whole path without symbolic links. A loop of links stays, and opening it names it."""
+    """The absolute path with symbolic links resolved. A loop of links is kept; opening it fails."""
     return Path(os.path.realpath(user_path(path)))
 
 
 def path_in(variable: str) -> Path | None:
-    """The whole path that an environment variable names, None without one. Raises ValueError."""
+    """The absolute path in an environment variable, None if it is unset. Raises ValueError."""
     named = os.environ.get(variable)
     return user_path(named).absolute() if named else None
 
@@ -66,10 +66,10 @@ def path_in(variable: str) -> Path | None:
 
 @contextmanager
 def atomic_path(path: Path):
-    """A temporary path beside `path`, renamed to it when the block succeeds, else removed.
+    """A temporary path next to `path`, renamed to it if the block succeeds, otherwise removed.
 
-    A file that is replaced keeps its permissions. Raises OSError, with advice, when the folder
-    cannot be written, the disk is full, or `path` is something that must not be replaced.
+    A replaced file keeps its permissions. Raises OSError, with advice, if the folder cannot be
+    written, the disk is full, or `path` must not be replaced.
     """
     path = Path(path)
     check_replaceable(path)
@@ -79,7 +79,7 @@ def atomic_path(path: Path):
         temporary.touch(exist_ok=False)
         kept = path if path.exists() else temporary
         mode = kept.stat().st_mode  # safetensors would leave a private file
-        os.chmod(temporary, 0o600)  # whatever the umask is, it can be written now
+        os.chmod(temporary, 0o600)  # writable, whatever the umask is
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -91,7 +91,7 @@ def atomic_path(path: Path):
             raise
         raise OSError(
             error.errno,
-            f"{path} could not be written whole ({error.strerror}): make room and try again",
+            f"{path} could not be written ({error.strerror}): make room and try again",
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -99,7 +99,7 @@ def atomic_path(path: Path):
 
 @contextmanager
 def writing_advice(folder: Path):
-    """Say of an OSError which folder cannot be written. Without flock, FileLock's is another."""
+    """Add the folder to a write error. Without flock, FileLock raises NotImplementedError."""
     try:
         yield
     except (OSError, NotImplementedError) as error:
@@ -116,14 +116,14 @@ def writing_advice(folder: Path):
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise FileExistsError unless there is nothing at `path`, or a plain file that is not locked.
+    """Raise FileExistsError unless `path` does not exist or is a regular file that is writable.
 
-    A rename would replace a link, a pipe or a device, and a file that was made read-only, too.
+    A rename would also replace a link, a pipe, a device or a read-only file.
     """
     try:
         mode = os.lstat(path).st_mode
     except OSError:
-        return  # nothing is there, or the folder is closed: whoever writes will see
+        return  # nothing there, or the folder cannot be read: writing will report it
     if stat.S_ISLNK(mode):
         raise FileExistsError(
             errno.EEXIST,
@@ -142,7 +142,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise OSError when no file can be written at `path`."""
+    """Raise OSError if no file can be written at `path`."""
     check_replaceable(path)
     with writing_advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,32 +150,32 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all. Raises OSError, as atomic_path does."""
+    """Write a file atomically. Raises OSError, as atomic_path does."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_json(path: Path, data) -> None:
-    """Write data as JSON, whole or not at all. Keys keep their order: equal data is equal bytes."""
+    """Write JSON atomically. Keys keep their order, so equal data gives equal bytes."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
     write_whole(path, f"{text}\n".encode())
 
 
 def sha256(data: bytes | Path) -> str:
-    """The SHA-256 of some bytes or of a file, in hexadecimal."""
+    """The SHA-256 of bytes or of a file, in hexadecimal."""
     return hashlib.sha256(data if isinstance(data, bytes) else Path(data).read_bytes()).hexdigest()
 
 
-OURS = "nanogpt-notebooks"  # the beginning of the field "format" in the JSON files that we write
+OURS = "nanogpt-notebooks"  # prefix of the "format" field in the JSON files that we write
 
 
 def check_file(path: Path, ours: bool, overwrite: bool = False) -> None:
-    """Raise ValueError if a file that is not `ours` is in the way, OSError as check_replaceable."""
+    """Raise ValueError if a file exists that is not `ours`, OSError as check_replaceable does."""
     check_replaceable(path)
     if os.path.lexists(path) and not (ours or overwrite):
         raise ValueError(
-            f"{path} is there, and this command did not write it: "
-            f"move it away, or name another place"
+            f"{path} already exists, and this command did not write it: "
+            f"move it away, or choose another path"
         )
 
 
@@ -187,7 +187,7 @@ def is_marked(path: Path) -> bool:
 
 def read_json(path: Path):
     """The data of a JSON file; None if there is no such file or it cannot be read."""
-    if not path.is_file():  # to open a pipe would wait for its writer
+    if not path.is_file():  # opening a pipe would wait for its writer
         return None
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -195,16 +195,16 @@ def read_json(path: Path):
         return None
 
 
-# ------------------------------------------------------------------ what somebody else's file is
+# ------------------------------------------------------------------ identifying foreign files
 
-OURS_ONLY = "name a checkpoint that this project wrote, such as one of `python -m nanogpt train`"
+OURS_ONLY = "name a checkpoint that this project wrote, for example with `python -m nanogpt train`"
 PRETRAINED = "load_pretrained and `generate --model` read it"
 UNPICKLED = (
     "nothing is unpickled here; read it with torch.load(PATH, weights_only=True), put its tensors "
     "into a GPT with load_state_dict, and call save_checkpoint"
 )
 UNPACK = "unpack it, and name the file inside"
-SIGNATURES = [  # the first bytes of a file, what it is, and what to do where a checkpoint is wanted
+SIGNATURES = [  # first bytes of a file, what it is, and what to do if a checkpoint was expected
     (b"\x80", "a pickle, such as an old torch.save", UNPICKLED),
     (b"GGUF", "a GGUF file, llama.cpp's format", f"{PRETRAINED}, elsewhere {OURS_ONLY}"),
     (b"\x93NUMPY", "a NumPy array", OURS_ONLY),
@@ -222,14 +222,14 @@ SIGNATURES = [  # the first bytes of a file, what it is, and what to do where a 
 
 
 def identify(path: Path) -> tuple[str, str]:
-    """What is at `path`, and what to do with it where a checkpoint is wanted. Nothing is unpickled.
+    """What `path` is, and what to do if a checkpoint was expected. Nothing is unpickled.
 
-    The first is empty for a missing file, one of an unknown kind, or with a .safetensors header.
+    The first string is empty for a missing file, an unknown kind, or a .safetensors header.
     """
     if not os.path.lexists(path):
         return "", OURS_ONLY
     if not path.exists():
-        return f"a link to {os.readlink(path)}, which is not there", "mend the link"
+        return f"a link to {os.readlink(path)}, which does not exist", "fix the link"
     if path.is_dir():
         return _identify_folder(path)
     if not path.is_file():
@@ -255,8 +255,8 @@ def _identify_folder(path: Path) -> tuple[str, str]:
     names = sorted(found.name for found in path.glob("*.safetensors"))
     checkpoints = [name for name in names if not name.endswith(".state.safetensors")]
     if (path / "config.json").is_file():
-        return "a folder of Hugging Face's transformers", (
-            f"{PRETRAINED}, `verify model` judges it; elsewhere name a checkpoint that this "
+        return "a Hugging Face transformers folder", (
+            f"{PRETRAINED}, `verify model` checks it; elsewhere name a checkpoint that this "
             f"project wrote"
         )
     if checkpoints:
@@ -269,7 +269,10 @@ def _identify_zip(path: Path) -> tuple[str, str]:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return "a cut or damaged zip archive, as torch.save writes them", "copy or fetch it again"
+        return (
+            "a truncated or damaged zip archive, such as torch.save writes",
+            "copy or fetch it again",
+        )
     if any(name.endswith("data.pkl") for name in names):
         return "a PyTorch file (torch.save)", UNPICKLED
     if names and all(name.endswith(".npy") for name in names):

@@ -1,7 +1,7 @@
-"""The lecture's training loop: random batches, AdamW, and the loss of both splits now and then.
+"""The lecture's training loop: random batches, AdamW, and a periodic train and validation loss.
 
-`fit` is the loop to read, and the baseline to compare with. The folder training/ has the fast one,
-`nanogpt.train`: recipes, Muon, schedules, checkpoints, resuming, several processes.
+`fit` is the loop to read, and the baseline to compare with. The folder training/ has the fast
+trainer, `nanogpt.train`: recipes, Muon, schedules, checkpoints, resuming, several processes.
 """
 
 import time
@@ -15,7 +15,7 @@ from .device import forked_random_state, pick_device
 from .model import GPT
 
 EVAL_SEED = 4242  # every evaluation reads the same windows, so two losses can be compared
-EVAL_BATCH = 16  # windows in a batch of them
+EVAL_BATCH = 16  # windows in an evaluation batch
 
 
 def fit(
@@ -32,8 +32,8 @@ def fit(
     """Train the model in place. Returns its history: step, train, val and batch_loss as lists.
 
     Moves the model to a GPU if available. The defaults are those of the lecture's gpt-dev; the same
-    seed gives the same bits. Raises ValueError for a vocabulary that is not the text's, and for a
-    text without one window in each split.
+    seed gives bit-identical results. Raises ValueError if the vocabulary size differs from the
+    text's, and if a split of the text is shorter than a window.
     """
     check_type("model", model, GPT)
     check_type("corpus", corpus, Corpus)
@@ -58,25 +58,25 @@ def fit(
             f"build the model with GPTConfig(vocab_size={n})"
         )
 
-    # 1. the text as numbers: the first 90 % to learn from, the rest to check with
+    # 1. the text as numbers: the first 90 % for training, the rest for validation
     device = pick_device()
     block_size = model.config.block_size
     train, val = split(tokenizer.encode(corpus.text), block_size)
 
-    # 2. the optimizer, after the model has moved: it holds the weights that it updates
+    # 2. the optimizer, created after the model has moved: it holds the weights that it updates
     was_training = model.training
     model.to(device.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 
-    # 3. the loop. Batches have a generator of their own; dropout draws from the global one.
+    # 3. the loop. Batches use a generator of their own; dropout uses the global one.
     generator = torch.Generator().manual_seed(seed)
     history: dict[str, list[float]] = {"step": [], "train": [], "val": [], "batch_loss": []}
     began = time.perf_counter()
     with forked_random_state(device):
         torch.manual_seed(seed)
-        # One round more than there are updates: the last one only evaluates.
+        # One iteration more than there are updates: the last one only evaluates.
         for step in range(steps + 1):
-            # The losses to read: of both splits, on fixed windows, before this step's update.
+            # Evaluate before the update: the loss of both splits, on fixed windows.
             if step % eval_every == 0 or step == steps:
                 losses = {
                     "train": estimate_loss(model, train, eval_batches),
@@ -92,26 +92,26 @@ def fit(
                 print(line, flush=True)
             if step == steps:
                 break
-            # An update. Windows at random places, and as targets the same shifted by one character:
-            # a window of T characters is T examples at once, one for each position.
+            # Update. Windows at random offsets, with targets shifted by one character: a window of
+            # T characters is T examples at once, one for each position.
             model.train()
             x, y = random_batch(train, block_size, batch_size, generator)  # 2 × (B, T)
             _, loss = model(send(x, device.device), send(y, device.device))
-            # Which way, and how steeply, does the loss grow with each weight? Step the other way.
-            # Gradients add up until they are cleared.
+            # The gradient says how the loss changes with each weight: step against it. Clear the
+            # old gradients first, because PyTorch adds new ones to them.
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             history["batch_loss"].append(loss.item())
-    # The mode is the caller's: it is put back.
+    # Restore the caller's mode.
     model.train(was_training)
     return history
 
 
 @torch.no_grad()
 def estimate_loss(model: GPT, data: Tensor, n_batches: int) -> float:
-    """The mean loss on n fixed batches of these tokens, without dropout.  (N,) -> nats"""
-    # Without dropout, and the same windows at every evaluation: what changes is the model alone.
+    """The mean loss on n_batches fixed batches, without dropout.  (N,) -> nats"""
+    # No dropout, and the same windows at every evaluation: only the model changes.
     model.eval()
     generator = torch.Generator().manual_seed(EVAL_SEED)
     total = 0.0

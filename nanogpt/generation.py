@@ -1,7 +1,7 @@
-"""From a prompt to its tokens: decoders, the loop over them, `generate` and `complete`.
+"""From a prompt to new tokens: decoders, the decoding loop, `generate` and `complete`.
 
-A decoder reads the next tokens, and can forget the last ones. The loop gives it the prompt, then
-the tokens that it sampled, one by one.
+A decoder reads the next tokens, and can forget the last ones. The loop feeds it the prompt, then
+each sampled token, one by one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,14 +28,14 @@ from .sampling import (
 
 
 class Reader(Protocol):
-    """Texts of one length that are read from left to right, and what is remembered of them."""
+    """Reads texts of equal length from left to right, and keeps its state between reads."""
 
     @property
     def length(self) -> int:
         """Tokens read so far."""
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Read the next tokens; the logits behind each of them.  (B, T) -> (B, T, V)"""
+        """Read the next tokens and return the logits after each.  (B, T) -> (B, T, V)"""
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens, as if they had never been read."""
@@ -49,35 +49,35 @@ def decode(
     tokens = prompt
     # One row of noise is one new token: it is all the randomness of that step.
     for row in noise:
-        # 1. Read what was not read yet: the whole prompt at the first step (prefill), and after it
-        #    the one token that was just sampled (decode). The decoder remembers the rest.
+        # 1. Read the tokens not yet read: the whole prompt at the first step (prefill), afterwards
+        #    only the token just sampled (decode). The decoder remembers the rest.
         logits = decoder.read(tokens)
-        # 2. Only the logits behind the last token say what comes next.
+        # 2. Only the logits of the last token predict the next one.
         tokens = sample(logits[:, -1], row, sampling)
-        # 3. A copy for the caller, who may write into it: the next step reads ours.
+        # 3. Yield a copy, because the caller may write into it and the next step reads ours.
         yield tokens.clone()
 
 
 class ModuleDecoder:
-    """The model's own code and weights, in a replica that is this decoder's alone."""
+    """Runs the model's own code and weights, in a private replica of its modules."""
 
     def __init__(self, model: LanguageModel):
-        # The same weights in modules of this decoder's own: its caches and its eval mode are there,
-        # so a text that is being generated never meets another one, or training.
+        # The replica shares the weights, but has its own caches and eval mode, so texts generated
+        # at the same time, or during training, cannot interfere.
         check_forwards(model)
         self.model = replica(model)
         self.checked = False
 
     def forward(self, tokens: Tensor, start: int) -> Tensor:
-        """Logits of tokens that are at `start` and after it.  (B, T) -> (B, T, V)
+        """Logits of tokens at positions `start`, `start` + 1, ….  (B, T) -> (B, T, V)
 
-        Raises ValueError, at the first pass, for logits of another shape.
+        Raises ValueError, at the first forward pass, for logits of the wrong shape.
         """
-        # The tokens' places in the whole text, and not 0 … T - 1: with a cache, most of the text is
-        # not in `tokens`.
+        # Positions in the whole text, not 0 … T - 1: with a cache, most of the text is not in
+        # `tokens`.
         pos = torch.arange(start, start + tokens.shape[1], device=tokens.device)  # (T,)
         logits = self.model(tokens, pos=pos)[0]
-        # A reader's forward may return anything. One look is enough: the code stays the same.
+        # A custom forward may return anything. Checking once is enough: the code stays the same.
         if not self.checked:
             self.check(tokens, logits)
         return logits
@@ -95,7 +95,7 @@ class ModuleDecoder:
 
 
 class CachedDecoder(ModuleDecoder):
-    """Reads each token once. `cache` is a class, as in DynamicCache; `capacity` the most tokens."""
+    """Reads each token once. `cache` is a class such as DynamicCache, for `capacity` tokens."""
 
     def __init__(self, model: LanguageModel, cache, capacity: int):
         super().__init__(model)
@@ -103,15 +103,15 @@ class CachedDecoder(ModuleDecoder):
         self.length = 0
 
     def read(self, tokens: Tensor) -> Tensor:
-        # The caches hold the tokens at positions 0 to length - 1, so these begin at `length`.
+        # The caches hold positions 0 to length - 1, so the new tokens begin at `length`.
         logits = self.forward(tokens, self.length)
         self.length += tokens.shape[1]
         return logits
 
     def check(self, tokens: Tensor, logits: Tensor) -> None:
         super().check(tokens, logits)
-        # Attention that forgets to call its cache still gives logits, wrong ones from the second
-        # step on. An empty cache after the first pass shows it.
+        # Attention that forgets to call its cache still returns logits, but wrong ones from the
+        # second step on. An empty cache after the first forward pass gives it away.
         check_filled(getattr(cache, "length", None) for cache in self.caches)
 
     def rewind(self, n: int) -> None:
@@ -121,19 +121,19 @@ class CachedDecoder(ModuleDecoder):
 
 
 def check_filled(lengths: Iterable[int | None]) -> None:
-    """Raise ValueError if a cache holds nothing after the first pass; None: it does not say."""
+    """Raise ValueError if a cache is empty after the first forward pass; None means unknown."""
     if any(length == 0 for length in lengths):
         raise ValueError(
             "a cache is empty after the first tokens: an attention does not call "
-            "self.cache.update(k, v, pos) in its forward, or the model calls it by a reference "
-            "that its copy does not have (keep modules in attributes)"
+            "self.cache.update(k, v, pos) in its forward, or the model calls it through a "
+            "reference that its copy does not have (keep modules in attributes)"
         )
 
 
 class UncachedDecoder(ModuleDecoder):
     """Reads the whole text again every time, as in the lecture."""
 
-    text = None  # (B, length), behind the first read
+    text = None  # (B, length), after the first read
 
     @property
     def length(self) -> int:
@@ -144,8 +144,8 @@ class UncachedDecoder(ModuleDecoder):
         self.text = torch.cat([before, tokens], dim=1)
 
     def read(self, tokens: Tensor) -> Tensor:
-        # Nothing is remembered but the text: all of it is computed again, and the logits of the
-        # earlier tokens, which the caller has already seen, are dropped.
+        # Only the text is remembered: recompute all of it, and drop the logits of the earlier
+        # tokens, which the caller has already seen.
         self.append(tokens)
         return self.forward(self.text, 0)[:, -tokens.shape[1] :]
 
@@ -156,8 +156,8 @@ class UncachedDecoder(ModuleDecoder):
 class SlidingDecoder(UncachedDecoder):
     """Past the end of the position table, reads the last block_size tokens, as in the lecture.
 
-    Every position changes there, so no cached row is valid. Up to the end it is cached, unless
-    `cache` is None. Only the last logits of a read are used.
+    There every position changes at every step, so no cached row stays valid. Before the end it uses
+    the cache, unless `cache` is None. Only the last logits of a read are used.
     """
 
     def __init__(self, model: LanguageModel, cache):
@@ -167,11 +167,11 @@ class SlidingDecoder(UncachedDecoder):
 
     def read(self, tokens: Tensor) -> Tensor:
         self.append(tokens)
-        # Up to the end of the table the positions are fixed, and the cache is right.
+        # Up to the end of the table the positions are fixed, so the cache is valid.
         if self.cached is not None and self.length <= self.limit:
             return self.cached.read(tokens)
-        # Past it, the last block_size tokens are read as a text of their own, from position 0. Each
-        # of them moves by one at every step, and with the position its keys and values change.
+        # Past it, read the last block_size tokens as a text of their own, from position 0. Each
+        # token's position changes at every step, and so do its keys and values.
         return self.forward(self.text[:, -self.limit :], 0)[:, -tokens.shape[1] :]
 
 
@@ -194,43 +194,43 @@ def generate(
         for token in generate(model, prompt, 200, SamplingParams(temperature=0.8)):
             print(tokenizer.decode(token), end="", flush=True)
 
-    `cache` is a class (DynamicCache, StaticCache), or None to compute the whole text again for
-    every token. Randomness comes from `generator` (CPU; seed 1337 if None) or from `noise`
-    (n_new, B, V). Past block_size a learned position table has no row: past_block="error" refuses,
+    `cache` is a class (DynamicCache, StaticCache), or None to recompute the whole text for every
+    token. Randomness comes from `generator` (CPU; seed 1337 if None) or from `noise` (n_new, B, V).
+    A learned position table has no rows past block_size: past_block="error" raises an error,
     "slide" reads the last block_size tokens again for each token, as the lecture does.
 
-    With a cache, a model of your own classes must get all that it knows of earlier tokens from
+    With a cache, a model of your own classes must get everything about earlier tokens from
     `self.cache`: `compare` and the referee show whether it does.
 
     The arguments are checked at the call. The model's modes and caches are neither used nor
-    changed, so threads may generate with one model, and use it meanwhile. Raises ValueError, and
-    TypeError for an object that is no model.
+    changed, so several threads can generate with one model, or use it in other ways meanwhile.
+    Raises ValueError, and TypeError for an object that is not a model.
     """
-    # 1. Refuse here what cannot work. Nothing is computed before the caller asks for a token, and
-    #    an error in the middle of a text would come too late.
+    # 1. Check the arguments now. Nothing is computed before the caller asks for a token, and an
+    #    error in the middle of a text would come too late.
     slides = check_generation(model, prompt, n_new, sampling, past_block)
-    # 2. How tokens are read: with a cache, without one, or with a window that slides.
+    # 2. Choose how tokens are read: with a cache, without one, or with a sliding window.
     decoder = decoder_for(model, prompt, n_new, cache, slides)
-    # 3. All randomness of the text, drawn before the first step: so the tokens do not depend on how
-    #    they are computed, and two decoders can be compared.
+    # 3. Draw all randomness before the first step, so that the tokens do not depend on how they are
+    #    computed, and two decoders can be compared.
     shape = (n_new, len(prompt), model.config.vocab_size)
     noise = noise_for(noise, generator, sampling, shape, prompt.device)
-    # 4. The loop: an iterator, which works as the caller asks for tokens.
+    # 4. The loop: an iterator, which computes each token when the caller asks for it.
     return decode(decoder, prompt, noise, sampling)
 
 
 def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
-    """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)"""
+    """The prompt followed by the tokens of `generate`; same arguments.  -> (B, T + n_new)"""
     return torch.cat([prompt, *generate(model, prompt, n_new, *args, **kwargs)], dim=1)
 
 
-# ------------------------------------------------------------------ checks, at the public door
+# ------------------------------------------------------------------ argument checks
 
 
 def check_generation(
     model: LanguageModel, prompt: Tensor, n_new: int, sampling: SamplingParams, past_block: str
 ) -> bool:
-    """Whether the window slides over this text. Raises ValueError and TypeError as `generate`."""
+    """Whether the window slides. Raises ValueError and TypeError, as `generate` does."""
     check_type("model", model, LanguageModel)
     vocab_size = model.config.vocab_size
     check_prompt(prompt, vocab_size)
@@ -240,7 +240,7 @@ def check_generation(
 
 
 def _slides(model: LanguageModel, prompt: Tensor, n_new: int, past_block: str) -> bool:
-    """Whether the window slides over this text. Raises ValueError where it may not."""
+    """Whether the window slides over this text. Raises ValueError if it has to but may not."""
     if past_block not in ("error", "slide"):
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
     device = model.device
@@ -268,7 +268,7 @@ def decoder_for(model: LanguageModel, prompt: Tensor, n_new: int, cache, slides:
 def noise_for(
     noise, generator, sampling: SamplingParams, shape: tuple[int, int, int], device
 ) -> Tensor:
-    """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
+    """The given noise, or noise from the generator; greedy sampling needs none and gets ones."""
     check_generator(generator)
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
@@ -280,10 +280,10 @@ def noise_for(
 
 
 def check_generator(generator) -> None:
-    """Raise ValueError unless it is None or a generator of the CPU."""
+    """Raise ValueError unless it is None or a CPU generator."""
     on_cpu = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
     if generator is not None and not on_cpu:
         raise ValueError(
-            f"generator={generator!r}: pass one of the CPU, so that one seed gives the same tokens "
-            f"on every device, as torch.Generator()"
+            f"generator={generator!r}: pass a CPU generator such as torch.Generator(), so that one "
+            f"seed gives the same tokens on every device"
         )

@@ -1,10 +1,10 @@
-"""Karpathy's character-level GPT with a KV cache in every head: all of it, in one file.
+"""Karpathy's character-level GPT with a KV cache in every head, all in one file.
 
     python -m nanogpt.minimal [text file] [--steps 1500]
 
 Trains the GPT of https://github.com/karpathy/ng-video-lecture (his names, his arithmetic) on any
-text, then writes with it twice, without and with the cache, and checks that both texts are equal.
-It imports only torch and the standard library: copy it, and change it.
+text, then generates twice, without and with the cache, and checks that both texts are equal.
+It imports only torch and the standard library: copy it and change it.
 Shapes: B batch, T tokens, C width, hs head size, S cached and new tokens, V vocabulary.
 """
 
@@ -27,7 +27,7 @@ n_embd = 96  # width of the model; each head has n_embd // n_head of it [384]
 dropout = 0.0  # a model this small needs none [0.2]
 learning_rate = 2e-3  # [3e-4]
 eval_interval = 250  # steps between two lines of output [500]
-eval_iters = 20  # batches of an estimate of the loss [200]
+eval_iters = 20  # batches for a loss estimate [200]
 seed = 1337
 device = "cpu"
 if torch.backends.mps.is_available():
@@ -46,8 +46,8 @@ class KVCache:
         self.v = None
 
     def update(self, k, v):
-        """Append those of the new tokens and return all.  2 × (B, T, hs) -> 2 × (B, S, hs)"""
-        # Tokens are dimension 1: the new ones go behind those that are held.
+        """Append new keys and values, return all.  2 × (B, T, hs) -> 2 × (B, S, hs)"""
+        # Tokens are dimension 1: append the new ones to those already held.
         if self.k is not None:
             k = torch.cat([self.k, k], dim=1)
             v = torch.cat([self.v, v], dim=1)
@@ -74,8 +74,8 @@ class Head(nn.Module):
         k = self.key(x)  # (B, T, hs)
         q = self.query(x)  # (B, T, hs)
         v = self.value(x)  # (B, T, hs)
-        # A key and a value depend only on their token and those before it, so they never change:
-        # compute them once and keep them. Training needs every query anyway, and caches nothing.
+        # A key and a value depend only on their token and the tokens before it, so they never
+        # change: compute them once and keep them. Training needs every query, so it caches nothing.
         if self.cache is not None and not self.training:
             k, v = self.cache.update(k, v)  # (B, S, hs)
         S = k.shape[1]  # without a cache S = T
@@ -97,13 +97,13 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x):
-        # Each head gives hs numbers for each token; side by side they are as wide as x again.
+        # Each head returns hs numbers for each token; concatenated, they are as wide as x again.
         out = torch.cat([head(x) for head in self.heads], dim=-1)  # (B, T, C)
         return self.dropout(self.proj(out))
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between them: each token by itself."""
+    """Two linear layers with a ReLU between them, applied to each token separately."""
 
     def __init__(self):
         super().__init__()
@@ -129,7 +129,7 @@ class Block(nn.Module):
         self.ln2 = nn.LayerNorm(n_embd)
 
     def forward(self, x):
-        x = x + self.sa(self.ln1(x))  # here, and only here, a token learns of those before it
+        x = x + self.sa(self.ln1(x))  # the only place where a token sees the tokens before it
         x = x + self.ffwd(self.ln2(x))
         return x
 
@@ -153,18 +153,18 @@ class GPTLanguageModel(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(self, idx, targets=None, start=0):
-        """Logits, and with targets their loss.  (B, T) -> (B, T, V), ()
+        """Logits and, with targets, the loss.  (B, T) -> (B, T, V), ()
 
-        `start` is the position of idx[:, 0] in the text: with a cache, the tokens before it.
+        `start` is the position of idx[:, 0] in the text: with a cache, the number of tokens held.
         """
         B, T = idx.shape
-        # What each character is, and where it is: a row of each table, added. With a cache the
-        # first of these tokens is not the first of the text.
+        # What each character is plus where it is: a row of each table. With a cache, the first
+        # token of idx is not the first token of the text.
         pos = torch.arange(start, start + T, device=idx.device)  # (T,)
         x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
         for block in self.blocks:
             x = block(x)
-        # A score for each character that may come next, behind each of the T.
+        # At each of the T positions, a score for every character that could come next.
         logits = self.lm_head(self.ln_f(x))  # (B, T, V)
         loss = None
         if targets is not None:
@@ -172,28 +172,28 @@ class GPTLanguageModel(nn.Module):
         return logits, loss
 
 
-# ------------------------------------------------------------------ writing with it
+# ------------------------------------------------------------------ generation
 
 
 @torch.no_grad()
 def generate(model, idx, noise, cached):
-    """Continue a text by one token for each row of noise.  (B, T), (n, B, V) -> (B, T + n)"""
-    # The position table ends at block_size. The last token is returned and never read.
+    """Append one token for each row of noise.  (B, T), (n, B, V) -> (B, T + n)"""
+    # The position table ends at block_size. The last token is returned but never read.
     assert idx.shape[1] + len(noise) - 1 <= block_size, "the text is longer than block_size"
     model.eval()
     heads = [module for module in model.modules() if isinstance(module, Head)]
-    # Each head of each block remembers its own keys and values, and forgets them at the end.
+    # Each head of each block gets its own cache for this text, removed at the end.
     for head in heads:
         head.cache = KVCache() if cached else None
     start = 0  # how many tokens the caches hold
     for row in noise:
-        # Without a cache, read the whole text for every token. With one, read the prompt at the
-        # first step (prefill), then only the newest token (decode).
+        # Without a cache, read the whole text again for every token. With one, read the prompt at
+        # the first step (prefill), then only the newest token (decode).
         logits, _ = model(idx[:, start:], start=start)
         if cached:
             start = idx.shape[1]
-        # Sample from the distribution behind the last token. With exponential noise this argmax is
-        # what torch.multinomial computes. Both runs get the same noise, so they can be compared.
+        # Sample the next token. With exponential noise this argmax is what torch.multinomial
+        # computes. Both runs get the same noise, so they can be compared.
         probs = F.softmax(logits[:, -1], dim=-1)  # (B, V)
         idx_next = (probs / row).argmax(dim=-1, keepdim=True)  # (B, 1)
         idx = torch.cat([idx, idx_next], dim=1)
@@ -202,12 +202,12 @@ def generate(model, idx, noise, cached):
     return idx
 
 
-# ------------------------------------------------------------------ training it
+# ------------------------------------------------------------------ training
 
 
 def get_batch(data):
-    """Inputs at random places of the text, and the same shifted by one.  -> 2 × (B, T)"""
-    # The target of each character is the one after it: T examples in one window.
+    """Inputs at random offsets in the text, and targets shifted by one.  -> 2 × (B, T)"""
+    # The target of each character is the next one: T examples in one window.
     ix = torch.randint(len(data) - block_size, (batch_size,))
     x = torch.stack([data[i : i + block_size] for i in ix])
     y = torch.stack([data[i + 1 : i + block_size + 1] for i in ix])
@@ -216,7 +216,7 @@ def get_batch(data):
 
 @torch.no_grad()
 def estimate_loss(model, data):
-    """The mean loss of some random batches: that of a single one is too noisy to compare."""
+    """The mean loss over several random batches: a single batch is too noisy."""
     model.eval()
     losses = [model(*get_batch(data))[1].item() for _ in range(eval_iters)]
     model.train()
@@ -224,13 +224,13 @@ def estimate_loss(model, data):
 
 
 def read_text(path):
-    """The text to learn. Ends the program, with one line, if there is none or it is too short."""
+    """The training text. Exits with a one-line error if it is missing or too short."""
     path = path or os.environ.get("NANOGPT_DATA") or "data/input.txt"
     shortest = 10 * (block_size + 2)  # so that the last tenth has more than one window
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        stop(f"no file {path}: name any UTF-8 text, as in python -m nanogpt.minimal book.txt")
+        stop(f"no file {path}: name any UTF-8 text, e.g. python -m nanogpt.minimal book.txt")
     except (OSError, UnicodeDecodeError) as error:
         stop(f"{path} is not a readable UTF-8 text: {error}")
     if len(text) < shortest:
@@ -251,7 +251,7 @@ def main():
     args = parser.parse_args()
     if args.steps < 1:
         stop(f"--steps {args.steps}: train for at least 1 step")
-    sys.stdout.reconfigure(errors="replace")  # a terminal may lack letters of the text
+    sys.stdout.reconfigure(errors="replace")  # a terminal may not support every character
 
     # 1. The text as numbers: one for each distinct character, in sorted order.
     text = read_text(args.text)
@@ -262,13 +262,14 @@ def main():
     train_data = data[:n]
     val_data = data[n:]
 
-    # 2. The model. Weights, batches and noise are drawn on the CPU: a seed means the same anywhere.
+    # 2. The model. Weights, batches and noise come from the CPU generator, so a seed gives the same
+    #    numbers on every device.
     torch.manual_seed(seed)
     model = GPTLanguageModel(len(chars)).to(device)
     n_params = sum(p.numel() for p in model.parameters())
     print(f"{len(text):,} characters, {len(chars)} distinct; {n_params:,} parameters on {device}")
 
-    # 3. Train: the loss of a random batch, its gradient, a small step against it.
+    # 3. Train: the loss of a random batch, its gradient, and a small step against the gradient.
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     began = time.perf_counter()
     for step in range(args.steps):
@@ -285,7 +286,7 @@ def main():
             losses = f"train loss {train_loss:.4f}, val loss {val_loss:.4f}"
             print(f"step {done}: {losses}, {left:.0f} seconds left", flush=True)
 
-    # 4. Write block_size characters without and with the cache, from the same noise.
+    # 4. Generate block_size characters without and with the cache, from the same noise.
     prompt = torch.zeros(1, 1, dtype=torch.long, device=device)  # the first character of `chars`
     noise = torch.empty(block_size, 1, len(chars)).exponential_().to(device)
     texts = {}

@@ -1,7 +1,7 @@
-"""From logits to a token: sampling parameters, noise drawn beforehand, and one draw.
+"""From logits to a token: sampling parameters, noise drawn in advance, and sampling with it.
 
-Randomness is data: the noise of a whole generation is drawn before the first step, on the CPU, so a
-seed means the same on every device, and the token at a step depends on the text before it alone.
+Randomness is data: the noise for a whole generation is drawn before the first step, on the CPU. So
+a seed gives the same noise on every device, and each token depends only on the text before it.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ from .config import ParameterError, check_int, check_number, check_switch, check
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How a token is drawn from its distribution. Raises ValueError when a value is out of range.
+    """How a token is sampled. Raises ValueError for a value out of range.
 
-    The logits are divided by `temperature`. `top_k` keeps the k likeliest and their ties, `top_p`
-    the fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751), of equally
-    likely ones those of lower number first. `greedy` takes the likeliest token, without noise.
+    The logits are divided by `temperature`. `top_k` keeps the k most likely tokens and any ties,
+    `top_p` the fewest tokens whose probabilities add up to p (Holtzman et al. 2020, arXiv
+    1904.09751); among equally likely tokens, lower numbers come first. `greedy` takes the most
+    likely token, without noise.
     """
 
     temperature: float = 1.0
@@ -49,59 +50,59 @@ def draw_noise(
     """Exponential noise for n_new tokens, (n_new, B, V), float32 on the CPU, all above 0.
 
     argmax(probs / noise) with exponential noise is a sample from probs: the exponential race that
-    torch.multinomial(probs, 1) runs inside. The noise is -log(1 - u) with u uniform in [0, 1),
-    drawn as float64, so a seed means the same on every build and platform of PyTorch. On builds
-    whose `exponential_` is computed so too, the tokens are those of torch.multinomial called step
-    by step, for probabilities in float32 or float64.
+    torch.multinomial(probs, 1) runs internally. The noise is -log(1 - u) with u uniform in [0, 1),
+    drawn as float64, so a seed gives the same noise on every build and platform of PyTorch. On
+    builds that compute `exponential_` the same way, the tokens are those of torch.multinomial
+    called step by step, for probabilities in float32 or float64.
     """
     check_draw(n_new, batch, vocab_size, generator)
     # 1. uniform numbers, one for each candidate of each token of each text
     u = torch.rand(n_new, batch, vocab_size, dtype=torch.float64, device="cpu", generator=generator)
-    # 2. made exponential: -log(1 - u), in place, because (n_new, B, V) numbers of 8 bytes are many
+    # 2. made exponential: -log(1 - u), in place to save memory: (n_new, B, V) numbers of 8 bytes
     noise = u.neg_().log1p_().neg_().float()
-    return noise.clamp_(min=torch.finfo(torch.float32).tiny)  # u may be 0, and p / 0 is no race
+    return noise.clamp_(min=torch.finfo(torch.float32).tiny)  # u may be 0; avoid dividing by 0
 
 
 def sample(logits: Tensor, noise: Tensor, sampling: SamplingParams = PLAIN) -> Tensor:
-    """One token a row: argmax(softmax(logits / temperature) / noise).  (B, V), (B, V) -> (B, 1)
+    """Sample a token per row: argmax(softmax(logits / temperature) / noise). 2 × (B, V) -> (B, 1)
 
-    Greedy sampling takes argmax(logits) and does not look at the noise.
+    Greedy sampling takes argmax(logits) and ignores the noise.
     """
     if sampling.greedy:
         return logits.argmax(-1, keepdim=True)
-    # 1. Logits become probabilities. A low temperature spreads the logits and favours the
-    #    likeliest; a high one makes the candidates more equal. In 16 bits many candidates would
-    #    tie, and the first of them would always win.
+    # 1. Logits become probabilities. A low temperature spreads the logits and favours the most
+    #    likely candidates; a high one makes the candidates more equal. In 16 bits many candidates
+    #    would tie, and the first of them would always win.
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     probs = (logits / sampling.temperature).softmax(-1)
-    # 2. Unlikely candidates may be ruled out: a probability of 0 loses every race. What is left
-    #    need not add up to 1, since only the ratios decide.
+    # 2. Rule out unlikely candidates if asked: a probability of 0 loses every race. The remaining
+    #    ones need not add up to 1, because only the ratios matter.
     if sampling.top_k is not None:
         weakest = probs.topk(min(sampling.top_k, probs.shape[-1])).values[:, -1:]
         probs = probs.masked_fill(probs < weakest, 0.0)
     if sampling.top_p is not None and sampling.top_p < 1.0:  # at 1 rounding would drop the rarest
         probs = keep_top_p(probs, sampling.top_p)
-    # 3. The race: a candidate arrives after noise / probs, so the first to arrive has the largest
-    #    probs / noise. Candidate i wins with probability probs[i]: this is a sample, and the noise
-    #    and the text alone decide it.
+    # 3. The race: a candidate finishes at time noise / probs, so the winner has the largest
+    #    probs / noise. Candidate i wins with probability probs[i], so this is a sample, and only
+    #    the noise and the text determine it.
     return (probs / noise).argmax(-1, keepdim=True)
 
 
 def keep_top_p(probs: Tensor, p: float) -> Tensor:
-    """The probabilities, 0 but for the fewest tokens that reach p together.  (B, V) -> (B, V)"""
-    # 1. from the likeliest to the rarest; after top_k they may add up to less than 1
-    ordered, order = probs.sort(dim=-1, descending=True, stable=True)  # of equals, the first
+    """Zero all but the fewest most likely tokens that add up to p.  (B, V) -> (B, V)"""
+    # 1. sort from most to least likely; after top_k they may add up to less than 1
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)  # ties: lower numbers first
     ordered = ordered / ordered.sum(-1, keepdim=True)
-    # 2. cumsum - ordered is the sum of all before: a candidate is late if these have reached p
-    late = ordered.cumsum(-1) - ordered >= p  # p is reached before this one; never the first
-    # 3. back in the order of the vocabulary, late ones get 0
+    # 2. cumsum - ordered is the sum before each candidate: it is late if that sum has reached p
+    late = ordered.cumsum(-1) - ordered >= p  # the first one is never late
+    # 3. back in vocabulary order, late candidates get 0
     return probs.masked_fill(late.scatter(-1, order, late), 0.0)
 
 
-# ------------------------------------------------------------------ checks of a request
+# ------------------------------------------------------------------ argument checks
 
-MOST_NEW = 2**31 - 1  # tokens of one generation: more is a slip of the hand
+MOST_NEW = 2**31 - 1  # tokens in one generation: more must be a typo
 
 
 def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:
@@ -113,10 +114,10 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
         example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
         raise ValueError(
             f"{where}the prompt is {described(prompt)}: pass a plain tensor {shape} of integers, "
-            f"at least one token, as in {example}"
+            f"at least one token, such as {example}"
         )
     if vocab_size is not None:
-        low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two
+        low, high = torch.stack(prompt.aminmax()).tolist()  # one GPU sync, not two
         check_tokens(low, high, vocab_size, f"{where}the prompt holds")
 
 
@@ -128,21 +129,21 @@ def described(value) -> str:
 
 
 def check_tokens(low: int, high: int, vocab_size: int, subject: str) -> None:
-    """Raise ValueError when the lowest or the highest of some tokens is not in the vocabulary."""
+    """Raise ValueError if the lowest or the highest token is not in the vocabulary."""
     if low < 0 or high >= vocab_size:
         raise ValueError(
             f"{subject} tokens {low} to {high}; the vocabulary has 0 to {vocab_size - 1}: "
-            f"encode by its tokenizer"
+            f"encode with the model's tokenizer"
         )
 
 
 def check_length(
     n_prompt: int, n_new: int, positions: int | None, where="", limit="block_size", otherwise=""
 ) -> None:
-    """Raise ValueError for a text that does not fit into so many positions (None: no end).
+    """Raise ValueError for a text that does not fit into `positions` positions (None: no limit).
 
     The last token is only returned, never read, so the text may end one past the last position.
-    `limit` is the user's name of that number; `otherwise` is another way out, if there is one.
+    `limit` is the user's name for that number; `otherwise` is another suggestion, if there is one.
     """
     if positions is None or n_prompt + n_new - 1 <= positions:
         return
@@ -159,7 +160,7 @@ def check_length(
 
 
 def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> None:
-    """Raise ValueError unless these are SamplingParams whose top_k the vocabulary can give."""
+    """Raise ValueError unless these are SamplingParams with a top_k of at most vocab_size."""
     if not isinstance(sampling, SamplingParams):
         raise ValueError(f"{where}sampling={sampling!r}: pass SamplingParams(temperature=0.8)")
     if sampling.top_k is not None and vocab_size is not None:
@@ -167,22 +168,22 @@ def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> 
 
 
 def check_seed(name: str, seed) -> None:
-    """Raise ValueError unless torch.Generator().manual_seed takes it."""
+    """Raise ValueError unless torch.Generator().manual_seed accepts the seed."""
     check_int(name, seed, -(2**63), 2**64 - 1)
 
 
 def check_draw(n_new, batch, vocab_size, generator) -> None:
-    """Raise ValueError, or TypeError for the generator, for arguments that draw no noise."""
+    """Raise ValueError for invalid sizes, TypeError for an invalid generator."""
     for name, size in (("n_new", n_new), ("batch", batch), ("vocab_size", vocab_size)):
         check_int(name, size, 0, MOST_NEW)
     check_type("generator", generator, (torch.Generator, type(None)))
 
 
 def check_noise(noise, shape: tuple[int, int, int]) -> None:
-    """Raise ValueError unless this is noise of that shape: (n_new, B, V), as of draw_noise."""
+    """Raise ValueError unless this is noise of shape (n_new, B, V), as draw_noise returns it."""
     numbers = isinstance(noise, Tensor) and noise.is_floating_point() and not noise.is_meta
     fits = numbers and noise.shape == shape
-    # The numbers are not looked at on a GPU, where that would stop the queue.
+    # The values are not checked on a GPU, because reading them would sync.
     if not fits or (noise.is_cpu and not bool((noise > 0).all())):
         raise ValueError(
             f"noise is {described(noise)}; these tokens need {shape} floating-point numbers "

@@ -139,7 +139,7 @@ HOMES = [  # what is written, and what is meant; None: refused
 @pytest.mark.parametrize(("text", "meant"), HOMES)
 def test_what_a_tilde_means(here, text, meant):
     if meant is None:
-        with pytest.raises(ValueError, match="there is no such home folder; write the whole path"):
+        with pytest.raises(ValueError, match="no such home folder; write the full path"):
             user_path(text)
         return
     expected = Path(meant.format(home=here.parent / "home", here=here))
@@ -326,7 +326,7 @@ FOREIGN = {  # a file's name, what makes it, and two parts of what is said
         "torch.load",
     ),
     "torch.save under our suffix": ("x.safetensors", torch_file, "a PyTorch file", "torch.load"),
-    "a cut torch.save": ("ckpt.pt", cut(torch_file), "cut or damaged zip", "again"),
+    "a cut torch.save": ("ckpt.pt", cut(torch_file), "truncated or damaged zip", "again"),
     "pytorch_model.bin": ("pytorch_model.bin", torch_file, "a PyTorch file", "torch.load"),
     "NumPy": ("w.npy", lambda p: np.save(p, np.ones(3)), "a NumPy array", "train"),
     "NumPy's archive": ("w.npz", lambda p: np.savez(p, a=np.ones(3)), "a NumPy archive", "train"),
@@ -350,7 +350,7 @@ FOREIGN = {  # a file's name, what makes it, and two parts of what is said
     "a dangling link": (
         "x.safetensors",
         lambda p: p.symlink_to("/nowhere/x"),
-        "a link to /nowhere/x, which is not there",
+        "a link to /nowhere/x, which does not exist",
         "mend",
     ),
     "a link to itself": (
@@ -404,5 +404,5 @@ def test_what_is_no_checkpoint_of_ours_is_named_in_a_line(here, capsys, case, re
 
 def test_a_folder_with_a_slash_behind_it_is_the_same_folder(here):
     folder_of("config.json")(here / "llama")
-    with pytest.raises(CheckpointError, match="a folder of Hugging Face's transformers"):
+    with pytest.raises(CheckpointError, match="a Hugging Face transformers folder"):
         load_checkpoint("llama/")

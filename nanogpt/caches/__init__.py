@@ -1,1 +1,1 @@
-"""Caches for longer texts and less memory: a ring, pages, 8 bits. Needed beyond notebook 07."""
+"""Caches for longer texts and less memory: a ring buffer, pages, 8 bits. Used after notebook 07."""

@@ -1,8 +1,8 @@
-"""A cache in pages of fixed size; a table says which pages a text consists of.
+"""A cache in pages of fixed size; a table lists the pages of each text.
 
 As in vLLM (Kwon et al. 2023, PagedAttention, arXiv 2309.06180), for one device and in torch
-operations. No memory is reserved for a length that may never come, at most one page of each text is
-partly empty, and texts with a common beginning hold it once.
+operations. No memory is reserved for a length that may never be reached, at most one page of each
+text is partly empty, and texts with a common prefix store it once.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ..data import send
 
 
 class PagedCache(KVCache):
-    """K and V in pages of `page` tokens, taken when they are needed.
+    """K and V in pages of `page` tokens, allocated on demand.
 
-    A text of the batch that shares a page with another gets its own copy before it writes there.
+    Copy-on-write: a text that shares a page with another gets its own copy before writing to it.
     """
 
     page = 16  # tokens
 
     def reset(self) -> None:
         super().reset()
-        self.table: Any = None  # (B, pages of one text): which page of the pool
-        self.users = torch.zeros(0, dtype=torch.long)  # how many texts hold each page of the pool
+        self.table: Any = None  # (B, pages of one text): page numbers in the pool
+        self.users = torch.zeros(0, dtype=torch.long)  # how many texts use each page of the pool
 
-    @torch.inference_mode(False)  # what it allocates is written to in later steps, in any mode
+    @torch.inference_mode(False)  # later steps write to these tensors, in any mode
     def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # 1. Pages for the new tokens: token i is in page i // page of its text, in slot i % page. A
-        #    last page that is shared becomes the text's own before it is written to.
+        # 1. Allocate pages for the new tokens: token i is in page i // page of its text, in slot
+        #    i % page. A shared last page is copied before it is written to.
         B = k.shape[0]
         T = len(pos)
         end = self.length + T
@@ -42,15 +42,14 @@ class PagedCache(KVCache):
             self.pos = pos[:0]
         self._own_last_page(k)
         self._add_pages(-(-end // self.page) - self.table.shape[1], k)  # rounded up
-        # 2. Write. The table says which page of the pool each text's page is.
+        # 2. Write. The table maps each text's pages to pages of the pool.
         i = torch.arange(self.length, end)
         pages = send(self.table[:, i // self.page], k.device)  # (B, T)
         slots = send((i % self.page).expand(B, T), k.device)  # (B, T)
         self.k[pages, slots] = k.movedim(-2, 1)  # (B, T, …, hs)
         self.v[pages, slots] = v.movedim(-2, 1)
-        # 3. Attention wants the rows of each text side by side, so they are gathered from their
-        #    pages. (vLLM's kernel reads the pages where they are.) At the first tokens they are k
-        #    and v.
+        # 3. Attention needs the rows of each text in one tensor, so gather them from their pages.
+        #    (vLLM's kernel reads the pages in place.) At the first update they are k and v.
         first = self.length == 0
         self.pos = torch.cat([self.pos, pos])
         if first:
@@ -67,13 +66,13 @@ class PagedCache(KVCache):
 
     @torch.inference_mode(False)
     def fork(self, n: int) -> None:
-        """Turn the one text held into n texts that share it; it is held once. Raises ValueError."""
+        """Turn the single text held into n texts that share its pages. Raises ValueError."""
         texts = 0 if self.table is None else len(self.table)
         if texts != 1:
-            raise ValueError(f"fork needs a cache of one text, and there are {texts}")
+            raise ValueError(f"fork needs a cache of one text, but this one has {texts}")
         check_int("fork: n", n, 1)
-        # No key is copied: n rows of the table name the same pages, and each page has n users. The
-        # first text that writes into a shared page gets a copy of it, in `store`.
+        # No keys are copied: n rows of the table refer to the same pages, and each page has n
+        # users. A text that writes into a shared page gets a copy of it, in `store`.
         self.users[self.table[0]] += n - 1
         self.table = self.table.expand(n, -1).clone()
         kind: Any = self.kind
@@ -83,24 +82,24 @@ class PagedCache(KVCache):
 
     @torch.inference_mode(False)
     def forget(self, n: int) -> None:
-        # Pages that no text needs any more are at the end of the pool, in the order in which they
-        # were taken, so the pool is cut behind the last one that is in use.
+        # Pages are allocated in the order of positions, so those that no text needs any more are at
+        # the end of the pool: truncate it after the last page in use.
         length = self.length - n
         self.table = self.table[:, : -(-length // self.page)]  # rounded up
-        pages = int(self.table.max()) + 1  # pages further on in the texts were taken later
+        pages = int(self.table.max()) + 1  # later pages of the texts were allocated later
         self.k = self.k[:pages]
         self.v = self.v[:pages]
         self.users = self.users[:pages]
         self.pos = self.pos[:length]
         end = length % self.page
-        if end:  # empty slots of the last pages hold zeros
+        if end:  # zero the empty slots of the last pages
             last = send(self.table[:, -1], self.k.device)
             self.k[last, end:] = 0
             self.v[last, end:] = 0
 
     def _own_last_page(self, like: Tensor) -> None:
-        """Copy a partly filled last page that texts share, for all of them but one."""
-        # A full page is never written to again, so it may stay shared.
+        """Copy a shared, partly filled last page for all but one of its texts."""
+        # A full page is never written to again, so it can stay shared.
         if self.length % self.page == 0:
             return
         for text in range(len(self.table)):
@@ -113,12 +112,12 @@ class PagedCache(KVCache):
                 self.table[text, -1] = new
 
     def _add_pages(self, n: int, like: Tensor) -> None:
-        """Give each text n more pages, all first pages before second ones, as `forget` needs."""
+        """Give each text n more pages, all first pages before all second ones, for `forget`."""
         new = self._take(n * len(self.table), like).view(n, len(self.table)).t()
         self.table = torch.cat([self.table, new], dim=1)
 
     def _take(self, n: int, like: Tensor) -> Tensor:
-        """Numbers of n new pages, at the end of the pool; with none, nothing is copied."""
+        """Allocate n pages at the end of the pool; returns their numbers. n = 0 copies nothing."""
         if n == 0 and self.k is not None:
             return torch.empty(0, dtype=torch.long)
         fresh = like.new_zeros(n, self.page, *like.shape[1:-2], like.shape[-1])

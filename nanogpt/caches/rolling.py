@@ -1,4 +1,4 @@
-"""A cache as long as the attention window: a ring."""
+"""A ring buffer as long as the attention window."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..data import send
 
 
 class RollingCache(KVCache):
-    """A ring of the last `window` tokens, and the first `sinks` beside it: it does not grow.
+    """A ring buffer of the last `window` tokens, plus the first `sinks` tokens; it never grows.
 
-    For attention with that window and those sinks (DecoderConfig.window). A new token takes the
-    slot of the oldest, which no later query sees. The first of several new tokens may see what the
-    last pushes out, so `update` returns the ring as it was and all new tokens. They are kept until
-    the next update, beside `nbytes`, so the last update can be rewound, but no earlier one. An
-    update of one token returns the ring, keeps nothing, and cannot be rewound: every step would
-    pay.
+    For attention with the same window and sinks (DecoderConfig.window). A new token replaces the
+    oldest, which no later query sees. The first of several new tokens may still see tokens that the
+    last one evicts, so `update` returns the old ring followed by all new tokens. Both are kept
+    until the next update, not counted in `nbytes`, so the last update can be rewound, but no
+    earlier one. An update of a single token returns the ring, keeps nothing, and cannot be rewound,
+    because every decoding step would have to pay for that.
     """
 
-    rolls = True  # build_caches passes it the window of its module
+    rolls = True  # build_caches passes the window of its module
 
     def __init__(self, window: int, sinks: int = 0):
         check_int("window", window, 1)
@@ -35,37 +35,37 @@ class RollingCache(KVCache):
         # k, v and pos: the ring before the last update, then its tokens.
         self.undo: tuple[Tensor, Tensor, Tensor] | None = None
 
-    @torch.inference_mode(False)  # what it allocates is written to in later steps, in any mode
+    @torch.inference_mode(False)  # later steps write to these tensors, in any mode
     def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # 1. The slots are made at the first tokens, `sinks` fixed ones and a ring of `window`.
+        # 1. Allocate the slots at the first update: `sinks` fixed ones and a ring of `window`.
         first = self.k is None
         if first:
             self.reserve(k, v, pos)
-        # 2. Several new tokens: the ring as it is, and they behind it, are what attention needs,
-        #    since the first of them still sees tokens that the last of them pushes out.
+        # 2. For several new tokens, attention needs the old ring followed by all of them, because
+        #    the first new token still sees tokens that the last one evicts.
         self.undo = None
         if pos.shape[0] > 1:
             ring_k = torch.cat([self.k, k], dim=-2)
             ring_v = torch.cat([self.v, v], dim=-2)
             ring_pos = torch.cat([self.pos, pos])
             self.undo = (ring_k, ring_v, ring_pos)
-        # 3. Write those that stay into their slots, over the oldest.
+        # 3. Write the new tokens that stay into their slots, over the oldest.
         new, slots = (send(x, k.device) for x in self._slots(pos.shape[0]))
         self.k.index_copy_(-2, slots, k.index_select(-2, new))
         self.v.index_copy_(-2, slots, v.index_select(-2, new))
         self.pos.index_copy_(0, slots, pos.index_select(0, new))
-        # 4. Positions travel with the rows, so it does not matter that a ring is out of order.
+        # 4. Each row keeps its position, so it does not matter that the ring is out of order.
         if first:  # without the empty slots
             return k, v, pos
         return self.undo or (self.k, self.v, self.pos)
 
     def _slots(self, n: int) -> tuple[Tensor, Tensor]:
-        """The numbers of those of n new tokens that stay, and the slot of each."""
-        # Tokens are counted from the beginning of the text: these are numbers start … end - 1.
+        """Which of n new tokens stay, and the slot of each."""
+        # Tokens are numbered from the beginning of the text: these are start … end - 1.
         start = self.length
         end = start + n
-        # The first of the text stay for good. Of the others, the last `window` stay, each in the
-        # slot that its number gives: the token `window` before it had the same one.
+        # The first `sinks` tokens of the text stay for good. Of the others, the last `window` stay,
+        # each in the slot given by its number, where it replaces the token `window` before it.
         sinks = range(start, min(end, self.sinks))
         recent = range(max(start, self.sinks, end - self.window), end)
         slots = [*sinks, *(self.sinks + (i - self.sinks) % self.window for i in recent)]
@@ -78,8 +78,8 @@ class RollingCache(KVCache):
 
     @torch.inference_mode(False)
     def forget(self, n: int) -> None:
-        # The ring has been written over, so it is put back as it was before the last update; then
-        # those of its T tokens that are not forgotten are read in again.
+        # The ring has been overwritten, so restore it to its state before the last update, then
+        # store again those of the update's T tokens that are not forgotten.
         T = self.rewindable
         assert self.undo is not None  # `rewind` asks for no more than `rewindable`
         k, v, pos = self.undo

@@ -1,1 +1,1 @@
-"""Several processes: torchrun for training, Ray for writing many texts."""
+"""Several processes: torchrun for training, Ray for generating many texts."""

@@ -1,4 +1,4 @@
-"""Places that more than one process may write to: locks, markers, and the rests of a killed run."""
+"""Folders that several processes may write to: locks, markers, and leftovers of a killed run."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from ..training.resume import state_path
 
 @contextmanager
 def held(path: Path, target: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold the file at `path` as a lock for a with-block; it ends with the process, too.
+    """Hold a lock file for a with-block; the lock is also released when the process ends.
 
-    Raises ValueError, with advice, where another run still holds it after `wait` seconds or a file
-    that is no lock is there, and OSError for a folder that cannot be written. `target` stands in
-    the message, as in "to out/small". Of a lock that others wait for the empty file stays.
+    Raises ValueError, with advice, if another run still holds it after `wait` seconds or if the
+    file is not a lock, and OSError for a folder that cannot be written. `target` is part of the
+    message, for example "to out/small". With `wait`, the empty file is not removed, because others
+    may be waiting for it.
     """
     lock = FileLock(path)
-    check_writable(path)  # FileLock takes ENOENT for a Timeout
-    # To lock empties a file.
+    check_writable(path)  # FileLock would report ENOENT as a Timeout
+    # Locking truncates the file.
     check_file(path, path.is_file() and path.stat().st_size == 0)
     with writing_advice(path.parent), suppress(Timeout):
         lock.acquire(timeout=wait)
     if not lock.is_locked:  # a Timeout
-        raise ValueError(f"another run is writing {target}: wait for it, or name another place")
+        raise ValueError(f"another run is writing {target}: wait for it, or choose another path")
     try:
         yield
     finally:
-        with suppress(OSError):  # the folder is gone or closed, or this is Windows
+        with suppress(OSError):  # the folder is gone or not writable, or this is Windows
             if not wait:
-                path.unlink()  # before it is released: the next run takes a new one
+                path.unlink()  # before the release: the next run creates a new one
         lock.release()
 
 
 @contextmanager
 def held_run(out: Path) -> Iterator[None]:
-    """Hold the files of the training run `out` for a with-block, as `held` does.
+    """Lock the files of the training run `out` for a with-block, as `held` does.
 
-    Temporary files that a killed run of these files has left are removed.
+    Removes temporary files that a killed run has left for these files.
     """
     with held(out.with_name(f".{out.name}.lock"), f"to {out}"):
         ends = (".safetensors", ".json", "-last.safetensors", "-last.json", ".jsonl")
@@ -54,9 +55,9 @@ def held_run(out: Path) -> Iterator[None]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove the rests of a killed process that wrote `path`: temporary files of its very name.
+    """Remove the temporary files that a killed process left when writing `path`.
 
-    Call it only where no other process can be writing this file.
+    Call it only if no other process can be writing this file.
     """
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
     for rest in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
@@ -67,7 +68,7 @@ def remove_leftovers(path: Path) -> None:
 def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:
     """Raise ValueError unless the folder is new, empty, or has our marker, a JSON file.
 
-    With `overwrite` any folder will do. Files of our names are replaced there, and no other.
+    With `overwrite` any folder is accepted; only files with our names are replaced there.
     """
     if overwrite or not os.path.lexists(folder):
         return
@@ -76,6 +77,6 @@ def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:
     others = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
     if others and not is_marked(folder / marker):
         raise ValueError(
-            f"{folder} holds {others[0]}, and this command did not make that folder: "
-            f"name a new or an empty one, or pass --overwrite"
+            f"{folder} contains {others[0]}, and this command did not create that folder: "
+            f"name a new or empty one, or pass --overwrite"
         )

@@ -1,11 +1,11 @@
-"""Many texts from a file of prompts: a file for each shard, and shards that are there are skipped.
+"""Generate many texts from a file of prompts, in shards; existing shards are skipped.
 
     FOLDER/job.json           the settings of the job
     FOLDER/SHA256SUMS         a digest of each shard: `sha256sum -c SHA256SUMS` checks them
     FOLDER/shards/00000.jsonl a line of JSON for each text, in the order of the input
 
-A shard that was cut or edited is noticed by its digest. A text depends on its prompt and its seed
-alone, so any number of workers writes the same files. Several workers are actors of Ray Data
+The digest reveals a shard that was truncated or edited. A text depends only on its prompt and its
+seed, so any number of workers writes the same files. Several workers are Ray Data actors
 (optional).
 """
 
@@ -36,7 +36,7 @@ from ..serving.native_steps import BACKENDS
 from ..serving.sequence import Request
 from .folders import check_folder, held
 
-MOST = 1_000_000  # texts of one job, and characters of one prompt: all are in memory
+MOST = 1_000_000  # texts in a job, and characters in a prompt: all are in memory
 OPTIONS = {
     "format": "the version of this package",
     "input": "--prompts, --samples or --seed",
@@ -44,17 +44,17 @@ OPTIONS = {
     "sampling": "--temperature, --top-k, --top-p or --greedy",
 }
 Shard = dict[str, Any]  # as Ray passes it on: plain data
-Prompt = tuple[str, int]  # the beginning of a text, and the seed of its randomness
+Prompt = tuple[str, int]  # the beginning of a text, and its random seed
 
 
 def read_prompts(
     path: Path | None, samples: int = 1, seed: int = 0, check: Callable[[str], object] = len
 ) -> list[Prompt]:
-    r"""The texts that a file asks for: `samples` of each of its prompts; without a file, of "\n".
+    r"""Read prompts from a file, each repeated `samples` times; without a file, the prompt "\n".
 
-    A .jsonl file has an object a line, {"prompt": "…"}; any other file has a prompt a line. Empty
-    lines are skipped. The texts have the seeds `seed`, `seed` + 1, … Raises ValueError, naming the
-    file and the line, also where `check` raises one for a prompt; and OSError.
+    A .jsonl file has an object per line, {"prompt": "…"}; any other file has a prompt per line.
+    Empty lines are skipped. The texts get the seeds `seed`, `seed` + 1, … Raises ValueError with
+    the file and line, also if `check` raises one for a prompt; and OSError.
     """
     check_int("samples", samples, 1)
     check_int("seed", seed, 0, 2**62)
@@ -75,7 +75,7 @@ def read_prompts(
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a text that are not empty, each after its name: "FILE, line 3: "."""
+    """The non-empty lines of a text file, as pairs of a prefix, "FILE, line 3: ", and the line."""
     number = 0
     try:
         with open(path, encoding="utf-8-sig", newline="\n") as file:
@@ -85,7 +85,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
                     return
                 number += 1
                 if number > 10 * MOST:
-                    raise ValueError(f"{path} has over {10 * MOST:,} lines: cut it into files")
+                    raise ValueError(f"{path} has over {10 * MOST:,} lines: split it into files")
                 if len(line) > MOST:
                     raise ValueError(
                         f"{path}, line {number} has over {MOST:,} characters: "
@@ -94,7 +94,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
                 if line.rstrip("\r\n"):
                     yield f"{path}, line {number}: ", line.rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no UTF-8 text ({error}): save it as one") from None
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
 
 
 def _object(line: str) -> str:
@@ -110,7 +110,7 @@ def _object(line: str) -> str:
 
 @dataclass(frozen=True)
 class Task:
-    """How every text of a job is written: plain data that any process can be given."""
+    """The settings for every text of a job, as plain data that can be sent to any process."""
 
     checkpoint: str
     weights: str  # their digest
@@ -120,7 +120,7 @@ class Task:
 
 
 def prompt_check(task: Task, saved: Checkpoint) -> Callable[[str], None]:
-    """Raises ValueError for numbers that this model cannot take; what it returns, for a prompt."""
+    """Check the settings against the model; returns a check for prompts. Both raise ValueError."""
     check_int("max_new_tokens", task.max_new_tokens, 1, MOST_NEW)
     check_sampling(task.sampling, len(saved.tokenizer))
 
@@ -142,8 +142,8 @@ class Job:
         n = len(prompts)
         self.shards = [prompts[start : start + shard_size] for start in range(0, n, shard_size)]
         self.digests = self.folder / "SHA256SUMS"
-        self.kept: set[int] = set()  # numbers of the shards that are there and as they were written
-        self.about = {  # all that the files depend on; the weights are the same wherever they lie
+        self.kept: set[int] = set()  # numbers of the shards that exist and have not been changed
+        self.about = {  # everything the files depend on; the path of the weights does not matter
             "format": f"{OURS} job 3",
             "input": sha256(json.dumps(prompts).encode()),
             "texts": n,
@@ -153,7 +153,7 @@ class Job:
 
     @property
     def todo(self) -> list[int]:
-        """The numbers of the shards that are not there."""
+        """The numbers of the missing shards."""
         return [n for n in range(len(self.shards)) if n not in self.kept]
 
     @contextmanager
@@ -161,7 +161,7 @@ class Job:
         """A with-block in which no other job writes here.
 
         Raises ValueError for a folder that holds another job, changed shards or anything else, and
-        OSError for a closed one. Nothing is changed then.
+        OSError for one that cannot be written. After an error nothing has changed.
         """
         path = self.folder / "job.json"
         check_folder(self.folder, path.name)
@@ -178,11 +178,11 @@ class Job:
             digests = self._check_shards()
             write_json(path, self.about)
             lines = [f"{digest}  {name}\n" for name, digest in sorted(digests.items())]
-            write_whole(self.digests, "".join(lines).encode())  # without a line that a kill has cut
+            write_whole(self.digests, "".join(lines).encode())  # drops a line that a kill truncated
             yield self
 
     def _check_shards(self) -> dict[str, str]:
-        """Find the shards that are done; the digests of all. Raises ValueError for changed ones."""
+        """Find the finished shards; returns all digests. Raises ValueError for changed shards."""
         text = self.digests.read_text("utf-8", "replace") if self.digests.is_file() else ""
         rows = re.findall(r"^([0-9a-f]{64})  (shards/\d+\.jsonl)$", text, re.M)
         digests = {name: digest for digest, name in rows}
@@ -197,8 +197,8 @@ class Job:
                 changed.append(path.name)
         if changed:
             raise ValueError(
-                f"{len(changed)} shards in {self.folder} are not as this job wrote them "
-                f"({', '.join(changed[:3])}): move them away, and this command writes them again"
+                f"{len(changed)} shards in {self.folder} have changed since this job wrote them "
+                f"({', '.join(changed[:3])}): move them away, and this command regenerates them"
             )
         return digests
 
@@ -210,7 +210,7 @@ class Job:
         return f"shards/{number:05d}.jsonl"
 
     def keep(self, number: int, texts: Sequence[str]) -> None:
-        """Write a shard: it is whole or not there. Raises OSError."""
+        """Write a shard atomically. Raises OSError."""
         first = number * self.shard_size
         lines = []
         pairs = zip(self.shards[number], texts, strict=True)
@@ -218,7 +218,7 @@ class Job:
             row = {"index": index, "prompt": prompt, "seed": seed, "text": text}
             lines.append(json.dumps(row, ensure_ascii=False) + "\n")
         data = "".join(lines).encode()
-        # The digest comes first: whenever a process is killed, no shard is without one.
+        # Write the digest first, so that a killed process never leaves a shard without one.
         with open(self.digests, "a", encoding="utf-8") as file:
             file.write(f"{sha256(data)}  {self._name(number)}\n")
             file.flush()
@@ -227,7 +227,7 @@ class Job:
         self.kept.add(number)
 
     def checksum(self) -> str:
-        """The SHA-256 of all shards, as of `cat shards/* | sha256sum`."""
+        """The SHA-256 of all shards, as `cat shards/* | sha256sum` prints it."""
         digest = hashlib.sha256()
         for number in range(len(self.shards)):
             digest.update(self.path(number).read_bytes())
@@ -235,9 +235,9 @@ class Job:
 
 
 class ShardWriter:
-    """Writes shards with a model of its own, all texts of one at once, on one thread of the CPU.
+    """Writes shards with its own copy of the model: a shard is one batch, on one CPU thread.
 
-    Raises CheckpointError; a call ValueError or CannotBuild for a model that cannot be computed.
+    Raises CheckpointError; a call raises ValueError or CannotBuild for an unsupported model.
     """
 
     def __init__(self, task: Task):
@@ -265,12 +265,12 @@ class ShardWriter:
 
 
 def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tuple[int, list[str]]]:
-    """The texts of every shard that is not there, as they come: (number, texts).
+    """Generate the texts of every missing shard, yielding (number, texts) as they finish.
 
-    One worker is this process. More are actors of Ray, which give the shards in any order; one that
-    is lost is started again, and so is its shard. They run here, or on the Ray cluster whose
-    address `cluster` is: its machines need this package, and the checkpoint at the same path.
-    Raises ImportError without Ray, ChildProcessError where its workers do not start, or fail.
+    A single worker is this process. Several workers are Ray actors, which return the shards in any
+    order; a lost actor is restarted, and so is its shard. They run on this machine, or on the Ray
+    cluster at the address `cluster`: its machines need this package, and the checkpoint at the same
+    path. Raises ImportError without Ray, ChildProcessError if its workers do not start, or fail.
     """
     shards = []
     for n in job.todo:
@@ -284,26 +284,26 @@ def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tupl
 
 
 def _by_ray(shards: list[Shard], task: Task, workers: int, cluster: str) -> Iterator[Shard]:
-    """By a cluster, or by a Ray of this machine alone, on loopback and behind a token."""
+    """Run on a cluster, or on a local Ray that listens only on loopback and requires a token."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
     options = {"log_to_driver": False, "logging_level": logging.ERROR}
     if not cluster:
         options |= {"include_dashboard": False, "num_cpus": workers + 1}
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback alone, on Linux too
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # only loopback, also on Linux
     import ray.data
 
     try:
         before = signal.getsignal(signal.SIGTERM)
         ray.init(cluster or "local", **options)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray's own ends the process at once
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
+            signal.signal(signal.SIGTERM, before)  # Ray's handler would end the process immediately
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are also raised
         pool = ray.data.ActorPoolStrategy(size=min(workers, len(shards)))
         rows = ray.data.from_items(shards, override_num_blocks=len(shards))
         how = {"fn_constructor_args": (task,), "num_cpus": 1, "compute": pool}
         yield from rows.map(ShardWriter, **how).iter_rows()
-    except Exception as error:  # Ray's have no class of their own
+    except Exception as error:  # Ray's errors have no common class
         raise ChildProcessError(f"Ray's workers failed: {str(error).strip()}") from error
     finally:
         ray.shutdown()

@@ -1,6 +1,6 @@
-"""The general decoder: one class for the language models that people bring.
+"""The general decoder: one class for many decoder-only language models.
 
-For whoever has a model that is not the lecture's: rotary positions, RMSNorm, grouped keys, gates.
-`DecoderConfig` is its shape, `Decoder` the module, `step` the same arithmetic as one function over
-plain tensors, and `as_decoder` turns a lecture model into one.
+For models beyond the lecture's: rotary positions, RMSNorm, grouped-query attention, gated MLPs.
+`DecoderConfig` holds the hyperparameters, `Decoder` is the module, `step` is the same arithmetic as
+one function over plain tensors, and `as_decoder` converts a lecture model.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, each whole or absent. Nothing is ever unpickled."""
+"""Checkpoints as safetensors and JSON, written atomically. Nothing is ever unpickled."""
 
 import json
 import os
@@ -27,13 +27,12 @@ class CheckpointError(ValueError):
 
 
 def save_checkpoint(path: str | Path, model: LanguageModel, meta: dict[str, Any]) -> None:
-    """Write `<path>.safetensors` and, for readers, `<path>.json`; each is whole or not written.
+    """Write `<path>.safetensors` and, for human readers, `<path>.json`, each atomically.
 
-    The weights are stored under the model's own names. The same metadata is in the header
-    of the weights' file, with a digest of both, so one rename replaces everything together and a
-    damaged bit is noticed when it is read. Raises TypeError and ValueError for a model that
-    load_checkpoint would refuse, or load as another function, and where a file that is no
-    checkpoint is in the way; and OSError.
+    The weights are stored under the model's own names. The same metadata is in the header of the
+    weights file, with a digest of both, so a single rename replaces everything and loading detects
+    a damaged bit. Raises TypeError and ValueError for a model that load_checkpoint would reject or
+    load as another function, and if a file that is not a checkpoint is in the way; and OSError.
     """
     check_type("model", model, LanguageModel)
     check_type("meta", meta, dict)
@@ -42,15 +41,15 @@ def save_checkpoint(path: str | Path, model: LanguageModel, meta: dict[str, Any]
     difference = not_restored(model)
     if difference:
         raise ValueError(
-            f"not saved: load_checkpoint builds a new model of its config, and this one has "
+            f"not saved: load_checkpoint builds a new model from the config, but this one has "
             f"{difference}. "
-            f"Save its tensors, as by torch.save(model.state_dict(), path)"
+            f"Save its tensors instead, with torch.save(model.state_dict(), path)"
         )
     write_checkpoint(path, model, meta)
 
 
 def check_checkpoint(path: Path) -> None:
-    """Raise ValueError where a file that is no checkpoint of ours is at this path (a stem)."""
+    """Raise ValueError if a file at this path (a stem) is not one of our checkpoints."""
     weights = path.with_name(f"{path.name}.safetensors")
     about = path.with_name(f"{path.name}.json")
     files.check_file(weights, is_written(weights, FORMAT))
@@ -58,36 +57,36 @@ def check_checkpoint(path: Path) -> None:
 
 
 def write_checkpoint(path: Path, model: LanguageModel, meta: dict[str, Any]) -> None:
-    """What save_checkpoint does once its arguments are checked."""
+    """save_checkpoint without the checks of its arguments."""
     state = model.state_dict()
     difference = not_restored(model)
-    if difference:  # a plain GPT with these weights would be another function
+    if difference:  # a plain GPT with these weights would compute another function
         meta = {**meta, "own_classes": own_classes(model) or [difference]}
     else:
         if getattr(model.config, "tied", False):
             del state["lm_head.weight"]
         _check_saved(path, model.config, state, meta)
-    json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # before the first of two files
+    json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # fail before writing a file
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     files.write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
 
 
 def not_restored(model: LanguageModel) -> str | None:
-    """What a new model of its config with its weights would not be; None if they are alike.
+    """How the model differs from a new model with its config and weights; None if it does not.
 
-    A reader's classes may compute what the package's do: that is tried.
+    Your own classes may compute the same as the package's, which is tested.
     """
     parts = (model.lm_head, model.token_embedding_table)
     head, tokens = (getattr(part, "weight", None) for part in parts)
     if getattr(model.config, "tied", False) and head is not tokens:
-        return "a head whose weights are its own, though its config is tied"
+        return "a head with its own weights, although its config is tied"
     difference = first_difference(model)
     return None if difference is None or computes_as_standard(model) else difference
 
 
 @dataclass
 class Checkpoint:
-    """A trained model, its characters, and where both came from."""
+    """A trained model, its tokenizer, and where both came from."""
 
     model: LanguageModel
     tokenizer: CharTokenizer
@@ -98,7 +97,7 @@ class Checkpoint:
     def __str__(self) -> str:
         c = self.model.config
         losses = self.meta["losses"]
-        val = losses.get("full_val", losses["val"])  # of the whole validation text, if it is known
+        val = losses.get("full_val", losses["val"])  # on the whole validation text, if known
         return (
             f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, "
             f"trained for {self.meta['step']:,} steps on {self.meta['corpus']['name']}, "
@@ -107,22 +106,22 @@ class Checkpoint:
 
 
 def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = None) -> Checkpoint:
-    """Read a checkpoint: `path` with or without `.safetensors`; by default the keeper, which ships.
+    """Load a checkpoint: `path` with or without `.safetensors`; by default the bundled model.
 
-    Raises CheckpointError when the file is missing, damaged or foreign, or when its tensors do not
-    fit its config.
+    Raises CheckpointError if the file is missing, damaged or foreign, or if its tensors do not
+    match its config.
     """
     path = find_weights(path)
     state, meta = read_tensors(path)
     config = _checked_config(path, meta)
     count = sum(tensor.numel() for tensor in state.values())
     try:
-        if count != config.n_params:  # a header may name any size: build no model of it
+        if count != config.n_params:  # a header may claim any size: do not build such a model
             raise RuntimeError(f"\n{count:,} numbers, it has {config.n_params:,}")
         _check_numbers(path, state)
         model = build_model(config)
         if isinstance(config, DecoderConfig):
-            state = pack_state(state, config)  # earlier versions kept a list of heads
+            state = pack_state(state, config)  # earlier versions stored separate heads
             if config.tied:
                 state["lm_head.weight"] = state["token_embedding_table.weight"]
         model.load_state_dict(state, assign=True)  # each in its own dtype
@@ -136,9 +135,9 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
 
 
 def find_weights(path: str | Path) -> Path:
-    """The file of weights that `path` names, with or without `.safetensors`.
+    """The weights file that `path` names, with or without `.safetensors`.
 
-    Raises CheckpointError if there is none, with what is there instead.
+    Raises CheckpointError if there is none, saying what is there instead.
     """
     check_type("path", path, (str, Path))
     given = files.user_path(path)
@@ -159,14 +158,14 @@ def find_weights(path: str | Path) -> Path:
 
 
 def _weights_of(path: Path) -> Path:
-    """The file of weights of a stem."""
+    """The weights file of a stem."""
     return path.parent / f"{stem(path).name}.safetensors"
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> str:
-    """Write tensors and JSON metadata as one safetensors file; its SHA-256. Raises OSError.
+    """Write tensors and JSON metadata as one safetensors file; returns its SHA-256. Raises OSError.
 
-    Its header holds a digest of both, so a damaged bit is noticed when it is read.
+    The header contains a digest of both, so reading detects a damaged bit.
     """
     tensors = _apart({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
     meta = {**meta, "digest": _digest(json.dumps(meta), tensors)}
@@ -179,7 +178,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) 
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors; those that share memory, as tied weights do, are copied."""
+    """The same tensors, with copies of those that share memory, such as tied weights."""
     seen = set()
     apart = {}
     for name, tensor in tensors.items():
@@ -190,7 +189,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What write_tensors wrote. Raises CheckpointError for a damaged file and for any other."""
+    """Read a file of write_tensors. Raises CheckpointError for a damaged or any other file."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -200,7 +199,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if what:
             raise CheckpointError(f"{path} is {what}, not a checkpoint of ours: {cure}") from error
         raise CheckpointError(
-            f"{path} is damaged or no safetensors file ({error}): "
+            f"{path} is damaged or not a safetensors file ({error}): "
             f"delete it, or fetch it or train again"
         ) from error
     try:
@@ -217,7 +216,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def is_written(path: Path, kind: str) -> bool:
-    """Whether write_tensors wrote this file, in a format of this kind, and it is undamaged."""
+    """Whether this is an undamaged file of write_tensors whose format starts with `kind`."""
     if not path.is_file():
         return False
     try:
@@ -227,7 +226,7 @@ def is_written(path: Path, kind: str) -> bool:
 
 
 def check_path(name: str, value: str | Path) -> Path:
-    """The stem of a path that names a file. Raises TypeError, and ValueError for a folder's."""
+    """The stem of a file's path. Raises TypeError, and ValueError if it names a folder."""
     check_type(name, value, (str, Path))
     path = stem(files.user_path(value))
     if path.name in ("", "..") or not os.path.basename(value).startswith(path.name):
@@ -251,7 +250,7 @@ def _digest(meta: str, state: dict[str, Any]) -> str:
 
 
 def _checked_config(path: Path, meta: dict[str, Any]) -> GPTConfig | DecoderConfig:
-    """The config in a checkpoint's metadata, after a check of all that is read from it later."""
+    """The config in a checkpoint's metadata; checks everything that is read from it later."""
     form = meta.get("format")
     if form != FORMAT and str(form).startswith("nanogpt-notebooks training state"):
         newest = path.name.removesuffix(".state.safetensors")
@@ -276,14 +275,14 @@ def _checked_config(path: Path, meta: dict[str, Any]) -> GPTConfig | DecoderConf
     others = meta.get("own_classes")
     if others:
         raise CheckpointError(
-            f"{path} holds a model with classes of its own, {others}: "
+            f"{path} holds a model with custom classes, {others}: "
             f"build the model with them, and load its tensors"
         )
     return config
 
 
 def config_to_json(config: GPTConfig | DecoderConfig) -> dict[str, Any]:
-    """A config as plain data; config_from_json is the inverse."""
+    """A config as plain data; the inverse of config_from_json."""
     return asdict(config)
 
 
@@ -299,7 +298,7 @@ def config_from_json(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
 
 
 def _config_of_version_0_2(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
-    """The config that one class with switches had, for the lecture's model and for others."""
+    """Convert a config of version 0.2, where one class with switches covered all models."""
     names = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
     shape = {name: fields.pop(name) for name in names if name in fields}
     plain: dict[str, Any] = {
@@ -323,7 +322,7 @@ def _config_of_version_0_2(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
     bias = switches["bias"]
     rms = switches["rms_norm"]
     if switches["qk_norm"] and not rms:
-        raise ValueError("qk_norm with LayerNorm is no longer computed")
+        raise ValueError("qk_norm with LayerNorm is no longer supported")
     return DecoderConfig(
         **shape,
         positions=Positions.ROTARY if switches["rope"] else Positions.LEARNED,
@@ -344,18 +343,18 @@ def _config_of_version_0_2(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
 def _check_saved(
     path: Path, config: GPTConfig | DecoderConfig, state: dict[str, Any], meta: dict[str, Any]
 ) -> None:
-    """Raise ValueError for what load_checkpoint would refuse."""
+    """Raise ValueError for anything that load_checkpoint would reject."""
     try:
         named = _checked_config(path, meta)
         _check_numbers(path, state)
     except CheckpointError as error:
-        raise ValueError(f"not saved, as load_checkpoint would refuse it: {error}") from error
+        raise ValueError(f"not saved, because load_checkpoint would reject it: {error}") from error
     if named != config:
-        raise ValueError(f"not saved: its metadata say {named}, and the model is {config}")
+        raise ValueError(f"not saved: its metadata says {named}, but the model is {config}")
 
 
 def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
-    """Raise CheckpointError unless all tensors are of finite floating-point numbers."""
+    """Raise CheckpointError unless all tensors hold finite floating-point numbers."""
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.float().isfinite().all():
             raise CheckpointError(f"{path}: {name} holds NaN, infinity or integers: train again")

@@ -1,4 +1,4 @@
-"""The shape of a general decoder as one frozen record. Knows no tensor, no file."""
+"""The hyperparameters of a general decoder as a frozen dataclass. No tensors or files in here."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -16,7 +16,7 @@ from ..config import (
 
 
 class Choice(str, Enum):
-    """The values of a field by their names in JSON, which are also their text: "rotary"."""
+    """An enum whose members print as their JSON value, for example "rotary"."""
 
     def __str__(self) -> str:
         return str(self.value)
@@ -26,13 +26,13 @@ class Choice(str, Enum):
 
 
 class Positions(Choice):
-    """How a model knows where a token is."""
+    """How a model encodes the position of a token."""
 
     LEARNED = "learned"  # a table with a row for each position, added to the embedding
-    ROTARY = "rotary"  # queries and keys rotate (Su et al. 2021, arXiv 2104.09864)
+    ROTARY = "rotary"  # queries and keys are rotated (Su et al. 2021, arXiv 2104.09864)
 
 
-# In the order of NormKind in engines/kernels.h, as native code gets the index.
+# In the order of NormKind in engines/kernels.h, because native code gets the index.
 class Norm(Choice):
     """How activations are normalised."""
 
@@ -40,9 +40,9 @@ class Norm(Choice):
     RMS = "rms"  # RMSNorm: mean square 1 (Zhang and Sennrich 2019, arXiv 1910.07467)
 
 
-# In the order of Activation in engines/kernels.h, as native code gets the index.
+# In the order of Activation in engines/kernels.h, because native code gets the index.
 class Activation(Choice):
-    """The function between the two linear layers of the feed-forward part."""
+    """The function between the two feed-forward layers."""
 
     RELU = "relu"
     RELU2 = "relu2"  # ReLU, squared (So et al. 2021, arXiv 2109.08668)
@@ -53,11 +53,11 @@ class Activation(Choice):
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3's slower rotation of the slow pairs, for contexts longer than it was trained on.
+    """Llama 3's RoPE scaling: slows down the slow pairs, for contexts longer than in training.
 
     Pairs that turn more than `high_freq_factor` times in `original_context` positions keep their
-    speed; those that turn less than `low_freq_factor` times are divided by `factor`; between the
-    two the speed is interpolated (`rope_type: llama3` in Hugging Face's configs).
+    speed; the speed of pairs that turn less than `low_freq_factor` times is divided by `factor`; in
+    between, the speed is interpolated (`rope_type: llama3` in Hugging Face configs).
     """
 
     factor: float = 8.0
@@ -78,42 +78,42 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a decoder. Its defaults are the lecture's arithmetic.
+    """The hyperparameters of a decoder. The defaults are the lecture's architecture.
 
-    None stands for the usual number; the properties `kv_heads`, `head_size` and `hidden` have the
-    number itself. Raises ValueError when the numbers do not fit together.
+    None means the usual value; the properties `kv_heads`, `head_size` and `hidden` return the
+    number itself. Raises ValueError if the fields are inconsistent.
     """
 
     vocab_size: int = option(65, "distinct tokens")
     block_size: int = option(256, "longest context")
     n_layer: int = option(4, "blocks")
-    n_head: int = option(4, "heads of queries in a block")
+    n_head: int = option(4, "query heads in a block")
     n_embd: int = option(64, "width")
-    n_kv_head: int | None = option(None, "heads of keys and values; None: n_head")
-    head_dim: int | None = option(None, "numbers in a query, key or value; None: n_embd // n_head")
-    ffn_dim: int | None = option(None, "width inside the feed-forward part; None: 4 · n_embd")
+    n_kv_head: int | None = option(None, "key/value heads; None: n_head")
+    head_dim: int | None = option(None, "size of a query, key or value; None: n_embd // n_head")
+    ffn_dim: int | None = option(None, "width of the feed-forward layer; None: 4 · n_embd")
     positions: Positions = option(Positions.LEARNED, "learned or rotary")
     rope_base: float = option(10_000.0, "the larger it is, the slower the slowest pair rotates")
     rope_scaling: RopeScaling | None = option(None, "Llama 3's, for long contexts")
     norm: Norm = option(Norm.LAYER, "layer or rms")
-    norm_weights: bool = option(True, "norms scale what they normalised, number by number")
-    norm_bias: bool = option(True, "LayerNorm also shifts it")
+    norm_weights: bool = option(True, "norms have a learned scale for each element")
+    norm_bias: bool = option(True, "LayerNorm also has a learned bias")
     norm_eps: float | None = option(
         1e-5, "added to the variance; None (RMSNorm only): the dtype's epsilon"
     )
     embed_norm: bool = option(False, "normalise embeddings before the first block")
     qk_norm: bool = option(False, "RMSNorm of every query and key")
     activation: Activation = option(Activation.RELU, "relu, relu2, gelu, gelu_tanh or silu")
-    gated: bool = option(False, "a gate, activation(gate) · up, in the feed-forward part")
+    gated: bool = option(False, "gated feed-forward layers, activation(gate) · up")
     qkv_bias: bool = option(False, "biases of queries, keys and values")
-    proj_bias: bool = option(True, "bias of the projection behind attention")
-    ffn_bias: bool = option(True, "biases of the feed-forward part")
+    proj_bias: bool = option(True, "bias of the projection after attention")
+    ffn_bias: bool = option(True, "biases of the feed-forward layers")
     head_bias: bool = option(True, "bias of the head that computes the logits")
-    tied: bool = option(False, "the head's weights are the token embeddings")
-    window: int | None = option(None, "positions a query sees, its own included; None: all")
-    sinks: int = option(0, "first positions that a query sees beside its window")
-    full_every: int = option(0, "every so many layers, one without a window; 0: none")
-    logit_softcap: float | None = option(None, "c · tanh(logits / c); None: no limit")
+    tied: bool = option(False, "the head shares the weights of the token embeddings")
+    window: int | None = option(None, "positions a query sees, including its own; None: all")
+    sinks: int = option(0, "first positions of the text that a query also sees")
+    full_every: int = option(0, "every N-th layer has no window; 0: no such layer")
+    logit_softcap: float | None = option(None, "c · tanh(logits / c); None: no softcap")
     dropout: float = option(0.0, "share of the activations that training drops")
 
     def __post_init__(self) -> None:
@@ -132,12 +132,12 @@ class DecoderConfig:
             raise ValueError("norm_eps=None is for norm='rms': LayerNorm needs a number")
         if self.logit_softcap is not None:
             check_positive("logit_softcap", self.logit_softcap)
-            # PyTorch divides by no integer beyond 64 bits.
+            # PyTorch cannot divide by an integer beyond 64 bits.
             object.__setattr__(self, "logit_softcap", float(self.logit_softcap))
         check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
 
     def _to_enum(self, name: str, kind: type[Choice]) -> None:
-        """Accept the value of an enum for the enum, as JSON holds it."""
+        """Convert a field from its JSON value to the enum."""
         given = getattr(self, name)
         try:
             object.__setattr__(self, name, kind(given))
@@ -159,12 +159,12 @@ class DecoderConfig:
             if given is None:
                 continue
             check_int(name, given, 1)
-            if given == usual.get(name):  # equal shapes are equal configs
+            if given == usual.get(name):  # so that equal shapes are equal configs
                 object.__setattr__(self, name, None)
         if self.n_head % self.kv_heads:
             raise ValueError(
                 f"n_head={self.n_head} must be a multiple of n_kv_head={self.n_kv_head}: "
-                f"each head of keys serves as many heads of queries"
+                f"each key/value head serves the same number of query heads"
             )
 
     def _check_positions(self) -> None:
@@ -172,7 +172,7 @@ class DecoderConfig:
         check_type("rope_scaling", self.rope_scaling, (RopeScaling, type(None)))
         if self.rotary and self.head_size % 2:
             raise ValueError(
-                f"rotary positions turn pairs: head_size={self.head_size} must be even"
+                f"rotary positions rotate pairs: head_size={self.head_size} must be even"
             )
         if self.rope_scaling is not None and not self.rotary:
             raise ValueError("rope_scaling is for rotary positions: set positions='rotary'")
@@ -183,47 +183,47 @@ class DecoderConfig:
         check_int("sinks", self.sinks, 0, 2**31)
         check_int("full_every", self.full_every, 0)
         if self.window is None and (self.sinks or self.full_every):
-            raise ValueError(f"sinks={self.sinks}, full_every={self.full_every}: set a window too")
+            raise ValueError(f"sinks={self.sinks}, full_every={self.full_every}: also set a window")
 
-    # -------------------------------------------------------------- what follows from the fields
+    # -------------------------------------------------------------- derived values
 
     @property
     def kv_heads(self) -> int:
-        """Heads whose keys and values are computed and cached."""
+        """Number of key/value heads, which are computed and cached."""
         return self.n_kv_head or self.n_head
 
     @property
     def head_size(self) -> int:
-        """Numbers in a query, a key or a value."""
+        """Elements in a query, a key or a value."""
         return self.head_dim or self.n_embd // self.n_head
 
     @property
     def hidden(self) -> int:
-        """Width inside the feed-forward part."""
+        """Width of the feed-forward layer."""
         return self.ffn_dim or 4 * self.n_embd
 
     @property
     def rotary(self) -> bool:
-        """Whether queries and keys rotate."""
+        """Whether positions are rotary."""
         return self.positions is Positions.ROTARY
 
     @property
     def max_positions(self) -> int | None:
-        """Rows of the position table; None where positions rotate and have no end."""
+        """Rows of the position table; None for rotary positions, which have no limit."""
         return None if self.rotary else self.block_size
 
     @property
     def group(self) -> int:
-        """Heads of queries that share a head of keys and values."""
+        """Number of query heads that share a key/value head."""
         return self.n_head // self.kv_heads
 
     @property
     def qkv_rows(self) -> int:
-        """Rows of the matrix of all queries, then all keys, then all values."""
+        """Rows of the combined matrix of all queries, then all keys, then all values."""
         return (self.n_head + 2 * self.kv_heads) * self.head_size
 
     def window_of(self, layer: int) -> int | None:
-        """The window of that layer (from 0), or None if it sees everything."""
+        """The window of a layer (counted from 0), or None if it sees everything."""
         full = self.full_every and (layer + 1) % self.full_every == 0
         return None if full else self.window
 
@@ -231,14 +231,14 @@ class DecoderConfig:
 
     @property
     def matrix_weights(self) -> int:
-        """Weights of the matrices that every token is multiplied by: the blocks' and the head's."""
+        """Weights in the matrices that multiply every token: the blocks and the output head."""
         attention = self.n_embd * (self.qkv_rows + self.n_head * self.head_size)
         feed_forward = self.n_embd * self.hidden * (3 if self.gated else 2)
         return self.n_layer * (attention + feed_forward) + self.vocab_size * self.n_embd
 
     @property
     def vector_weights(self) -> int:
-        """Weights of the biases and norms."""
+        """Parameters in biases and norms."""
         up_rows = self.hidden * (2 if self.gated else 1)
         block = self.qkv_rows * self.qkv_bias
         block += self.n_embd * self.proj_bias
@@ -251,24 +251,24 @@ class DecoderConfig:
         return self.n_layer * block + norms * self._norm_size(self.n_embd) + head
 
     def _norm_size(self, width: int) -> int:
-        """Parameters of one norm."""
+        """Number of parameters of one norm."""
         shifts = self.norm is Norm.LAYER and self.norm_bias
         return width * (1 + shifts) if self.norm_weights else 0
 
     @property
     def n_params(self) -> int:
-        """Parameters of a decoder of this shape."""
+        """Number of parameters of a decoder of this shape."""
         rows = (0 if self.tied else self.vocab_size) + (self.max_positions or 0)
         return self.matrix_weights + self.vector_weights + rows * self.n_embd
 
     def weight_bytes(self, itemsize: int = 4) -> int:
-        """Bytes of weights that one decoded token reads: all but the tables."""
+        """Bytes of weights read to decode one token: everything except the tables."""
         return itemsize * (self.matrix_weights + self.vector_weights)
 
     def cache_bytes(self, length: int, batch: int = 1, itemsize: int = 4) -> int:
-        """Bytes that caches of `length` tokens of `batch` texts take, if nothing is forgotten.
+        """Bytes of KV cache for `batch` texts of `length` tokens, if nothing is evicted.
 
-        2 (K and V) · layers · heads of keys · head size · tokens · batch · itemsize.
+        2 (K and V) · layers · key/value heads · head size · tokens · batch · itemsize.
         """
         return 2 * self.n_layer * self.kv_heads * self.head_size * length * batch * itemsize
 
@@ -276,7 +276,7 @@ class DecoderConfig:
 BIASES = ("norm_bias", "qkv_bias", "proj_bias", "ffn_bias", "head_bias")
 
 
-# ------------------------------------------------------------------ the lecture's shapes
+# ------------------------------------------------------------------ the lecture's architecture
 
 
 def decoder_config(config: GPTConfig | DecoderConfig) -> DecoderConfig:
@@ -297,13 +297,15 @@ def decoder_config(config: GPTConfig | DecoderConfig) -> DecoderConfig:
 def lecture_config(config: DecoderConfig) -> GPTConfig:
     """The config of the lecture model that computes the same function.
 
-    Raises ValueError, with the fields that differ, if the lecture has no such model.
+    Raises ValueError, naming the fields that differ, if there is no such lecture model.
     """
     c = config
     fields = beyond_lecture(c)
     if fields:
         named = ", ".join(f"{name}={value}" for name, value in fields.items())
-        raise ValueError(f"the lecture's model has no {named}: it cannot be a list of its heads")
+        raise ValueError(
+            f"the lecture's model has no {named}: the Decoder cannot be converted to it"
+        )
     return GPTConfig(c.vocab_size, c.block_size, c.n_layer, c.n_head, c.n_embd, c.dropout)
 
 

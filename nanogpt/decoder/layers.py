@@ -1,6 +1,6 @@
-"""Norms, rotations and activations: the parts in which decoders differ.
+"""Norms, rotary positions and activations: the parts in which decoders differ.
 
-Shapes: T tokens, hs head size, n any width. Leading dimensions are free.
+Shapes: T tokens, hs head size, n any width. Any leading dimensions work.
 """
 
 import math
@@ -14,30 +14,31 @@ from torch.autograd.function import once_differentiable
 
 from .config import Activation, DecoderConfig, Norm, RopeScaling
 
-# ------------------------------------------------------------------ who sees whom
+# ------------------------------------------------------------------ masks and attention
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
-    """True where the query at q_pos may look at the key at k_pos.  (…, T), (…, S) -> (…, T, S)
+    """True where the query at q_pos may attend to the key at k_pos.  (…, T), (…, S) -> (…, T, S)
 
-    As `nanogpt.attention.visible`, but with `window` a query sees only the last `window` positions,
-    its own included, and the first `sinks` of the text (Xiao et al. 2023, arXiv 2309.17453).
+    Like `nanogpt.attention.visible`, but with `window` a query sees only the last `window`
+    positions, including its own, and the first `sinks` positions of the text (Xiao et al. 2023,
+    arXiv 2309.17453).
     """
-    # Queries become rows and keys columns, so that one comparison fills the whole (T, S) table.
+    # Queries become rows and keys columns, so one comparison fills the whole (T, S) table.
     q_pos = q_pos[..., :, None]  # (…, T, 1)
     k_pos = k_pos[..., None, :]  # (…, 1, S)
-    # A query sees itself and what came before it, and no slot that holds no token yet.
+    # A query sees itself and everything before it, but no empty slot.
     mask = (k_pos <= q_pos) & (k_pos >= 0)
     if window is None:
         return mask
-    # With a window, of these only the near ones and the first of the text.
+    # With a window, it sees only the nearest of these and the first positions of the text.
     return mask & ((k_pos > q_pos - window) | (k_pos < sinks))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
     """softmax(q kᵀ / √hs) v in PyTorch's fused kernels.  (…, T, hs), (…, S, hs) -> (…, T, hs)
 
-    As `nanogpt.attention.attend`, faster: `mask` None stands for each query and the keys up to it.
+    A faster `nanogpt.attention.attend`. With `mask` None each query sees the keys up to its own.
     """
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout
@@ -50,17 +51,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float 
 def rotation_speeds(
     head_size: int, base: float, scaling: RopeScaling | None, device: torch.device | None = None
 ) -> Tensor:
-    """Radians by which each pair of a head turns from one position to the next.  -> (hs / 2,)
+    """Radians by which each pair of a head rotates from one position to the next.  -> (hs / 2,)
 
-    In float64, because float32 loses digits of far positions.
+    In float64, because float32 loses precision at far positions.
     """
-    # The first pair turns by a radian at each position and tells neighbours apart; each next one is
-    # slower, and the last turns by about 1 / base: it tells far places apart.
+    # The first pair rotates by one radian per position and distinguishes neighbours. Each further
+    # pair is slower, and the last, at about 1 / base, distinguishes far positions.
     half = head_size // 2
     speed = base ** -(torch.arange(half, dtype=torch.float64, device=device) / half)
     if scaling is None:
         return speed
-    # Llama 3: how often a pair turns within the original context decides how much it slows down.
+    # Llama 3: the number of turns within the original context decides how much a pair slows down.
     turns = scaling.original_context * speed / (2 * math.pi)
     low = scaling.low_freq_factor
     high = scaling.high_freq_factor
@@ -71,12 +72,12 @@ def rotation_speeds(
 def rotate(x: Tensor, pos: Tensor, c: DecoderConfig) -> Tensor:
     """Rotary positions (Su et al. 2021, arXiv 2104.09864).  (…, T, hs), (…, T) -> (…, T, hs)
 
-    Number i of the first half and number i of the second are the coordinates of a point. The point
-    turns by an angle that grows with the position. The product of a query and a key that were both
-    turned depends on the distance between them, and no longer on their positions.
+    Element i of the first half and element i of the second half are the coordinates of a point,
+    which rotates by an angle proportional to the position. The dot product of a rotated query and a
+    rotated key then depends on positions only through the distance between them.
     """
     speeds = rotation_speeds(c.head_size, c.rope_base, c.rope_scaling, x.device)
-    # In float64, then rounded: the angles of far positions are large numbers.
+    # In float64, then rounded: at far positions the angles are large numbers.
     angle = pos.double()[..., None] * speeds  # (…, T, hs / 2)
     cos = angle.cos().to(x.dtype)
     sin = angle.sin().to(x.dtype)
@@ -84,10 +85,10 @@ def rotate(x: Tensor, pos: Tensor, c: DecoderConfig) -> Tensor:
 
 
 def turn(x: Tensor, factors: Tensor) -> Tensor:
-    """`rotate`, with cos, cos, -sin and sin of the angles known.  (…, hs), (…, 2 hs) -> (…, hs)"""
+    """`rotate` with precomputed cos, cos, -sin and sin.  (…, hs), (…, 2 hs) -> (…, hs)"""
     cos, sin = factors.chunk(2, dim=-1)  # (cos, cos) and (-sin, sin), each (…, hs)
-    # The halves of x are a and b. Rolled by half their length they are b and a, so the result is
-    # a cos - b sin and b cos + a sin: the point (a, b) turned by the angle.
+    # The halves of x are a and b. Rolling x by half its length gives b and a, so the result is
+    # a cos - b sin and b cos + a sin: the point (a, b) rotated by the angle.
     other = x.roll(x.shape[-1] // 2, dims=-1)
     return x * cos + other * sin
 
@@ -96,17 +97,17 @@ def turn(x: Tensor, factors: Tensor) -> Tensor:
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, c: DecoderConfig) -> Tensor:
-    """The config's norm over the last dimension, with weights or without.  (…, n) -> (…, n)"""
+    """The config's norm over the last dimension, with or without weights.  (…, n) -> (…, n)"""
     if c.norm is Norm.RMS:
         return rms_norm(x, weight, c.norm_eps)
     return F.layer_norm(x, (x.shape[-1],), weight, bias, c.norm_eps)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    """x divided by the root of its mean square, times the weight.  (…, n), (n,) -> (…, n)"""
+    """x divided by its root mean square, times the weight.  (…, n), (n,) -> (…, n)"""
     if not _by_hand(x):
         return F.rms_norm(x, (x.shape[-1],), weight, eps)
-    # PyTorch's own eps, where the config gives none: the smallest step of the dtype.
+    # If the config gives no eps, use PyTorch's default: the machine epsilon of the dtype.
     y = _RMSNorm.apply(x, torch.finfo(x.dtype).eps if eps is None else eps)
     return y if weight is None else y * weight
 
@@ -124,7 +125,7 @@ class RMSNorm(nn.Module):
 
 
 def build_norm(c: DecoderConfig, n: int) -> nn.Module:
-    """A new norm of n numbers, as the config has it."""
+    """A new norm over n numbers, of the config's kind."""
     if c.norm is Norm.RMS:
         return RMSNorm(n, c.norm_eps, c.norm_weights)
     bias = c.norm_weights and c.norm_bias
@@ -135,7 +136,7 @@ def build_norm(c: DecoderConfig, n: int) -> nn.Module:
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
-    """The activation function of the feed-forward part.  (…, n) -> (…, n)"""
+    """The activation function of the feed-forward layers.  (…, n) -> (…, n)"""
     match activation:
         case Activation.RELU:
             return F.relu(x)
@@ -154,7 +155,7 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
 
 
 def _by_hand(x: Tensor) -> bool:
-    """Whether a gradient will be needed that a formula of ours computes faster."""
+    """Whether a gradient is needed that our own formula computes faster."""
     if not x.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)

@@ -1,8 +1,8 @@
-"""The general decoder as a module: for training, and for caches that hold what attention keeps.
+"""The general decoder as a module, for training and for decoding with a KV cache.
 
 Names and structure are the lecture's, with all heads in one matrix. Most variations of
-`DecoderConfig` are one line here. Shapes: B batch, T tokens, C width, H heads of queries, Hkv heads
-of keys, hs head size, S cached tokens, V vocabulary.
+`DecoderConfig` are one line here. Shapes: B batch, T tokens, C width, H query heads, Hkv key/value
+heads, hs head size, S cached tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class CausalSelfAttention(nn.Module):
     """All heads in one matmul, with one KV cache for all of them.
 
     With n_kv_head < n_head, groups of query heads share keys and values (GQA, Ainslie et al. 2023,
-    arXiv 2305.13245; MQA where all share one, Shazeer 2019, arXiv 1911.02150). The cache holds the
-    shared ones only. A subclass may have another `visible` or `attend`.
+    arXiv 2305.13245; MQA if all share one, Shazeer 2019, arXiv 1911.02150). The cache holds only
+    the shared ones. A subclass may override `visible` or `attend`.
     """
 
-    visible = staticmethod(visible)  # which keys a query may look at
+    visible = staticmethod(visible)  # which keys a query may attend to
 
     def __init__(self, config: DecoderConfig, layer: int = 0):
         super().__init__()
@@ -46,31 +46,31 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         B, T, _ = x.shape
         c = self.config
-        # Texts with positions of their own: (B, T) becomes (B, 1, T), which all heads share.
+        # If each text has its own positions, (B, T) becomes (B, 1, T), which all heads share.
         if pos.ndim == 2:
             pos = pos[:, None]
-        # 1. queries, keys and values of all heads, from one matmul: T rows, the new tokens' only
+        # 1. queries, keys and values of all heads, from one matmul, only for the T new tokens
         qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
         q, k, v = qkv.split_with_sizes([c.n_head, c.kv_heads, c.kv_heads], dim=1)
-        # Normalised, so that no query and no key wins by its length alone.
+        # Normalise, so that no query or key wins by its length alone.
         if self.query_norm is not None and self.key_norm is not None:
             q = self.query_norm(q)
             k = self.key_norm(k)
         if c.rotary:
-            # Before keys are cached: their angles never change. All heads at once, which is faster.
+            # Rotate keys before caching them: their angles never change. All heads at once: faster.
             q, k = rotate(torch.cat([q, k], dim=1), pos, c).split([c.n_head, c.kv_heads], dim=1)
-        # 2. The cache keeps the new keys and values and returns those of all S tokens so far, with
-        #    their positions. Training reads whole texts, and keeps nothing.
+        # 2. The cache stores the new keys and values and returns those of all S tokens so far, with
+        #    their positions. Training reads whole texts, so it stores nothing.
         k_pos = pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
-        # 3. Attention. If all keys are the new tokens' own, as without a cache or in a prefill,
-        #    PyTorch's causal kernel needs no mask and is faster. Otherwise positions say who sees
-        #    whom.
+        # 3. Attention. If all keys belong to the new tokens, as without a cache or in prefill,
+        #    PyTorch's causal kernel needs no mask and is faster. Otherwise compute the mask from
+        #    positions.
         causal = k_pos is pos and self.is_causal()
         mask = None if causal else self.visible(pos, k_pos, self.window, c.sinks)  # (T, S)
         y = self.attend(q, k, v, mask, self.attn_dropout if self.training else 0.0)
-        # 4. mix the heads, whose hs numbers stand side by side: (B, H, T, hs) -> (B, T, H hs)
+        # 4. concatenate the heads, (B, H, T, hs) -> (B, T, H hs), and mix them
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, -1)))
 
     def is_causal(self) -> bool:
@@ -82,8 +82,8 @@ class CausalSelfAttention(nn.Module):
     ) -> Tensor:
         """softmax(q kᵀ / √hs) v.  (B, H, T, hs), (B, Hkv, S, hs) twice, (…, T, S) -> (B, H, T, hs)
 
-        `mask` None: each query sees the keys up to its own. Each head of keys serves a group of
-        heads of queries.
+        With `mask` None each query sees the keys up to its own. Each key/value head serves a group
+        of query heads.
         """
         B, H, T, hs = q.shape
         group = H // k.shape[1]
@@ -93,7 +93,7 @@ class CausalSelfAttention(nn.Module):
             k = k.repeat_interleave(group, dim=1)
             v = v.repeat_interleave(group, dim=1)
             return attend(q, k, v, None, dropout)
-        # The queries of a group become more queries of one head, so no key is copied for them.
+        # Treat the queries of a group as more queries of one head, so that no keys are copied.
         rows = q.reshape(B, H // group, group * T, hs)
         return attend(rows, k, v, torch.cat([mask] * group, dim=-2), dropout).reshape(B, H, T, hs)
 
@@ -112,8 +112,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         c = self.config
-        # Each token by itself. With gates, half of the numbers decide how much of the others
-        # passes.
+        # Each token is processed separately. With gates, half of the activations scale the others.
         h = self.up(x)
         if c.gated:
             gate, h = h.chunk(2, dim=-1)
@@ -139,19 +138,19 @@ class Block(nn.Module):
         self.ln2 = build_norm(config, config.n_embd)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
-        # x is added to, never replaced: what a block does not touch reaches the next one unchanged.
-        # 1. communication: the only place where a token learns of others, and the only one cached
+        # Residual connections: a block adds to x and never replaces it.
+        # 1. communication: the only place where a token sees other tokens, and the only one cached
         x = x + self.sa(self.ln1(x), pos)
-        # 2. computation: each token works on what it has gathered
+        # 2. computation: each token processes what it has gathered
         return x + self.ffwd(self.ln2(x))
 
 
 class Decoder(LanguageModel):
     """A language model of any `DecoderConfig`: tokens in, logits for the next token out.
 
-    `attention` is the class of its attention layers, so a notebook can bring its own. Weights are
-    drawn as in the lecture, normal(0, 0.02) and biases 0, from `generator` (on the CPU with seed
-    1337 if None): the global random state is neither read nor changed.
+    `attention` is the class of its attention layers, so a notebook can pass its own. Weights are
+    initialised as in the lecture, normal(0, 0.02) with biases 0, from `generator` (on the CPU with
+    seed 1337 if None): the global random state is neither read nor changed.
     """
 
     def __init__(
@@ -188,11 +187,11 @@ class Decoder(LanguageModel):
     ) -> tuple[Tensor, Tensor | None]:
         """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
 
-        `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 if None. They must
-        be given while a KV cache is on: (B, T) if each text has its own. With `last`, the logits
-        of the last tokens only, (B, last, V). Raises ValueError for no tokens, for a missing
-        position, for positions out of order, for one past the position table and for a `last` that
-        is not in [1, T], and IndexError (on a CPU) for a token that the vocabulary does not have.
+        `pos` (T,) holds the positions of idx in the whole text, ascending; 0 … T-1 if None. It is
+        required while a KV cache is on, and is (B, T) if each text has its own positions. With
+        `last`, returns only the last tokens' logits, (B, last, V). Raises ValueError for no tokens,
+        for missing positions, for positions out of order or past the position table and for a
+        `last` outside [1, T], and IndexError (on a CPU) for a token outside the vocabulary.
         """
         pos = self.checked_positions(idx, pos)
         if last is not None:
@@ -203,11 +202,11 @@ class Decoder(LanguageModel):
             x = x + self.position_embedding_table(pos)
         if self.embed_norm is not None:
             x = self.embed_norm(x)
-        # 2. every block lets tokens look back, then think; each has one cache for all its heads
+        # 2. each block lets tokens look back, then think; it has one cache for all its heads
         for block in self.blocks:
             x = block(x, pos)
-        # 3. A score for each token that may come next. After a prompt only the last row is needed,
-        #    and with a large vocabulary the head is the largest matrix.
+        # 3. A score for every token that could come next. After a prompt only the last row is
+        #    needed, which matters: with a large vocabulary the head is the largest matrix.
         if last is not None:
             x = x[:, -last:]
         logits = self.lm_head(self.ln_f(x))  # (B, T, V)
@@ -218,7 +217,7 @@ class Decoder(LanguageModel):
         return logits, loss
 
     def _init_weights(self, generator: torch.Generator) -> None:
-        """Draw the weights in the order of the lecture's list of heads, so both start alike."""
+        """Initialise weights in the order of the lecture's heads, so both start identically."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
@@ -236,8 +235,8 @@ class Decoder(LanguageModel):
         heads = qkv.split(c.head_size)
         keys = heads[c.n_head : c.n_head + c.kv_heads]
         values = heads[c.n_head + c.kv_heads :]
-        # The lecture makes a head at a time: key, query, value. Of heads that share a key and a
-        # value, the first one draws them.
+        # The lecture creates one head at a time: key, query, value. If heads share a key and a
+        # value, the first of them draws both.
         ordered = []
         for h in range(c.n_head):
             shared, first = divmod(h, c.group)

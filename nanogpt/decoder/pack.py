@@ -1,4 +1,4 @@
-"""The lecture's list of heads as a `Decoder` and back, to the bit; and either as plain tensors."""
+"""Convert the lecture's model to a `Decoder` and back, bit-identically; either as plain tensors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .model import Decoder
 from .standard import check_standard, class_of
 from .step import Affine, Layer, Weights, rotations
 
-# Parts of a block by their names in the lecture's model and in the decoder.
+# Parts of a block: the lecture's name and the decoder's name.
 FEED_FORWARD = {"net.0": "up", "net.2": "down"}
 
 
 def pack_heads(model: LanguageModel) -> Decoder:
-    """A lecture model as a Decoder: the same function, its heads' weights in one matrix a layer.
+    """Convert a lecture model to a Decoder: the same function, all heads of a layer in one matrix.
 
-    Raises ValueError for a model that `not_standard` objects to.
+    Raises ValueError for a model that `not_standard` rejects.
     """
     check_standard(model)
     if not isinstance(model, GPT):
@@ -31,7 +31,7 @@ def pack_heads(model: LanguageModel) -> Decoder:
 
 
 def unpack_heads(model: LanguageModel) -> GPT:
-    """The inverse of pack_heads, to the bit. Raises ValueError for a model beyond the lecture's."""
+    """The exact inverse of pack_heads. Raises ValueError for a model beyond the lecture's."""
     check_standard(model)
     if not isinstance(model, Decoder):
         raise ValueError("the model is a list of heads already: it is a GPT")
@@ -39,7 +39,7 @@ def unpack_heads(model: LanguageModel) -> GPT:
 
 
 def lecture_with(model: Decoder) -> GPT:
-    """A new lecture model with a Decoder's weights, whatever code computes with them."""
+    """A new lecture model with a Decoder's weights, without checking the Decoder's code."""
     config = lecture_config(model.config)
     lecture = GPT(config)
     state = {name: t.clone() for name, t in unpack_state(model.state_dict(), config).items()}
@@ -50,12 +50,12 @@ def lecture_with(model: Decoder) -> GPT:
 def build_model(
     config: GPTConfig | DecoderConfig, generator: torch.Generator | None = None
 ) -> GPT | Decoder:
-    """A new model of that shape, its weights drawn from the generator (seed 1337 if None)."""
+    """A new model with this config, initialised from the generator (seed 1337 if None)."""
     return class_of(config)(config, generator=generator)
 
 
 def as_decoder(model: LanguageModel) -> Decoder:
-    """The model itself if it is a Decoder, else the lecture model packed. Raises ValueError."""
+    """The model itself if it is a Decoder, else the packed lecture model. Raises ValueError."""
     return model if isinstance(model, Decoder) else pack_heads(model)
 
 
@@ -63,9 +63,10 @@ def as_decoder(model: LanguageModel) -> Decoder:
 
 
 def pack_state(state: dict[str, Tensor], config: GPTConfig | DecoderConfig) -> dict[str, Tensor]:
-    """A lecture model's state_dict under a Decoder's names; only matrices of heads are copied.
+    """A lecture model's state_dict under a Decoder's names; copies only the heads' matrices.
 
-    Also of a state whose heads are in one matrix, under the lecture's other names.
+    Also accepts a state whose heads are already in one matrix and whose other names are the
+    lecture's.
     """
     packed = {}
     for name, tensor in state.items():
@@ -100,7 +101,7 @@ def unpack_state(state: dict[str, Tensor], config: GPTConfig | DecoderConfig) ->
 
 
 def _renamed(name: str, parts: dict[str, str]) -> str:
-    """The name of a tensor of the feed-forward part in the other model; others stay."""
+    """The name of a feed-forward tensor in the other model; other names are unchanged."""
     before, found, after = name.partition(".ffwd.")
     for ours, theirs in parts.items():
         if found and after.startswith(f"{ours}."):
@@ -109,9 +110,9 @@ def _renamed(name: str, parts: dict[str, str]) -> str:
 
 
 def _joined(matrices: list[Tensor]) -> Tensor:
-    """Matrices below each other. Raises ValueError for other dtypes, which cat would convert."""
+    """Concatenate matrices by rows. Raises ValueError for mixed dtypes, which cat would convert."""
     if len({matrix.dtype for matrix in matrices}) > 1:
-        raise ValueError("the heads' weights are not of one dtype: cast the whole model")
+        raise ValueError("the heads' weights have different dtypes: cast the whole model")
     return torch.cat(matrices)
 
 
@@ -120,9 +121,9 @@ def _joined(matrices: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def flatten(model: LanguageModel) -> Weights:
-    """The model's own tensors, for `step`; only matrices of single heads are copied, into one.
+    """The model's own tensors, for `step`; separate heads are copied into one matrix.
 
-    For a model made of the package's own modules only: an engine asks `not_standard` first.
+    Only for a model made of the package's own modules: an engine checks `not_standard` first.
     """
     c = decoder_config(model.config)
     head = _affine(model.lm_head)
@@ -141,7 +142,7 @@ def flatten(model: LanguageModel) -> Weights:
 
 
 def _affine(module: torch.nn.Module | None) -> Affine:
-    """The weight and bias of a layer; None for what it does not have."""
+    """The weight and bias of a layer; None if missing."""
     weight = getattr(module, "weight", None)
     bias = getattr(module, "bias", None)
     return Affine(

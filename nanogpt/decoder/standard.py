@@ -1,4 +1,4 @@
-"""Whether a model computes what the package's own classes compute: a list of what is allowed."""
+"""Whether a model computes exactly what the package's own classes compute: an allowlist."""
 
 import copy
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from .model import Decoder
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something cannot be computed, and what to do about it. Its text is one line."""
+    """Why something cannot be computed, and what to do about it, as one line of text."""
 
     reason: str
     instead: str
@@ -37,7 +37,7 @@ class Refusal:
 
 
 def check_standard(model: nn.Module) -> None:
-    """Raises ValueError, with the reason, for a model that `not_standard` objects to."""
+    """Raises ValueError, with the reason, for a model that `not_standard` rejects."""
     refusal = not_standard(model)
     if refusal:
         raise ValueError(str(refusal))
@@ -47,30 +47,30 @@ def check_standard(model: nn.Module) -> None:
 
 
 def not_standard(model: nn.Module) -> Refusal | None:
-    """The first difference from the package's model of that config, with a cure; None without one.
+    """The first difference from the package's model with this config, with advice; None if none.
 
-    A model that differs may compute another function. Code that computes a model's function without
-    the `forward` of its modules must ask this first. It is a list of what is allowed, so what
-    nobody thought of is a difference: every module's class, names, settings, shapes and hooks are
-    those of a new model. Of the functions that they call, those in `CODE`, a chosen list, were not
-    replaced. Weights may be shared.
+    A model that differs may compute another function. Code that computes a model's output without
+    calling its modules' `forward` must check this first. It is an allowlist, so anything unexpected
+    counts as a difference: every module's class, names, settings, shapes and hooks must match those
+    of a new model. Of the functions that they call, only those in `CODE`, a selected list, are
+    checked for replacement. Weights may be shared.
     """
     difference = first_difference(model)
     if difference is None:
         return None
     return Refusal(
-        f"this model has {difference}, and only its own code knows the result",
+        f"this model has {difference}, so only its own code can compute it",
         "use generate without an engine, or with Uncached or PerHead if it is a list of heads",
     )
 
 
 def first_difference(model: nn.Module) -> str | None:
-    """The difference that `not_standard` finds, in a few words and without a cure."""
+    """The difference that `not_standard` finds, in a few words and without advice."""
     return _replaced_code() or _different_module(model)
 
 
-PLAIN = (Tensor, nn.Parameter)  # classes of weights: those of other classes compute as they like
-# A model decodes in eval mode. These make no difference there, or are looked at by themselves.
+PLAIN = (Tensor, nn.Parameter)  # allowed classes of weights: subclasses may compute differently
+# A model decodes in eval mode. These make no difference there, or are checked separately.
 NOT_COMPARED = {
     *("training", "cache", "dropout", "attn_dropout", "p", "inplace", "config"),
     *("_parameters", "_buffers", "_modules"),
@@ -78,23 +78,23 @@ NOT_COMPARED = {
 
 
 class Expected(NamedTuple):
-    """What a module of a new model is made of."""
+    """What a module of a new model consists of."""
 
     path: str
     kind: type
     names: frozenset[str]  # of all its attributes
     settings: list[tuple[str, object]]  # plain attributes that its arithmetic reads
-    # Of its parameters; None: it has none of that name.
+    # Of its parameters; None: there is no such parameter.
     shapes: list[tuple[str, tuple[int, ...] | None]]
     children: tuple[str, ...]
 
 
 @lru_cache(maxsize=16)
 def _expected(config: GPTConfig | DecoderConfig) -> list[Expected]:
-    """The modules of a new model of that config, as `_modules` lists them."""
+    """The modules of a new model with this config, in the order of `_modules`."""
     kind = class_of(config)
     shape = type("Shape", (kind,), {"_init_weights": lambda self, generator: None})
-    with torch.device("meta"), Unfilled():  # shapes without numbers
+    with torch.device("meta"), Unfilled():  # shapes without data
         model = shape(config)
     found = []
     for path, module in _modules(model):
@@ -109,12 +109,12 @@ def _expected(config: GPTConfig | DecoderConfig) -> list[Expected]:
 
 
 def class_of(config: GPTConfig | DecoderConfig) -> type[GPT] | type[Decoder]:
-    """The package's class of models of that config."""
+    """The package's model class for a config."""
     return Decoder if isinstance(config, DecoderConfig) else GPT
 
 
 class Unfilled(TorchFunctionMode):
-    """A with-block in which new weights are not filled; their shapes are all that is asked for."""
+    """A with-block that skips weight initialisation, because only the shapes are needed."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -127,10 +127,10 @@ class Unfilled(TorchFunctionMode):
 
 
 def _different_module(model: nn.Module) -> str | None:
-    """Where the modules differ from those of a new model, in words."""
+    """How the modules differ from those of a new model, in words."""
     config = getattr(model, "config", None)
     if not isinstance(config, (GPTConfig, DecoderConfig)):
-        return f"the class {_name(type(model))}, whose config is none of the package's"
+        return f"the class {_name(type(model))}, whose config is not one of the package's"
     if type(model) is not class_of(config):
         return f"the class {_name(type(model))} where {_name(class_of(config))} is expected"
     modules = _modules(model)
@@ -154,12 +154,12 @@ def _difference(
     whole: GPTConfig | DecoderConfig,
     kind: tuple[torch.dtype, torch.device],
 ) -> str | None:
-    """What one module has that its counterpart in a new model has not, or the reverse."""
+    """How one module differs from its counterpart in a new model, in words."""
     own = vars(module)
     if own.keys() != expected.names:
         for name in own.keys() - expected.names:
-            # Others are remarks: code that is the package's own does not read them. A compiled
-            # module computes what it did before.
+            # Other attributes are harmless: the package's own code does not read them. A compiled
+            # module computes the same as before.
             if hasattr(type(module), name) and name != "_compiled_call_impl":
                 return f"another {name}, set on the instance,"
         missing = expected.names - own.keys()
@@ -169,12 +169,12 @@ def _difference(
         return "a forward hook"
     for name, value in expected.settings:
         if type(own[name]) is not type(value) or own[name] != value:
-            return f"{name}={own[name]!r:.40} in place of {value!r:.40}"
+            return f"{name}={own[name]!r:.40} instead of {value!r:.40}"
     config = own.get("config")
     if config is not whole and config is not None and not _decodes_alike(config, whole):
         return "another config"
     if tuple(own["_modules"]) != expected.children:
-        return f"{len(own['_modules'])} modules in place of {len(expected.children)} as parts"
+        return f"{len(own['_modules'])} modules instead of {len(expected.children)} as parts"
     parameters = own["_parameters"]
     if len(parameters) != len(expected.shapes) or own["_buffers"]:
         return f"{len(parameters) + len(own['_buffers'])} tensors, not {len(expected.shapes)},"
@@ -197,12 +197,12 @@ def _difference(
 
 
 def _is_setting(name: str) -> bool:
-    """Whether that attribute of a module is one that its arithmetic may read."""
+    """Whether a module's arithmetic may read the attribute of this name."""
     return not name.startswith("_") and name not in NOT_COMPARED
 
 
 def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module and its path, each time it occurs: `named_modules` leaves out the second."""
+    """Every module with its path, each time it occurs; `named_modules` skips repeats."""
     waiting = [("", model)]
     while waiting:
         path, module = waiting.pop()
@@ -214,7 +214,7 @@ def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _code() -> Iterator[tuple[object, str, object]]:
-    """The functions that the modules run: where each is looked up, its name, itself."""
+    """The functions that the modules run: (where it is looked up, its name, the function)."""
     for owner in (lesson, lesson_attention, general, layers):
         for name, value in vars(owner).items():
             if isfunction(value):
@@ -243,9 +243,9 @@ PYTHON = Path(copy.__file__).parent
 
 
 def _as_shipped(value: Any) -> object:
-    """The value; None for a function that is not of this package, of torch or of Python.
+    """The value; None for a function that is not part of this package, torch or Python.
 
-    This module is imported late, and somebody may have replaced a function before.
+    This module is imported late, so a function may already have been replaced.
     """
     function = value.__func__ if isinstance(value, staticmethod) else value
     if not isfunction(function):
@@ -257,12 +257,12 @@ def _as_shipped(value: Any) -> object:
     return value if standard or file.name.startswith("<frozen") else None
 
 
-# As the packages ship it: where a function is looked up, its name, and itself.
+# The original functions: where each is looked up, its name, the function, its owner.
 CODE = [(vars(owner), name, _as_shipped(value), owner) for owner, name, value in _code()]
 
 
 def _replaced_code() -> str | None:
-    """A function that somebody replaced since, or a hook on all modules, in words."""
+    """A function that has been replaced, or a hook on all modules, in words."""
     if _global_forward_hooks or _global_forward_pre_hooks:
         return "a forward hook on all modules"
     for names, name, value, owner in CODE:
@@ -276,18 +276,18 @@ def _decodes_alike(a: object, b: GPTConfig | DecoderConfig) -> bool:
 
 
 def inference_config(config: GPTConfig | DecoderConfig) -> GPTConfig | DecoderConfig:
-    """The config without what makes no difference in decoding: dropout."""
+    """The config without dropout, which makes no difference in decoding."""
     return replace(config, dropout=0.0) if config.dropout else config
 
 
 def computes_as_standard(model: LanguageModel) -> bool:
-    """Whether the package's model of that config computes the same with these weights.
+    """Whether the package's model with this config computes the same with these weights.
 
-    For classes of a reader that compute what the package's do. Tried in float64, on weights that
-    are moved at random, as new ones may be zero and hide what they are multiplied by. False for a
-    model whose tensors have other names or shapes.
+    For your own classes that compute what the package's do. Tested in float64 on randomly perturbed
+    weights, because new weights may be zero and hide what they are multiplied by. False for a model
+    whose tensors have other names or shapes.
     """
-    if _replaced_code():  # here both would run it, elsewhere neither
+    if _replaced_code():  # both models would run it here, but neither elsewhere
         return False
     if len({weight.dtype for weight in model.parameters()}) > 1:
         return False
@@ -309,13 +309,13 @@ def computes_as_standard(model: LanguageModel) -> bool:
             if logits.shape != right.shape:
                 return False
             apart = (logits - right).abs().max()
-    except Exception:  # of whatever kind their code raises
+    except Exception:  # user code may raise anything
         return False
     return bool(apart <= 1e-9 * (1 + right.abs().max()))
 
 
 def own_classes(model: nn.Module) -> list[str]:
-    """The classes of modules that a new model does not have, such as a Head of your own."""
+    """The module classes that a new model does not have, such as your own Head."""
     known = {expected.kind for expected in _expected(inference_config(model.config))}
     return sorted({_name(type(module)) for module in model.modules() if type(module) not in known})
 

@@ -1,11 +1,11 @@
-"""The decoder as one function over plain tensors: no module, no check, arithmetic only.
+"""The decoder as one function over plain tensors: no modules, no checks, only arithmetic.
 
-`step` computes the logits of `Decoder` for every `DecoderConfig`, on the model's own weights.
-Whoever calls it says what attention does with new queries, keys and values, so the same lines serve
-a growing cache, a static one, a compiler and a CUDA graph.
+`step` computes the logits of `Decoder` for every `DecoderConfig`, on the model's own weights. The
+caller provides the attention function for new queries, keys and values, so the same code works with
+a growing cache, a static cache, a compiler and a CUDA graph.
 
-Shapes: B batch, T tokens, C width, H heads of queries, Hkv heads of keys, hs head size, V
-vocabulary. `…` is (B, T), or (B,) for one token of each text.
+Shapes: B batch, T tokens, C width, H query heads, Hkv key/value heads, hs head size, V vocabulary.
+`…` is (B, T), or (B,) for one token of each text.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .layers import activate, norm, rms_norm, rotation_speeds, turn, visible
 
 
 class Affine(NamedTuple):
-    """The weight and bias of a linear layer or a norm; None for what it does not have."""
+    """The weight and bias of a linear layer or a norm; None if missing."""
 
     weight: Tensor | None = None
     bias: Tensor | None = None
 
 
 class Layer(NamedTuple):
-    """The weights of one block. Matrices are (out, in), as nn.Linear keeps them."""
+    """The weights of one block. Matrices are (out, in), as in nn.Linear."""
 
     norm1: Affine
     qkv: Affine  # ((H + 2 Hkv) hs, C): queries of all heads, then keys, then values
@@ -46,7 +46,7 @@ class Weights(NamedTuple):
     """All weights of a decoder."""
 
     tokens: Tensor  # (V, C)
-    positions: Tensor  # (block_size, C); if they are rotary, the result of `rotations`
+    positions: Tensor  # (block_size, C); for rotary positions, the result of `rotations`
     embed_norm: Affine
     layers: list[Layer]
     norm: Affine
@@ -54,7 +54,7 @@ class Weights(NamedTuple):
 
 
 def named_tensors(w: Weights) -> dict[str, Tensor]:
-    """All tensors that there are, by names such as layers_0_qkv_weight, in the order of a step."""
+    """All tensors that exist, by names such as layers_0_qkv_weight, in the order of a step."""
     named = {}
 
     def add(name: str, value: Any) -> None:
@@ -93,8 +93,8 @@ def from_names(named: dict[str, Tensor | None], n_layer: int) -> Weights:
 # Keys and values of each layer, (B, Hkv, capacity, hs).
 Buffers = list[tuple[Tensor, ...]]
 
-# attend(i, q, k, v) of layer i: keeps the new keys and values, and returns the weighted means that
-# the queries gather.  (…, H, hs), (…, Hkv, hs), (…, Hkv, hs) -> (…, H hs)
+# attend(i, q, k, v) of layer i: stores the new keys and values, and returns the attention output.
+# (…, H, hs), (…, Hkv, hs), (…, Hkv, hs) -> (…, H hs)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -106,12 +106,12 @@ def step(
     c: DecoderConfig,
     linear: Callable[..., Tensor] = F.linear,
 ) -> Tensor:
-    """Read new tokens; logits behind each.  (…), (…, C) or (…, 2 hs) -> (…, V)
+    """Read new tokens, return the logits after each.  (…), (…, C) or (…, 2 hs) -> (…, V)
 
     `places` are the rows of `Weights.positions` at the tokens' positions.
     """
-    # 1. What each token means, and where it is. Learned positions are added here; rotary ones turn
-    #    queries and keys in every layer.
+    # 1. What each token is, and where it is. Learned positions are added here; rotary positions
+    #    rotate queries and keys in every layer.
     x = F.embedding(tokens, w.tokens)  # (…, C)
     if not c.rotary:
         x = x + places
@@ -119,22 +119,23 @@ def step(
         x = norm(x, *w.embed_norm, c)
     heads = [c.n_head, c.kv_heads, c.kv_heads]  # of queries, keys and values
     for i, layer in enumerate(w.layers):
-        # 2. attention: the queries of the new tokens look at the keys of all tokens so far
+        # 2. attention: the queries of the new tokens attend to the keys of all tokens so far
         u = norm(x, *layer.norm1, c)
         qkv = linear(u, *layer.qkv).unflatten(-1, (-1, c.head_size))  # (…, H + 2 Hkv, hs)
         q, k, v = qkv.split_with_sizes(heads, dim=-2)
-        # Normalised, so that no query and no key wins by its length alone.
+        # Normalise, so that no query or key wins by its length alone.
         if c.qk_norm:
             q = rms_norm(q, layer.query_norm.weight, c.norm_eps)
             k = rms_norm(k, layer.key_norm.weight, c.norm_eps)
-        # Turned before they are kept: a key's angle is that of its own position, for good.
+        # Rotate keys before caching them: a key's angle depends on its own position and never
+        # changes.
         if c.rotary:
             q = turn(q, places[..., None, :])
             k = turn(k, places[..., None, :])
-        # `attend` keeps the new keys and values, and gathers values from all that are kept. How and
-        # where, the caller knows; the projection mixes the heads.
+        # The caller's `attend` stores the new keys and values, and attends to all stored ones. The
+        # projection mixes the heads.
         x = x + linear(attend(i, q, k, v), *layer.proj)
-        # 3. the feed-forward part: each token by itself
+        # 3. the feed-forward layers: each token separately
         h = linear(norm(x, *layer.norm2, c), *layer.up)
         if c.gated:
             gate, h = h.chunk(2, dim=-1)
@@ -142,7 +143,7 @@ def step(
         else:
             h = activate(h, c.activation)
         x = x + linear(h, *layer.down)
-    # 4. a score for each token that may come next
+    # 4. a score for every token that could come next
     logits = linear(norm(x, *w.norm, c), *w.head)  # (…, V)
     if c.logit_softcap is not None:
         logits = c.logit_softcap * (logits / c.logit_softcap).tanh()
@@ -150,21 +151,21 @@ def step(
 
 
 def read(w: Weights, caches: Buffers, tokens: Tensor, start: int, c: DecoderConfig) -> Tensor:
-    """`step` of tokens at positions start, start + 1, …, over static `caches`.
+    """Run `step` on tokens at positions start, start + 1, …, over static `caches`.
 
-    The new rows are written into them.  (B, T) -> (B, T, V)
+    Writes the new rows into the caches.  (B, T) -> (B, T, V)
     """
     end = start + tokens.shape[1]
     return step(w, tokens, w.positions[start:end], attend_written(caches, start, end, c), c)
 
 
-# ------------------------------------------------------------------ what a step needs
+# ------------------------------------------------------------------ helpers of a step
 
 
 def rotations(length: int, c: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The factors of `layers.turn` at positions 0 … length - 1.  -> (length, 2 hs)
 
-    Nobody writes into it: it is kept for the next caller.
+    Do not write into the result: it is cached for other callers.
     """
     return _rotations(length, c.head_size, c.rope_base, c.rope_scaling, dtype, device)
 
@@ -178,14 +179,14 @@ def _rotations(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    # Kept for callers in any mode. The angles are in float64, since those of far positions are
-    # large numbers, of which float32 would lose the digits that count.
+    # Cached for callers in any mode. The angles are in float64, because at far positions they are
+    # large numbers, where float32 would lose the digits that matter.
     with torch.inference_mode(False), torch.no_grad():
         speeds = rotation_speeds(head_size, base, scaling, device)
         angle = torch.arange(length, device=device).double()[:, None] * speeds
         cos = angle.cos().to(dtype)
         sin = angle.sin().to(dtype)
-        # As `turn` takes them: cosines for both halves of a head, then sines with their signs.
+        # In the layout of `turn`: cosines for both halves of a head, then signed sines.
         return torch.cat([cos, cos, -sin, sin], dim=-1)
 
 
@@ -197,7 +198,7 @@ def buffers(c: DecoderConfig, batch: int, capacity: int, **kind: Any) -> Buffers
 
 def attend_written(caches: Buffers, start: int, end: int, c: DecoderConfig) -> Attend:
     """Attention of the tokens at positions start … end - 1 over static `caches`."""
-    # Which keys each token sees depends on the layer's window only: one mask for each window.
+    # Which keys each token sees depends only on the layer's window: one mask for each window.
     masks = {w: chunk_mask(start, end, w, c.sinks, caches[0][0].device) for w in windows(c)}
 
     def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -212,7 +213,7 @@ def attend_written(caches: Buffers, start: int, end: int, c: DecoderConfig) -> A
 
 
 def windows(c: DecoderConfig) -> set[int | None]:
-    """The different windows of the layers."""
+    """The distinct windows of the layers."""
     return {c.window_of(layer) for layer in range(c.n_layer)}
 
 
@@ -221,10 +222,10 @@ def chunk_mask(
 ) -> Tensor | bool:
     """The mask of tokens start … end - 1 over keys 0 … end - 1; True: causal, False: none.
 
-    A single token sees all keys, and PyTorch calls a prefill causal. A chunk at a later start is
-    neither: PyTorch's causal kernel would align its first query with the first key.
+    A single token sees all keys, and PyTorch's is_causal covers a prefill. A chunk that starts
+    later is neither: PyTorch's causal kernel would align its first query with the first key.
     """
-    # A text that is no longer than the window is seen whole, as if there were no window.
+    # A text no longer than the window is fully visible, as if there were no window.
     whole = window is None or end <= window
     if whole and (end - start == 1 or start == 0):
         return end - start > 1
@@ -239,12 +240,12 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | bool) -> T
     """
     B, T, H, hs = q.shape
     Hkv = k.shape[1]
-    if T == 1:  # the queries of a group become rows of one head, so no key is copied for them
+    if T == 1:  # treat the queries of a group as rows of one head, so that no keys are copied
         rows = q.view(B, Hkv, H // Hkv, hs)
         allowed = None if mask is False else mask
         return F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed).reshape(B, 1, H * hs)
-    # Several queries see different keys each, and the kernel wants as many heads of keys as of
-    # queries: copy the shared ones. In decoding T is 1, and nothing is copied.
+    # Several queries see different keys, and the kernel needs as many key heads as query heads:
+    # copy the shared ones. In decoding T is 1, and nothing is copied.
     q = q.transpose(1, 2)  # (B, H, T, hs)
     if Hkv != H:
         k = k.repeat_interleave(H // Hkv, dim=1)

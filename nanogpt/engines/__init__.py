@@ -1,1 +1,1 @@
-"""Faster ways to the same tokens, up to the limit of the machine: for notebooks 06, 07 and 12."""
+"""Faster decoders with identical output, up to the machine's limit: notebooks 06, 07 and 12."""

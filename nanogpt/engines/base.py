@@ -1,9 +1,9 @@
-"""The base of all engines: each is built for one shape, kept for the next generation, and checked.
+"""The base class of all engines: built for one shape, cached for later generations, checked.
 
-An engine is one way of decoding the same tokens, as in generate(…, engine=…). It is built for a
-shape: a model's config, a batch, a capacity, a dtype, a device. It holds no weights: each
-generation uses the model's as they are at its start, so an engine serves all models of one shape,
-also while they train.
+An engine is one implementation of decoding, passed as generate(…, engine=…); all engines give the
+same tokens. It is built for a shape: a model's config, a batch size, a capacity, a dtype, a device.
+It holds no weights: each generation uses the model's weights as they are at its start, so one
+engine serves all models of one shape, even while they train.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from .exact import in_exact_mode
 from .toolchain import CannotBuild
 
 INSTEAD = "use Batched, or leave engine out"
-KEPT = 16  # engines: the buffers of one for large batches take hundreds of MB
-building = threading.RLock()  # compilers are not made for two threads at once
-# (class, shape, …) -> the engine that decodes it, perhaps the class's fallback.
+KEPT = 16  # engines kept: the buffers of one for large batches take hundreds of MB
+building = threading.RLock()  # compilers are not thread-safe
+# (class, shape, …) -> the engine that decodes it, possibly the class's fallback.
 _built: dict[tuple, Engine] = {}
 
 
 class Engine:
-    """One way of decoding, built for `batch` texts of `capacity` tokens (default: block_size).
+    """A decoding implementation built for `batch` texts of `capacity` tokens (default: block_size).
 
-    Pass a class, as in generate(model, prompt, 99, engine=Native): it is built on first use for the
-    shape at hand and kept. Or pass an engine that you built. Raises ValueError for a shape that
-    this engine does not compute, CannotBuild when this machine cannot build it.
+    Pass a class, as in generate(model, prompt, 99, engine=Native): an engine is built for the shape
+    on first use and kept. Or pass an engine that you built. Raises ValueError for a shape that this
+    engine does not support, CannotBuild if this machine cannot build it.
     """
 
-    fallback: type[Engine] | None = None  # decodes instead where this one cannot be built
+    fallback: type[Engine] | None = None  # used if this engine cannot be built
     per_head = False  # runs the lecture's list of heads
     runs: tuple[type, ...] = ()  # models whose own modules it runs, whatever they compute
-    decodes_drafts = False  # whether it heeds the `engine` of a DraftModel
-    in_torch = False  # runs torch operations only, which `with exact(model):` can change
+    decodes_drafts = False  # whether it uses the `engine` of a DraftModel
+    in_torch = False  # runs only torch operations, which `with exact(model):` can change
 
     def __init__(
         self,
@@ -75,19 +75,19 @@ class Engine:
             self.dtype = dtype
             self.device = torch.device(device)
         except RuntimeError:
-            raise ValueError(f'device={device!r}: pass one of torch, as "cpu"') from None
+            raise ValueError(f'device={device!r}: pass a torch device such as "cpu"') from None
         start = time.perf_counter()
-        with torch.inference_mode(False):  # its buffers serve outside of the caller's mode as well
+        with torch.inference_mode(False):  # the buffers are also used outside the caller's mode
             self.build()
         self.build_seconds = time.perf_counter() - start
 
     def build(self) -> None:
-        """Make the parts that the shape alone decides. Raises CannotBuild, in one line."""
+        """Build everything that depends only on the shape. Raises CannotBuild, in one line."""
 
     def decoder(self, model: LanguageModel) -> Reader:
-        """A decoder over the model's weights as they are now, for one generation.
+        """A decoder over the model's current weights, for one generation.
 
-        `tokens` runs over it, unless an engine has loops of its own.
+        `tokens` loops over it, unless an engine has its own loop.
         """
         raise NotImplementedError
 
@@ -99,21 +99,23 @@ class Engine:
         sampling: SamplingParams,
         draft=None,
     ) -> Iterator[Tensor]:
-        """One (B, 1) token for each step of the noise (n, B, V); with a draft, several a pass."""
+        """Yield a (B, 1) token for each row of noise (n, B, V); a draft gives several per pass."""
         return loop(self.decoder(model), prompt, noise, sampling, draft)
 
     @classmethod
     def refuses(cls, config: GPTConfig | DecoderConfig) -> Refusal | None:
-        """Why this engine does not compute that architecture; None if it does."""
+        """Why this engine does not support an architecture; None if it does."""
         fields = beyond_lecture(config)
         if not cls.per_head or not fields:
             return None
         given = ", ".join(f"{name}={value}" for name, value in fields.items())
-        return Refusal(f"{cls.__name__} decodes the lecture's heads, and this has {given}", INSTEAD)
+        return Refusal(
+            f"{cls.__name__} decodes the lecture's heads, but this model has {given}", INSTEAD
+        )
 
     @classmethod
     def supports(cls, model: LanguageModel) -> Refusal | None:
-        """Why this engine cannot decode this model here and now; None if it can."""
+        """Why this engine cannot decode this model right now; None if it can."""
         refusal = cls.refuses(model.config)
         if refusal is None and not isinstance(model, cls.runs):
             refusal = not_standard(model)
@@ -122,12 +124,12 @@ class Engine:
         return refusal
 
     def check(self, model: LanguageModel, prompt: Tensor, n_new: int) -> None:
-        """Raises ValueError when this generation does not fit the shape that was built."""
+        """Raises ValueError if this generation does not fit the shape the engine was built for."""
         name = type(self).__name__
         built = _described(self.config, self.batch, self.dtype, self.device)
         got = _described(model.config, len(prompt), model.dtype, model.device)
         if got != built:
-            reason = f"this {name} was built for {built}, and got {got}"
+            reason = f"this {name} was built for {built}, but got {got}"
             raise ValueError(f"{reason}: build another, or pass the class: engine={name}")
         refusal = self.supports(model)
         if refusal:
@@ -137,17 +139,17 @@ class Engine:
 
     @classmethod
     def ready(cls, model: LanguageModel, batch: int) -> Engine:
-        """An engine of this class for the shape at hand, built now or for an earlier generation.
+        """An engine of this class for this model's shape, newly built or from the cache.
 
-        Where it cannot be built, its fallback, and a warning that says why in one line. Raises
-        ValueError when this engine does not decode the model.
+        If it cannot be built, returns its fallback and warns with a one-line reason. Raises
+        ValueError if this engine does not support the model.
         """
         kind = {"dtype": model.dtype, "device": model.device}
         key = (cls, _inference(model.config), batch, *kind.values())
         with building:
             engine = _built.pop(key, None)
             if engine is None:
-                refusal = cls.supports(model)  # before minutes go into a build
+                refusal = cls.supports(model)  # before spending minutes on a build
                 if refusal:
                     raise ValueError(str(refusal))
                 try:
@@ -159,7 +161,7 @@ class Engine:
                     words = f"cannot be built here, {instead.__name__} decodes instead: {error}"
                     warn_caller(f"{cls.__name__} {words}")
                     engine = instead.ready(model, batch)
-            _built[key] = engine  # the one used last is dropped last
+            _built[key] = engine  # at the end: the least recently used engine is dropped first
             if len(_built) > KEPT:
                 del _built[next(iter(_built))]
             return engine
@@ -168,7 +170,7 @@ class Engine:
 def loop(
     decoder: Reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
 ) -> Iterator[Tensor]:
-    """The plain loop over a decoder, or with a draft the draft's own.  -> n × (B, 1)"""
+    """The plain loop over a decoder, or the draft's own loop.  -> n × (B, 1)"""
     if draft is None:
         return decode(decoder, prompt, noise, sampling)
     return draft.loop(decoder, prompt, noise, sampling)
@@ -182,38 +184,38 @@ def require_float32_cpu(engine: Engine) -> None:
 
 
 def check_float32(weights: Iterable[Tensor]) -> None:
-    """Raises ValueError unless all weights are plain float32, as compiled code reads them.
+    """Raises ValueError unless all weights are plain float32, which is what compiled code reads.
 
-    A tensor of another class, as of a library that quantises, may have no memory of that form.
+    A tensor subclass, for example of a quantisation library, may have another memory layout.
     """
     for weight in weights:
         if weight.dtype != torch.float32 or type(weight) not in (Tensor, torch.nn.Parameter):
             raise ValueError(
-                f"a weight is a {type(weight).__name__} of {weight.dtype}, and this engine reads "
+                f"a weight is a {type(weight).__name__} of {weight.dtype}, but this engine reads "
                 f"plain float32 from memory: cast the whole model"
             )
 
 
 def _changed_torch(engine: type[Engine], device: torch.device) -> Refusal | None:
-    """A mode of torch that changes its functions, which a compiled engine does not call."""
+    """The refusal if an active torch mode changes functions that a compiled engine never calls."""
     name = engine.__name__
     if in_exact_mode():
         return Refusal(
-            f"{name} is compiled: `with exact(model):` cannot change how it adds up",
+            f"{name} is compiled: `with exact(model):` cannot change its summation order",
             "use Flat, the fastest engine that it covers",
         )
     leave = "leave its with-block, or use Flat"
     if torch.is_autocast_enabled(device.type):
         return Refusal(f"{name} is compiled, and torch.autocast is on", leave)
     for mode in _get_current_function_mode_stack():
-        # On other devices these engines call torch, to read a prompt and to record a graph.
+        # On other devices these engines do call torch, to read a prompt and to record a graph.
         if device.type == "cpu" and not isinstance(mode, DeviceContext):
             return Refusal(f"{name} is compiled, and a {type(mode).__name__} is on", leave)
     return None
 
 
 def _inference(config: GPTConfig | DecoderConfig) -> DecoderConfig:
-    """The config without the fields that leave the arithmetic of inference the same."""
+    """The config without the fields that do not affect inference."""
     return inference_config(decoder_config(config))
 
 
@@ -227,7 +229,7 @@ def _described(
 
 
 def warn_caller(message: str) -> None:
-    """Warn, pointing at the line outside this package that led here."""
+    """Warn, pointing at the line outside this package that made the call."""
     package = Path(__file__).parents[1]
     frame = sys._getframe(1)
     level = 2

@@ -1,8 +1,8 @@
-"""The decode step and its draw as one call: compiled on a CPU (rung 6), a CUDA graph on a GPU.
+"""The decode step with sampling as one call: compiled on a CPU (rung 6), a CUDA graph on a GPU.
 
-On a CPU torch.export traces the step, Inductor writes C++ for it (AOTInductor), a compiler builds
-that, and the result is kept in the user's cache folder. Noise is an input, so a draw is
-arithmetic like the rest. A graph is recorded once, and replayed.
+On a CPU, torch.export traces the step, Inductor generates C++ for it (AOTInductor), a compiler
+builds it, and the result is kept in the user's cache folder. Noise is an input, so sampling is
+arithmetic like everything else. A CUDA graph is captured once and replayed.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .base import check_float32, require_float32_cpu
 from .eager import Exclusive
 from .toolchain import CannotBuild
 
-INLINED = 8  # numbers: constants of so few cannot be exchanged after the build
+INLINED = 8  # constants with at most this many elements cannot be replaced after the build
 OPTIONS = {
-    # Inductor inlines values that are cheap to compute again. At its own threshold (30) it repeats
-    # a LayerNorm for each row of the matrix behind it; at 0 it stores products before it adds them
-    # up. Both were slower here, at 0.22M parameters and at 10.8M.
+    # Inductor inlines values that are cheap to recompute. At its default threshold (30) it repeats
+    # a LayerNorm for each row of the matrix after it; at 0 it stores products before summing them.
+    # Both were slower here, at 0.22M parameters and at 10.8M.
     "realize_opcount_threshold": 5,
     "realize_reads_threshold": 5,
     "size_asserts": False,
     # The weights are the model's own, bound for each generation.
     "aot_inductor.package_constants_in_so": False,
-    # Half of the time to build: no compiled headers, which a single file does not earn back, and no
-    # trial of each instruction set in a process of its own. The CPU's own list of them is enough.
+    # These two halve the build time: no precompiled headers, which do not pay off for a single
+    # file, and no subprocess to test each instruction set. The CPU's own list of them is enough.
     "aot_inductor.precompile_headers": False,
     "cpp.vec_isa_ok": True,
 }
@@ -60,7 +60,7 @@ class Step(nn.Module):
         self.config = config
         weights = flatten(Decoder(config).float())
         for name, tensor in constants(weights, empty_kv(config, batch, capacity)).items():
-            self.register_buffer(name, tensor.clone())  # tied ones too are traced one by one
+            self.register_buffer(name, tensor.clone())  # tied weights are traced separately
 
     def forward(self, token: Tensor, pos: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         c = self.config
@@ -83,7 +83,7 @@ class Step(nn.Module):
         return (logits.softmax(-1) / noise).argmax(-1), logits
 
     def hidden(self, pos: Tensor, window: int | None) -> Tensor:
-        """Which slots the token at `pos` does not see.  -> (S,)"""
+        """A mask of the slots that the token at `pos` does not see.  -> (S,)"""
         places = self._buffers["places"]
         unwritten = places > pos
         if window is None:
@@ -92,7 +92,7 @@ class Step(nn.Module):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear. One vector as products and sums, which Inductor fuses with their neighbours."""
+    """F.linear; for a single vector as products and sums, which Inductor can fuse."""
     if len(x) > 1:
         return F.linear(x, weight, bias)
     y = (weight * x).sum(-1)[None]
@@ -109,7 +109,7 @@ def constants(weights: step.Weights, kv: list) -> dict[str, Tensor]:
 
 
 def empty_kv(config: DecoderConfig, batch: int, capacity: int) -> list:
-    """Zeroed keys and values of each layer, (B, Hkv, S, hs). In memory keys are (B, Hkv, hs, S)."""
+    """Zeroed keys and values of each layer, (B, Hkv, S, hs); keys are stored as (B, Hkv, hs, S)."""
     shape = (batch, config.kv_heads)
     hs = config.head_size
     kind = {"dtype": torch.float32}
@@ -122,7 +122,7 @@ def empty_kv(config: DecoderConfig, batch: int, capacity: int) -> list:
 
 
 class Compiled(Exclusive):
-    """Rung 6. The step and its sampling as one compiled call. Builds for tens of seconds, once."""
+    """Rung 6. The step and its sampling as one compiled call; builds once, for tens of seconds."""
 
     def build(self):
         require_float32_cpu(self)
@@ -136,7 +136,7 @@ class Compiled(Exclusive):
             sizes.append(c.qkv_rows)
         if min(sizes) <= INLINED:
             raise CannotBuild(
-                f"a vector of up to {INLINED} numbers is compiled in, as if it could not change"
+                f"a vector of up to {INLINED} numbers is compiled in and cannot change"
             )
         source = "".join(map(inspect.getsource, (sys.modules[__name__], step, layers)))
         parts = {"source": source, "threads": torch.get_num_threads(), "config": str(self.config)}
@@ -144,7 +144,7 @@ class Compiled(Exclusive):
         path = toolchain.kept_build("compiled", parts, ".pt2", self._compile)
         self.kv = empty_kv(self.config, self.batch, self.capacity)
         try:
-            # As torch._inductor.aoti_load_package does, without its import of Inductor: 1.5 s.
+            # Like torch._inductor.aoti_load_package, but without importing Inductor: saves 1.5 s.
             self.package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
             self._bind(flatten(Decoder(self.config).float()))
         except Exception as error:
@@ -154,21 +154,21 @@ class Compiled(Exclusive):
         module = Step(self.config, self.batch, self.capacity)
         tokens = torch.zeros(self.batch, dtype=torch.int64)
         noise = torch.ones(self.batch, self.config.vocab_size, dtype=torch.float32)
-        # Inductor's own files go into a temporary folder; the one file that is kept is ours.
+        # Inductor's own files go into a temporary folder; only the package is kept.
         with (
             torch.no_grad(),
             warnings.catch_warnings(),
             tempfile.TemporaryDirectory(prefix="nanogpt-") as folder,
             patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder),
         ):
-            warnings.simplefilter("ignore")  # of torch about itself
-            logging.getLogger("torch.utils.cpp_extension").setLevel("ERROR")  # nvcc, but no GPU
+            warnings.simplefilter("ignore")  # torch's warnings about its own code
+            logging.getLogger("torch.utils.cpp_extension").setLevel("ERROR")  # nvcc without a GPU
             exported = torch.export.export(module, (tokens, torch.tensor([3]), noise))
             options = {"package_path": f"{folder}/step.pt2", "inductor_configs": OPTIONS}
             shutil.copyfile(torch._inductor.aoti_compile_and_package(exported, **options), path)
 
     def _bind(self, weights: step.Weights) -> dict[str, Tensor]:
-        """Let the compiled step use these weights in place, while the returned tensors live."""
+        """Bind the compiled step to these weights without a copy; keep the result alive."""
         tensors = constants(weights, self.kv)
         check_float32(tensor for name, tensor in tensors.items() if name != "places")
         bound = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -180,12 +180,13 @@ class Compiled(Exclusive):
         bound = self._bind(weights)
         with torch.inference_mode():
             for keys, values in self.kv:
-                # Empty places count 0 times, and 0 times NaN is NaN.
+                # Empty slots have weight 0, and 0 times NaN is NaN.
                 keys.zero_()
                 values.zero_()
             if prompt.shape[1] > 1:
                 step.read(weights, self.kv, prompt[:, :-1], 0, self.config)
-        # A plain draw is made inside the compiled step; any other one outside, from its logits.
+        # Plain sampling happens inside the compiled step; any other sampling outside, from its
+        # logits.
         plain = sampling == PLAIN
         ones = torch.ones(noise.shape[1:], dtype=torch.float32)
         places = torch.arange(self.capacity).split(1)[prompt.shape[1] - 1 :]
@@ -195,21 +196,21 @@ class Compiled(Exclusive):
             token, logits = self.package.boxed_run([token, place, inside])
             if not plain:
                 token = sample(logits, row, sampling)[:, 0]
-            yield token[:, None].clone()  # the caller's own: the next step reads ours
+            yield token[:, None].clone()  # the caller may write into it; the next step reads ours
         del bound
 
 
 # ------------------------------------------------------------------ CUDA graphs
-# A GPU runs this model's kernels faster than Python can launch them one by one. A graph launches
-# all of a step at once. The parts that change from token to token (the token, its position, its
-# noise) are advanced on the device, so nothing waits for the host.
+# A GPU runs this model's kernels faster than Python can launch them one by one. A graph launches a
+# whole step at once. Everything that changes from token to token (the token, its position, its
+# noise) is advanced on the device, so nothing waits for the host.
 
 
 class Graph(Exclusive):
-    """Rung 6 on CUDA. One decode step and its draw, recorded; Python replays it for each token."""
+    """Rung 6 on CUDA. One decode step with sampling, captured; Python replays it per token."""
 
     plain_only = True
-    steps = 1  # recorded in one graph
+    steps = 1  # steps captured in one graph
 
     def build(self):
         if self.device.type != "cuda":
@@ -218,7 +219,7 @@ class Graph(Exclusive):
             self._allocate()
             self.replay = self._capture(self._steps)
         except RuntimeError as error:
-            raise CannotBuild(f"the step cannot be recorded: {first_line(error)}") from error
+            raise CannotBuild(f"the step cannot be captured: {first_line(error)}") from error
 
     def _allocate(self) -> None:
         c = self.config
@@ -226,7 +227,7 @@ class Graph(Exclusive):
         size = self.capacity + self.steps
         kind = {"dtype": self.dtype, "device": self.device}
         weights = flatten(Decoder(c).to(**kind))
-        # A copy of the rotations, which others share and which another base changes.
+        # Copy the rotations: the table is shared, and a model with another base overwrites it.
         self.weights = weights._replace(positions=weights.positions.clone())
         self.kv = step.buffers(c, B, size, **kind)
         self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
@@ -238,7 +239,7 @@ class Graph(Exclusive):
         self.places = torch.arange(size, device=self.device)
 
     def _capture(self, work):
-        """A function that replays `work`, recorded after three runs on a side stream."""
+        """A function that replays `work`, captured after three warm-up runs on a side stream."""
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side), torch.no_grad():
@@ -261,7 +262,7 @@ class Graph(Exclusive):
             self.count.add_(1)
 
     def _step(self) -> Tensor:
-        """One step at self.pos: it reads all places and masks the empty ones.  -> (B, V)"""
+        """One step at self.pos: attends over all slots and masks the empty ones.  -> (B, V)"""
         c = self.config
         masks = {window: self._seen(window) for window in step.windows(c)}
 
@@ -273,13 +274,13 @@ class Graph(Exclusive):
             mask = masks[c.window_of(i)]
             return F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask).flatten(1)
 
-        # The clamp serves steps past the end, which nobody looks at.
+        # The clamp is for steps past the end, whose results are ignored.
         place = self.pos.clamp(max=c.block_size - 1)
         places = F.embedding(place, self.weights.positions)  # one row
         return step.step(self.weights, self.token[:, 0], places, attend, c)
 
     def _seen(self, window: int | None) -> Tensor:
-        """Which slots the token at self.pos sees.  -> (1, 1, 1, S)"""
+        """A mask of the slots that the token at self.pos sees.  -> (1, 1, 1, S)"""
         seen = self.places <= self.pos
         if window is not None:
             seen &= (self.places > self.pos - window) | (self.places < self.config.sinks)
@@ -287,7 +288,7 @@ class Graph(Exclusive):
 
     @torch.no_grad()
     def _begin(self, model, prompt: Tensor, noise: Tensor) -> None:
-        # The graph holds addresses, so the model's weights are copied to them, as they are now.
+        # The graph has fixed addresses, so copy the model's current weights there.
         targets = step.named_tensors(self.weights)
         sources = step.named_tensors(flatten(model))
         torch._foreach_copy_(list(targets.values()), list(sources.values()))
@@ -310,7 +311,7 @@ class Graph(Exclusive):
 
 
 class GraphLoop(Graph):
-    """Rung 7 on CUDA. Sixteen steps in one graph: Python is asked once for sixteen tokens."""
+    """Rung 7 on CUDA. Sixteen steps in one graph: Python runs once for sixteen tokens."""
 
     fallback = Graph
     steps = 16

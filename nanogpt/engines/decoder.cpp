@@ -1,11 +1,12 @@
 // The forward pass of a decoder, and the decode loop over it, for every DecoderConfig.
 //
-// A step reads N rows: each is one token of one sequence at one position. One row is decoding, rows
-// of one sequence are a chunk of its prompt, and rows of many sequences are a batch. Keys and values
-// are stored in blocks of positions. The single-text decode loop and serving both call run_steps.
+// A step reads N rows; each row is one token of one sequence at one position. A single row is
+// decoding, several rows of one sequence are a chunk of its prompt, and rows of several sequences are
+// a batch. Keys and values are stored in blocks of positions. The single-text decode loop and serving
+// both call run_steps.
 //
-// Several threads share the panels of a product, the heads of attention, and rows. Each number is
-// computed by one of them, so their count changes no bit.
+// Threads share the panels of a product, the heads of attention, and rows. Each number is computed
+// by one thread, so the number of threads does not change a bit of the output.
 
 #include "kernels.h"
 #include "threads.h"
@@ -13,7 +14,7 @@
 #include <sys/mman.h>
 #endif
 
-constexpr int64_t CHUNK = 256;  // rows of a long prompt that pass the weights together
+constexpr int64_t CHUNK = 256;  // the most rows of a long prompt in one pass over the weights
 
 extern "C" {
 
@@ -25,10 +26,10 @@ struct Shape {  // the same fields as decoder_library.py's
 struct Matrix {  // (n, K) in panels
   const void *w;
   const float *scales;  // with 8 bits
-  const float *bias;    // with zeros behind it, up to whole panels; or null
+  const float *bias;    // zero-padded to whole panels; or null
 };
 
-struct Source {  // of a packed matrix
+struct Source {  // what a matrix is packed from and into
   const float *weight, *bias;  // (n, K) and (n), or null
   void *panels;
   float *scales;  // null: panels of float32
@@ -42,8 +43,8 @@ struct Affine {  // each may be null
 
 struct Layer {
   Affine norm1, norm2, query_norm, key_norm;
-  Matrix qkv, proj, up, down;  // up: with gates their rows come first, up to whole panels
-  int64_t window;              // positions that a query sees, its own included; 0: all
+  Matrix qkv, proj, up, down;  // up: any gates come first, padded to whole panels
+  int64_t window;              // positions that a query sees, including its own; 0: all
 };
 
 struct Decoder {
@@ -64,18 +65,18 @@ struct Cache {  // keys and values of all sequences
 };
 
 struct Sequence {
-  int64_t *tokens;  // of the prompt, then what was sampled
+  int64_t *tokens;  // the prompt, followed by the sampled tokens
   const int64_t *table;
   const float *noise;  // a row for each new token, or null for greedy sampling
   int64_t noise_stride, n_prompt, top_k;
   double temperature, top_p;
-  const int64_t *stops;  // tokens that are not sampled for positions before `stops_from`
+  const int64_t *stops;  // tokens that may not be sampled for positions before `stops_from`
   int64_t n_stops, stops_from;
 };
 
-// What a sequence does in a call. It reads its tokens start … start + count - 1; keys and values of
-// the first `cached` are in the cache already. Then it decodes until `steps` tokens are sampled; 0:
-// it only reads. The last `wanted` of the rows that it reads first give logits.
+// What a sequence does in a call. It reads its tokens start … start + count - 1; the keys and values
+// of the first `cached` tokens are already in the cache. Then it decodes until `steps` tokens are
+// sampled; 0: it only reads. The last `wanted` of the rows that it reads first produce logits.
 struct Turn {
   Sequence *sequence;
   int64_t start, count, cached, steps, wanted;
@@ -86,38 +87,38 @@ struct Turn {
 struct Row {
   const Sequence *sequence;
   int64_t position;
-  bool keeps;       // its keys and values are to be stored
-  float *logits;    // null if nobody wants them
+  bool keeps;       // whether to store its keys and values
+  float *logits;    // null if not needed
 };
 
-// Queries of one head of keys and values, in one sequence: what one thread attends at a time.
+// Queries of one KV head in one sequence: the unit of attention that a thread computes at a time.
 struct Queries {
-  int64_t row;         // the first of the sequence in this pass
-  int64_t head;        // of keys and values
-  int64_t begin, end;  // of the rows times the query heads of this head
+  int64_t row;         // the first row of the sequence in this pass
+  int64_t head;        // the KV head
+  int64_t begin, end;  // range of (row, query head) pairs of this KV head
 };
 
-// Who samples in this round, and from what.
+// A sequence that samples in this round, and its logits.
 struct Sampler {
   const Turn *turn;
-  int64_t position;  // of the last token that is known
+  int64_t position;  // of the last known token
   const float *logits;
 };
 
-// Everything that a step works in. It grows as needed and is kept for the next step.
+// The buffers of a step. They grow as needed and are kept for the next step.
 struct Work {
   Team team;
   Floats x, u, y, qkv, h;
-  std::vector<int16_t> codes;  // of rows, with 8-bit weights
+  std::vector<int16_t> codes;  // quantised rows, with 8-bit weights
   std::vector<float> units;
   std::vector<Row> rows;
   std::vector<Queries> queries;
   std::vector<Sampler> samplers;
-  std::vector<AttentionWork> attention;  // of each thread
+  std::vector<AttentionWork> attention;  // one per thread
   std::vector<SamplingWork> sampling;
 };
 
-// One pass of the weights over at most CHUNK rows.
+// A forward pass over at most CHUNK rows.
 class Pass {
  public:
   Pass(const Decoder &m, const Cache &cache, Work &work) : m(m), cache(cache), work(work) {
@@ -137,7 +138,7 @@ class Pass {
     }
   }
 
-  // Logits of the rows that want them; keys and values of all go to the cache.
+  // Writes the logits of the rows that want them, and stores the keys and values of all rows.
   void read(const Row *rows, int64_t N) {
     float *x = work.x.data();
     float *u = work.u.data();
@@ -151,7 +152,7 @@ class Pass {
         norm_row(x + r * x_stride, m.shape.width, kind, a.weight, a.bias, eps, u + r * x_stride);
       });
     };
-    auto add = [&](const float *bias) {  // what u holds, to the residual stream
+    auto add = [&](const float *bias) {  // adds u to the residual stream
       by_rows(N, 2 * width, [&](int64_t r) {
         for (int64_t i = 0; i < width; i += LANES) {
           vec sum = load(u + r * x_stride + i);
@@ -160,7 +161,7 @@ class Pass {
         }
       });
     };
-    // 1. what each token means, and where it is
+    // 1. embeddings: what each token is, and where it is
     by_rows(N, 2 * width, [&](int64_t r) { embed(rows[r], x + r * x_stride); });
     const int64_t seen = split_queries(rows, N);
     for (int64_t l = 0; l < m.shape.layers; l++) {
@@ -176,7 +177,7 @@ class Pass {
             });
       multiply(layer.proj, m.shape.width, queries, y, y_stride, N, u, x_stride);
       add(layer.proj.bias);
-      // 3. the feed-forward part
+      // 3. the feed-forward layers
       norms(layer.norm2);
       multiply(layer.up, up_width, m.shape.width, u, x_stride, N, h, h_stride);
       by_rows(N, 16 * hidden, [&](int64_t r) {
@@ -218,7 +219,7 @@ class Pass {
   const int64_t qkv_stride = spread(qkv_width);
   const int64_t h_stride = spread(up_width);
 
-  // Calls body(row) for N rows, each of about as much work as so many multiplications.
+  // Calls body(row) for N rows, each about as much work as `each` multiplications.
   template <class Body>
   void by_rows(int64_t N, int64_t each, Body body) {
     share(work.team, N, N * each, [&](int64_t begin, int64_t end, int) {
@@ -260,8 +261,8 @@ class Pass {
       norm_row(x, C, (NormKind)m.shape.norm, m.embed_norm.weight, m.embed_norm.bias, m.norm_eps, x);
   }
 
-  // Biases, QK-norm and rotation of the queries, keys and values of one row; its keys and values go
-  // to the cache.
+  // Applies biases, QK-norm and rotary embeddings to one row's queries, keys and values, and stores
+  // its keys and values in the cache.
   void place(int64_t l, const Row &row, float *qkv) {
     const Layer &layer = m.layer[l];
     if (layer.qkv.bias)
@@ -281,7 +282,7 @@ class Pass {
     }
   }
 
-  // One head of keys and values of a sequence.
+  // The cache of one KV head of a sequence.
   HeadCache cached(int64_t l, int64_t head, const Sequence &sequence) const {
     const int64_t kv_heads = m.shape.kv_heads;
     const int64_t slots = round_up(cache.block_len, LANES);
@@ -297,7 +298,7 @@ class Pass {
     return c;
   }
 
-  // Lists the queries of N rows in work.queries. Returns how many pairs of query and key there are.
+  // Lists the queries of N rows in work.queries. Returns the number of query-key pairs.
   int64_t split_queries(const Row *rows, int64_t N) {
     const int64_t group = m.shape.heads / m.shape.kv_heads;
     int64_t pairs = 0;
@@ -320,7 +321,7 @@ class Pass {
     const int64_t window = m.layer[l].window;
     const float scale = 1 / std::sqrt((float)head_size);
     const int64_t n = q.end - q.begin;
-    // Queries of one group share the keys: they are rows of their own.
+    // Query heads of one group share the keys; each is treated as a row of its own.
     auto row_of = [&](int64_t i) { return q.row + (q.begin + i) / group; };
     auto column_of = [&](int64_t i) { return (q.head * group + (q.begin + i) % group) * head_size; };
     for (int64_t i = 0; i < n; i++) {
@@ -351,11 +352,11 @@ class Pass {
   }
 };
 
-// The token behind position `pos`, with the noise of that token.
+// Samples the token after position `pos`, with that token's noise.
 static int64_t next_token(const Decoder &m, const Sequence &s, int64_t pos, const float *logits,
                           SamplingWork &work) {
   const float *noise = s.noise ? s.noise + (pos + 1 - s.n_prompt) * s.noise_stride : nullptr;
-  if (s.n_stops && pos + 1 < s.stops_from) {  // in a copy: the caller may read the logits
+  if (s.n_stops && pos + 1 < s.stops_from) {  // on a copy, because the caller may read the logits
     work.allowed.assign(logits, logits + m.shape.vocab);
     for (int64_t i = 0; i < s.n_stops; i++)
       work.allowed[s.stops[i]] = -FLT_MAX;
@@ -364,7 +365,8 @@ static int64_t next_token(const Decoder &m, const Sequence &s, int64_t pos, cons
   return sample(logits, m.shape.vocab, noise, s.temperature, s.top_k, s.top_p, work);
 }
 
-// The first rows of S turns; `logits` is where the first wanted row goes. Returns the end of logits.
+// Collects the rows of S turns for this round. The logits of the first wanted row go to `logits`;
+// returns the end of the logits.
 static float *gather_rows(const Decoder &m, const Turn *turns, int64_t S, int64_t round,
                           float *logits, std::vector<Row> &rows) {
   const int64_t stride = round_up(m.shape.vocab, LANES);
@@ -397,13 +399,13 @@ static void read_rows(const Decoder &m, const Cache &cache, Work &work) {
 
 extern "C" int64_t lanes() { return LANES; }
 extern "C" int64_t group_size() { return GROUP; }
-// Work in multiplications that a thread gets at least; returns the last setting. For tests.
+// Sets the least work of a part, in multiplications; returns the old value. For tests.
 extern "C" int64_t set_least_work(int64_t n) { return least_work.exchange(n); }
 extern "C" void *new_work() { return new Work; }
 extern "C" void delete_work(void *work) { delete (Work *)work; }
 
-// Asks the system for large pages in a region that is not used yet. Reading 43 MB of weights in pages
-// of 2 MB was 1.16 times faster than in pages of 4 KB (Zen 3). It may refuse.
+// Asks the system for huge pages in a region that is not used yet; it may refuse. Reading 43 MB of
+// weights in pages of 2 MB was 1.16 times faster than in pages of 4 KB (Zen 3).
 extern "C" void use_huge_pages(char *memory, int64_t bytes) {
 #if defined(__linux__)
   const int64_t page = 1 << 21;
@@ -413,7 +415,7 @@ extern "C" void use_huge_pages(char *memory, int64_t bytes) {
 #endif
 }
 
-// Whether all numbers are below +inf.
+// Whether all numbers are below +inf, and none is NaN.
 extern "C" int64_t are_numbers(const float *x, int64_t n, int64_t threads) {
   std::atomic<bool> right{true};
   share(team_of(threads), n, n, [&](int64_t begin, int64_t end, int) {
@@ -422,7 +424,7 @@ extern "C" int64_t are_numbers(const float *x, int64_t n, int64_t threads) {
   return right;
 }
 
-// A hash of 64 bits of all bytes, the same on any number of threads.
+// A 64-bit hash of all bytes, the same on any number of threads.
 extern "C" uint64_t fingerprint_of(const void *data, int64_t bytes, int64_t threads) {
   constexpr int64_t PART = 1 << 20;
   if (bytes <= PART) return fingerprint(data, bytes);
@@ -434,8 +436,8 @@ extern "C" uint64_t fingerprint_of(const void *data, int64_t bytes, int64_t thre
   return fingerprint(prints.data(), prints.size() * sizeof prints[0]);
 }
 
-// Copies a matrix (n, K) and its bias into the form that products read. With gates `parts` is 2: each
-// half of the rows begins with a panel of its own.
+// Packs a matrix (n, K) and its bias into panels. With gates `parts` is 2, and each half of the rows
+// begins with a new panel.
 extern "C" void pack_matrix(const Source *s, int64_t threads) {
   const Team team = team_of(threads);
   const int64_t part = s->n / s->parts;
@@ -459,9 +461,9 @@ extern "C" void pack_matrix(const Source *s, int64_t threads) {
   }
 }
 
-// Reads S sequences, then decodes those that sample, all in one step each. If `keep` is 1, the logits
-// of all steps are written one behind the other; else each step overwrites those of the last.
-// sampled (S, most) gets each sequence's new tokens, unless it is null.
+// Reads S sequences, then decodes those that sample, all of them together in each step. If `keep` is
+// 1, the logits of all steps are written one after another; otherwise each step overwrites those of
+// the last. `sampled` (S, most) receives each sequence's new tokens, unless it is null.
 extern "C" void run_steps(const Decoder *m, const Cache *cache, void *memory, const Turn *turns,
                           int64_t S, int64_t most, int64_t keep, float *logits, int64_t *sampled,
                           int64_t threads) {
@@ -493,8 +495,8 @@ extern "C" void run_steps(const Decoder *m, const Cache *cache, void *memory, co
   }
 }
 
-// Reads known and proposed tokens in one pass. choices (all rows) gets the token that belongs behind
-// each, and the texts stay as they are.
+// Reads known and proposed tokens in one pass. `choices` (all rows) receives the model's token after
+// each; the texts are not changed.
 extern "C" void check(const Decoder *m, const Cache *cache, void *memory, const Turn *turns,
                       int64_t S, float *logits, int64_t *choices, int64_t threads) {
   Work &work = *(Work *)memory;

@@ -1,4 +1,4 @@
-"""decoder.cpp through ctypes: its structs, and the weights of a decoder as it reads them."""
+"""ctypes bindings of decoder.cpp: its structs, and a decoder's weights in its memory layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .toolchain import load_library
 
 SOURCE = Path(__file__).with_name("decoder.cpp")
 HELPERS = Path(__file__).with_name("helpers.cpp")
-# Whatever torch's default dtype and device are set to.
+# Explicit, so that torch's default dtype and device do not matter.
 FLOAT = {"dtype": torch.float32, "device": "cpu"}
 INT8 = {"dtype": torch.int8, "device": "cpu"}
 
@@ -111,7 +111,7 @@ class CTurn(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def decoder_library() -> ctypes.CDLL:
-    """decoder.cpp, compiled now or earlier. Raises CannotBuild."""
+    """The compiled decoder.cpp, built if needed. Raises CannotBuild."""
     signatures = {
         "lanes": (INT, []),
         "group_size": (INT, []),
@@ -130,7 +130,7 @@ def decoder_library() -> ctypes.CDLL:
 
 @lru_cache(maxsize=1)
 def helpers_library() -> ctypes.CDLL:
-    """helpers.cpp, compiled now or earlier: what needs no model. Raises CannotBuild."""
+    """The compiled helpers.cpp (functions without a model), built if needed. Raises CannotBuild."""
     signatures = {
         "quantize": (None, [POINTER, INT, INT, POINTER, POINTER]),
         "read_all": (ctypes.c_float, [POINTER, INT, INT]),
@@ -153,41 +153,41 @@ def up(n: int, to: int) -> int:
 
 
 class Work:
-    """The memory that decoder.cpp works in. It grows as needed and is freed with this object."""
+    """The working memory of decoder.cpp. It grows as needed and is freed with this object."""
 
     def __init__(self):
         lib = decoder_library()
         self.address = lib.new_work()
         self._free = weakref.finalize(self, lib.delete_work, self.address)
-        self._free.atexit = False  # a thread may still decode then
+        self._free.atexit = False  # a thread may still be decoding at exit
 
     @property
     def alive(self) -> bool:
-        """Whether the memory is still there. The garbage collector may free it before the
-        generator that used it is closed, if both are part of one cycle of references.
+        """Whether the memory still exists. The garbage collector may free it before the generator
+        that used it is closed, if both are part of a reference cycle.
         """
         return self._free.alive
 
 
 class Packed:
-    """The weights of a decoder in the form that decoder.cpp reads. Call `pack` before use.
+    """A decoder's weights in the memory layout of decoder.cpp. Call `pack` before use.
 
-    Matrices are copied into panels (kernels.h). Embeddings, norms and rotations are the given
-    tensors' own memory. A matrix whose bits are those of the last call is not copied again, which
-    its fingerprint tells, a hash of 64 bits: an edit that no version counter sees is seen too.
+    Matrices are copied into panels (kernels.h). Embeddings, norms and rotations are read from the
+    given tensors' own memory. A matrix that has not changed since the last call is not copied
+    again: a 64-bit hash of its bits tells, so it also sees edits that no version counter sees.
     """
 
     def __init__(self, c: DecoderConfig, bits: int = 32, by_group: bool = True):
         self.bits = bits
-        self.by_group = by_group  # 8-bit weights: a scale for each group, or for each row
+        self.by_group = by_group  # 8-bit weights: a scale per group instead of per row
         self.lib = decoder_library()
         self.lanes = self.lib.lanes()
         self.config = c
         self.group = self.lib.group_size()
-        self.memory: list[Tensor] = []  # what was packed
+        self.memory: list[Tensor] = []  # the packed copies
         self.matrices: dict[str, tuple[CSource, CMatrix]] = {}
         self.fingerprints: dict[str, list[int]] = {}  # of weight and bias, once packed
-        self.held: list[Tensor] = []  # memory of others that is read
+        self.held: list[Tensor] = []  # the model's tensors that are read in place, kept alive
         self.layers = (CLayer * c.n_layer)()
         self.decoder = CDecoder(
             shape=CShape(
@@ -216,7 +216,7 @@ class Packed:
         self.address = ctypes.addressof(self.decoder)
 
     def pack(self, w: Weights) -> None:
-        """Copy these weights, (out, in) float32 on the CPU, into the memory of the last call.
+        """Pack these weights, (out, in) float32 on the CPU, reusing the memory of the last call.
 
         Raises ValueError for a weight that is NaN or infinite, as `check_numbers` does.
         """
@@ -248,11 +248,11 @@ class Packed:
 
     @property
     def value_size(self) -> int:
-        """Numbers of a cached value: the head size, up to whole registers."""
+        """Size of a cached value vector: the head size, rounded up to whole registers."""
         return up(self.config.head_size, self.lanes)
 
     def cache_sizes(self, blocks: int, block_len: int) -> tuple[int, int]:
-        """How many numbers the keys and the values of these blocks have."""
+        """The number of floats in the keys and in the values of these blocks."""
         slots = self.config.n_layer * blocks * self.config.kv_heads * up(block_len, self.lanes)
         return slots * self.config.head_size, slots * self.value_size
 
@@ -261,9 +261,9 @@ class Packed:
         return CAffine(*(None if t is None else self._pointer(t) for t in a))
 
     def _matrix(self, name: str, a: Affine, parts: int = 1) -> CMatrix:
-        """Pack a matrix, if it is not packed. With gates it has two parts, each of whole panels."""
+        """Pack a matrix, if it has changed. With gates it has two parts, each of whole panels."""
         source, packed = self.matrices.get(name) or self._new_matrix(name, a, parts)
-        # Read in this call only, so whoever has the weights may free them.
+        # Read only during this call, so the owner may free the weights afterwards.
         tensors = [t.contiguous() for t in a if t is not None]
         threads = torch.get_num_threads()
         fingerprints = [
@@ -280,7 +280,7 @@ class Packed:
         return packed
 
     def _new_matrix(self, name: str, a: Affine, parts: int) -> tuple[CSource, CMatrix]:
-        """Memory for the panels, scales and bias of a matrix."""
+        """Allocate the panels, scales and bias of a matrix."""
         n, K = a.weight.shape
         rows = parts * up(n // parts, self.lanes)
         scales = bias = None
@@ -320,10 +320,10 @@ def weights_of(w: Weights) -> Iterable[Tensor]:
 
 
 def check_numbers(weights: Iterable[Tensor]) -> None:
-    """Raises ValueError for a weight that is NaN or +inf: native code computes with numbers only.
+    """Raises ValueError for a weight that is NaN or +inf, which native code does not support.
 
-    Weights are float32 on the CPU. -inf is a number: as a bias of the head it is a token that never
-    comes.
+    Weights are float32 on the CPU. -inf is allowed: as a bias of the head it means a token that is
+    never sampled.
     """
     lib = decoder_library()
     threads = torch.get_num_threads()
@@ -331,5 +331,5 @@ def check_numbers(weights: Iterable[Tensor]) -> None:
         weight = weight.contiguous()
         if not lib.are_numbers(weight.data_ptr(), weight.numel(), threads):
             raise ValueError(
-                "a weight is NaN or infinite, and native code computes with numbers only: use Flat"
+                "a weight is NaN or infinite, which native code does not support: use Flat"
             )

@@ -1,4 +1,4 @@
-"""Drafts, which guess the next tokens: a table, the text itself, or a smaller model."""
+"""Drafts, which guess the next tokens from an n-gram table, the text itself or a smaller model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Guess = Callable[[Tensor, Tensor], Tensor | None]
 class Draft(ABC):
     """Guesses the next tokens, up to k for each pass of the target model.
 
-    One draft may serve several generations, one inside the other too.
+    One draft can serve several generations, even nested ones.
     """
 
-    vocab_size: int | None = None  # of its own vocabulary, where it has one
-    engine: type | None = None  # decodes the draft where an engine decodes the target
+    vocab_size: int | None = None  # of its own vocabulary, if it has one
+    engine: type | None = None  # decodes the draft if an engine decodes the target
 
     def __init__(self, k: int = 4):
         check_int("k", k, 1)
@@ -33,36 +33,38 @@ class Draft(ABC):
 
     @abstractmethod
     def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
-        """For one generation, a function guess(text, noise): the next token of each text, or None.
+        """Start a generation: returns guess(text, noise), the next token of each text, or None.
 
-        (B, t), (B, V) -> (B, 1). `text` is the text so far, then the guesses of this pass; `noise`
-        is the noise with which the target model will draw this token. Between calls the text only
-        grows, shrinks, or changes its last token.
+        (B, t), (B, V) -> (B, 1). `text` is the text so far followed by the guesses of this pass;
+        `noise` is the noise with which the target model will sample this token. Between calls the
+        text only grows, shrinks, or changes its last token.
         """
 
     def loop(self, decoder, prompt: Tensor, noise: Tensor, sampling: SamplingParams) -> Speculation:
-        """The speculative loop over a decoder of the target, with this draft.  -> n × (B, 1)"""
+        """The speculative loop over the target's decoder, with this draft.  -> n × (B, 1)"""
         return Speculation(decoder, self, prompt, noise, sampling)
 
     def check(self, model: LanguageModel, prompt: Tensor, n_new: int, engine=None) -> None:
-        """Raise ValueError when this draft cannot serve that generation."""
+        """Raise ValueError if this draft cannot serve this generation."""
         if self.engine is not None and not getattr(engine, "decodes_drafts", False):
-            pair = f"the draft is decoded by {self.engine.__name__}, which goes with engine=Native"
+            pair = f"the draft is decoded by {self.engine.__name__}, which requires engine=Native"
             raise ValueError(f"{pair}: pass that, or build the draft without an engine")
         if self.vocab_size not in (None, model.config.vocab_size):
             sizes = f"{self.vocab_size} tokens, the model {model.config.vocab_size}"
-            raise ValueError(f"this {type(self).__name__} knows {sizes}: both need one vocabulary")
+            raise ValueError(
+                f"this {type(self).__name__} has {sizes}: both need the same vocabulary"
+            )
 
 
 LARGEST_TABLE = 1 << 24  # numbers
 
 
 class NGram(Draft):
-    """How often each token followed the last n - 1 in a text: a table, counted once.
+    """An n-gram table, counted once: how often each token followed the last n - 1 in a text.
 
-    Where those are rare, the table for one token fewer decides: its probabilities count as one more
+    Rare contexts fall back on the table for one token fewer: its probabilities count as one more
     occurrence (a Dirichlet prior, as in MacKay and Peto 1995, A hierarchical Dirichlet language
-    model). Raises ValueError for a table that is too large, or a text that is not of this
+    model). Raises ValueError for a table that is too large, or a text with tokens outside the
     vocabulary.
     """
 
@@ -92,7 +94,7 @@ class NGram(Draft):
         row = torch.zeros(len(text), dtype=torch.long, device=text.device)
         for token in text[:, text.shape[1] - m :].unbind(1):
             row = row * self.vocab_size + token
-        if self.tables[0].device.type != text.device.type:  # they are moved once
+        if self.tables[0].device.type != text.device.type:  # move them once
             self.tables = [table.to(text.device) for table in self.tables]
         return self.tables[m][row]
 
@@ -101,12 +103,12 @@ class NGram(Draft):
 
 
 class PromptLookup(Draft):
-    """The token that followed the last n tokens when they stood in the text before.
+    """Proposes the token that followed an earlier occurrence of the last n tokens in the text.
 
-    Of all matches it takes the longest, up to n tokens, and of those the latest: prompt lookup
-    (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487). It proposes nothing where no text
-    of the batch has a match; a text that has none while others do repeats its last token. On a GPU,
-    where to ask whether there is a match would stop the queue, it repeats the last token instead.
+    It uses the longest match, up to n tokens, and the latest one among equals: prompt lookup
+    (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487). If no text of the batch has a
+    match, it proposes nothing; a text without a match while others have one repeats its last token.
+    On a GPU, where testing for a match would sync, it repeats the last token in both cases.
     """
 
     def __init__(self, n: int = 5, k: int = 4):
@@ -119,10 +121,10 @@ class PromptLookup(Draft):
 
     def following(self, text: Tensor) -> Tensor | None:
         """(B, t) -> (B, 1)"""
-        t = text.shape[1] - 1  # places before the last
+        t = text.shape[1] - 1  # positions before the last
         same = torch.ones(len(text), t, dtype=torch.bool, device=text.device)
-        length = torch.zeros_like(same, dtype=torch.long)  # of the match that ends here
-        for i in range(min(self.n, t)):  # the last character but i, beside all others
+        length = torch.zeros_like(same, dtype=torch.long)  # of the match that ends at each position
+        for i in range(min(self.n, t)):  # compare the token i before the last with all others
             same[:, :i] = False
             same[:, i:] &= text[:, : t - i] == text[:, t - i, None]
             length += same
@@ -133,12 +135,11 @@ class PromptLookup(Draft):
 
 
 class DraftModel(Draft):
-    """A smaller model with a cache of its own, in eval mode, sampled as the target model is.
+    """A smaller model with its own cache, in eval mode, sampled like the target model.
 
-    `engine` decodes the draft where a native engine decodes the target, generate(…, engine=Native);
-    None is Native there. With Native8 the draft may be the target itself, in a quarter of its
-    bytes.
-    Beside any other engine the draft's own modules run, and an `engine` here is refused.
+    `engine` decodes the draft if a native engine decodes the target, generate(…, engine=Native);
+    None then means Native. With Native8 the draft can be the target itself, in a quarter of its
+    bytes. With any other engine the draft's own modules run, and an `engine` here is refused.
     """
 
     def __init__(self, model: LanguageModel, k: int = 4, engine=None):
@@ -147,7 +148,7 @@ class DraftModel(Draft):
         decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
         if engine is not None and not decodes:
             given = getattr(engine, "__name__", engine)
-            raise ValueError(f"engine={given} decodes no draft: pass Native or Native8")
+            raise ValueError(f"engine={given} cannot decode a draft: pass Native or Native8")
         self.model = model
         self.engine = engine
         self.vocab_size = model.config.vocab_size
@@ -168,8 +169,8 @@ class DraftModel(Draft):
         decoder = CachedDecoder(self.model, DynamicCache, self.model.config.block_size)
 
         def guess(text, noise):
-            valid = min(decoder.length, text.shape[1] - 1)  # all but the last token stands for sure
-            decoder.rewind(decoder.length - valid)  # guesses that turned out to be wrong
+            valid = min(decoder.length, text.shape[1] - 1)  # the last token may have changed
+            decoder.rewind(decoder.length - valid)  # wrong guesses
             return sample(decoder.read(text[:, valid:])[:, -1], noise, sampling)
 
         return guess

@@ -1,4 +1,4 @@
-"""Rungs 1 to 5: PyTorch as it runs by itself, operation by operation."""
+"""Rungs 1 to 5: eager PyTorch, operation by operation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .base import Engine
 
 
 class Uncached(Engine):
-    """Rung 1. The lecture's heads one by one, all positions again for every token.
+    """Rung 1. The lecture's heads one by one, recomputing all positions for every token.
 
-    A Decoder that the lecture has not computes all of its heads at once.
+    A Decoder beyond the lecture's architecture computes all of its heads at once.
     """
 
     runs = (GPT,)
@@ -44,7 +44,7 @@ class PerHead(Engine):
 
 
 class Batched(Engine):
-    """Rung 3. All heads in one matmul, one growing cache for each layer."""
+    """Rung 3. All heads in one matmul, with one growing cache per layer."""
 
     runs = (Decoder,)
     in_torch = True
@@ -54,7 +54,7 @@ class Batched(Engine):
 
 
 class Static(Engine):
-    """Rung 4. A cache allocated once and written in place; autograd's bookkeeping off."""
+    """Rung 4. A cache allocated once and written in place, in inference mode."""
 
     runs = (Decoder,)
     fallback = Batched
@@ -73,14 +73,14 @@ class InferenceDecoder(CachedDecoder):
 
 
 def as_heads(model: GPT | Decoder) -> GPT | Decoder:
-    """The model as a list of the lecture's heads, if the lecture has such a model."""
+    """The model with the lecture's separate heads, if it has the lecture's architecture."""
     if isinstance(model, GPT) or beyond_lecture(model.config):
         return model
     return unpack_heads(model)
 
 
 class StepDecoder:
-    """A decoder over a function step(tokens, start) that has buffers of its own."""
+    """A decoder over a function step(tokens, start) that owns its buffers."""
 
     def __init__(self, step: Callable[[Tensor, int], Tensor]):
         self.step = step
@@ -115,15 +115,15 @@ class Flat(Engine):
 
 
 class Exclusive(Flat):
-    """An engine whose buffers serve one generation at a time; Flat computes a second one.
+    """An engine whose buffers serve one generation at a time; Flat runs any concurrent one.
 
-    A subclass generates in run(model, prompt, noise, sampling), with the buffers to itself. The
-    proposals of a draft are read by Flat's decoder, too, which has buffers of its own.
+    A subclass generates in run(model, prompt, noise, sampling), with exclusive use of the buffers.
+    Flat's decoder, which has its own buffers, also reads the proposals of a draft.
     """
 
     fallback = Flat
     in_torch = False
-    plain_only = False  # whether Flat's decoder also serves all but plain sampling
+    plain_only = False  # whether Flat's decoder also handles everything but plain sampling
 
     def __init__(self, *args, **sizes):
         self.in_use = threading.Lock()

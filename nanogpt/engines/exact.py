@@ -1,16 +1,16 @@
-"""A mode in which cached and uncached logits are the same bits, whatever the batch or the chunking.
+"""A mode in which cached and uncached logits are bit-identical, for any batch size or chunking.
 
-Floating-point addition is not associative, and a kernel picks the order of its sums by the shape
-of its input. `F.linear` of one row adds in another order than of many rows, and attention over t
-keys in another order than over t + 1. In this mode every sum has one order:
+Floating-point addition is not associative, and a kernel picks its summation order by the shape of
+its input. `F.linear` of one row adds in another order than `F.linear` of many rows, and attention
+over t keys in another order than over t + 1. In this mode every sum has a fixed order:
 
-- A matrix product is cut into rows, and each row's sum into pieces of 64 terms, the last one
-  filled with zeros. So a kernel only ever gets (1, 64) @ (64, N).
-- The pieces' sums, and all other sums, are added in pairs. Zeros at the end change no pair.
+- A matrix product is split into rows, and each row's sum into pieces of 64 terms, the last piece
+  padded with zeros. So a kernel only ever gets (1, 64) @ (64, N).
+- The sums of the pieces, and all other sums, are added pairwise. Zeros at the end change no pair.
 
-PyTorch offers every operation to a TorchDispatchMode, under whatever name it was called: `@`,
-einsum, inner, tensordot and F.linear all arrive as mm, bmm or addmm. An operation that adds up and
-is not computed here is refused by name.
+PyTorch passes every operation to a TorchDispatchMode, under whatever name it was called: `@`,
+einsum, inner, tensordot and F.linear all arrive as mm, bmm or addmm. A reduction that is not
+implemented here is rejected by name.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..config import check_type
 from ..decoder.standard import PLAIN
 
-PIECE = 64  # terms that a kernel adds up at once
-COLUMNS = 16  # a kernel adds up the last few columns in another way, so there are none
-REGISTERS = 64  # numbers that fill whole registers, at any width and any dtype
-ONE_THREAD = 1 << 15  # PyTorch shares pointwise work among threads from this many numbers on
+PIECE = 64  # terms that a kernel sums in one call
+COLUMNS = 16  # kernels sum leftover columns in another order, so pad to a multiple of this
+REGISTERS = 64  # a multiple of this many numbers fills whole registers, at any width and dtype
+ONE_THREAD = 1 << 15  # from this many numbers on, PyTorch splits pointwise work among threads
 HALVES = (torch.float16, torch.bfloat16)
-AT_ONCE = 1 << 22  # numbers of a product's pieces: 16 MB in float32
+AT_ONCE = 1 << 22  # the most partial sums of a product in memory: 16 MB in float32
 
 
 class exact(TorchFunctionMode):
-    """`with exact(model):` everything inside computes each row in one way, to the bit.
+    """`with exact(model):` everything inside computes each row bit-identically in any batch.
 
         with exact(model):
             report = compare(model, prompt, 100, a=None, b=StaticCache)
         report.max_logit_diff  # 0.0
 
-    It covers models of any class, a Head or a layer of your own included, every cache that keeps
-    rows in the order of the text (not RollingCache; Int8Cache rounds), and the engines up to Flat.
-    An operation that adds up in an order that it does not know, such as a convolution, raises
-    ValueError, and so do compiled modules and compiled and native engines. Gradients are computed
-    as usual. As with torch.no_grad(), the place of the work counts: in this thread, and for a
-    generator, where it is read. Slower: notebook 12 measures by how much. On a GPU slower still,
-    because each term of a product is an operation of its own there.
+    It covers models of any class, including your own Head or layer, every cache that keeps rows in
+    text order (not RollingCache; Int8Cache rounds), and the engines up to Flat. An operation with
+    an unknown summation order, such as a convolution, raises ValueError, and so do compiled modules
+    and compiled and native engines. Gradients are computed as usual. Like torch.no_grad(), it
+    applies where the work is done: in this thread, and for a generator, where it is consumed.
+    Slower: notebook 12 measures by how much. Slower still on a GPU, where each term of a product is
+    a separate operation.
     """
 
     def __init__(self, model):
@@ -59,14 +59,14 @@ class exact(TorchFunctionMode):
         for part in model.modules():
             if vars(part).get("_compiled_call_impl") or "_orig_mod" in part._modules:
                 raise ValueError(
-                    "exact mode does not reach into torch.compile: "
+                    "exact mode has no effect inside torch.compile: "
                     "build the model without compile()"
                 )
         if any(weight.layout is not torch.strided for weight in model.parameters()):
             raise ValueError(
                 "exact mode multiplies dense weights: build the model without sparse ones"
             )
-        # Another class of tensors may ask not to be named in `types`, so the weights are asked.
+        # A tensor subclass may choose not to appear in `types`, so check the weights themselves.
         self.plain = all(type(weight) in PLAIN for weight in model.parameters())
         self.operations = OneOrder()
 
@@ -80,7 +80,7 @@ class exact(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        # PyTorch picks a kernel for this one by the shape, before a dispatch mode sees it.
+        # PyTorch picks a kernel for this function by shape, before a dispatch mode sees it.
         if func is F.scaled_dot_product_attention:
             return attention(func, *args, **kwargs)
         linear_map = func is F.linear and not torch.is_grad_enabled()
@@ -92,7 +92,7 @@ class exact(TorchFunctionMode):
 
 
 def are_plain(args) -> bool:
-    """Whether no argument is a tensor of another class, which may compute in its own way."""
+    """Whether no argument is a tensor subclass, which may compute in its own way."""
     for x in args:
         if isinstance(x, (list, tuple)):
             if not are_plain(x):
@@ -108,7 +108,7 @@ def in_exact_mode() -> bool:
 
 
 class OneOrder(TorchDispatchMode):
-    """A with-block in which every sum is added up in one order, or raises ValueError."""
+    """A with-block in which every sum has a fixed order, or raises ValueError."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -117,7 +117,7 @@ class OneOrder(TorchDispatchMode):
         rule = KNOWN.get(func) or rule_of(func)
         if rule is as_usual:
             return func(*args, **kwargs)
-        if rule in (decomposed, attention, flash_attention):  # their parts arrive here once more
+        if rule in (decomposed, attention, flash_attention):  # their parts are dispatched again
             with self:
                 return rule(func, *args, **kwargs)
         if func._schema.is_mutable and rule is not index_put:
@@ -129,14 +129,14 @@ class OneOrder(TorchDispatchMode):
 
 
 def padded(n: int, multiple: int) -> int:
-    """The smallest multiple that is at least n, and not 0."""
+    """The smallest positive multiple that is at least n."""
     return -(-max(n, 1) // multiple) * multiple
 
 
 def add_in_pairs(x: Tensor) -> Tensor:
     """The sum over the first dimension, whose size is a power of two.  (n, …) -> (…)
 
-    Its first half is added to its second, until one is left. More zeros would change no bit.
+    Adds the first half to the second until one is left. Zeros appended to x change no bit.
     """
     while len(x) > 1:
         first, second = x.chunk(2)
@@ -152,18 +152,18 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         return torch.bmm(a, b)  # raises PyTorch's own error
     if Z > 1 and b.stride(0) == 0:  # one matrix for the whole batch
         return product(a.reshape(1, Z * R, -1), b[:1]).view(Z, R, N)
-    if a.dtype in HALVES:  # added up in float32 and rounded once
+    if a.dtype in HALVES:  # sum in float32 and round once
         return product(a.float(), b.float()).to(a.dtype)
     return rows_times(a, filled(b.mT, COLUMNS))[..., :N]
 
 
 def rows_times(a: Tensor, columns: Tensor) -> Tensor:
-    """Rows times columns that are filled, on any device.  (Z, R, K), (Z, n, k) -> (Z, R, n)"""
+    """Rows times padded columns, on any device.  (Z, R, K), (Z, n, k) -> (Z, R, n)"""
     return multiplied(a, columns) if a.is_cpu else multiplied_by_terms(a, columns)
 
 
 def multiplied(a: Tensor, columns: Tensor) -> Tensor:
-    """Rows times columns that are filled.  (Z, R, K), (Z, n, k) -> (Z, R, n)"""
+    """Rows times padded columns.  (Z, R, K), (Z, n, k) -> (Z, R, n)"""
     Z, R, _ = a.shape
     n, k = columns.shape[1:]
     n_pieces = k // PIECE
@@ -173,7 +173,7 @@ def multiplied(a: Tensor, columns: Tensor) -> Tensor:
         parts = a.split(most, dim=1)
         return torch.cat([multiplied(part, columns) for part in parts], dim=1)
     rows = filled(a, 1)  # (Z, R, k)
-    # 1. the sums of PIECE terms: of each row by itself, in as few calls as the layout allows
+    # 1. the sums of PIECE terms: each row separately, in as few calls as the layout allows
     if n_pieces == 1 and min(Z, R) == 1:
         columns = columns.mT if R == 1 else columns.mT.expand(R, -1, -1)
         return torch.bmm(rows.view(Z * R, 1, PIECE), columns).view(Z, R, n)
@@ -198,10 +198,10 @@ def multiplied(a: Tensor, columns: Tensor) -> Tensor:
 
 
 def multiplied_by_terms(a: Tensor, columns: Tensor) -> Tensor:
-    """As `multiplied`, by single products and sums.  (Z, R, K), (Z, n, k) -> (Z, R, n)
+    """Like `multiplied`, with elementwise products and sums.  (Z, R, K), (Z, n, k) -> (Z, R, n)
 
-    IEEE 754 fixes each of them. On a GPU a matrix product of (1, 64) @ (64, N) has no fixed order:
-    cuBLAS picks its kernel by the number of matrices, too.
+    IEEE 754 fixes the result of each. On a GPU a matrix product of (1, 64) @ (64, N) has no fixed
+    order: cuBLAS also picks its kernel by the number of matrices.
     """
     Z, R, K = a.shape
     n, k = columns.shape[1:]
@@ -216,7 +216,7 @@ def multiplied_by_terms(a: Tensor, columns: Tensor) -> Tensor:
 
 
 def filled(x: Tensor, multiple: int) -> Tensor:
-    """The matrices with zeros below and on the right, their rows contiguous.  (Z, M, K) -> …"""
+    """The matrices padded with zeros below and on the right, rows contiguous.  (Z, M, K) -> …"""
     Z, M, K = x.shape
     m = padded(M, multiple)
     k = padded(K, PIECE)
@@ -244,14 +244,14 @@ def total(x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
 
 
 def chosen(x: Tensor, dims: int | list[int] | None) -> list[int]:
-    """The dimensions that a reduction is over; all, if it names none."""
+    """The dimensions of a reduction; all of them if none are given."""
     if isinstance(dims, int):
         return [dims] if x.ndim else []
     return (list(dims) if dims else list(range(x.ndim))) if x.ndim else []
 
 
 def widened(x: Tensor) -> Tensor:
-    """Numbers of 16 bits are added up in float32, and the result is rounded once."""
+    """Cast 16-bit numbers to float32, so that a sum is rounded only once."""
     return x.float() if x.dtype in HALVES else x
 
 
@@ -259,17 +259,17 @@ def widened(x: Tensor) -> Tensor:
 
 
 def as_usual(func, *args, **kwargs):
-    """No sum, or one that PyTorch adds up row by row and in one order."""
+    """Run unchanged: no sum, or one that PyTorch computes row by row in a fixed order."""
     return func(*args, **kwargs)
 
 
 def decomposed(func, *args, **kwargs):
-    """The operations of which this one is composed. In inference mode it arrives as a whole."""
+    """Run an operation as its component operations. In inference mode it arrives undecomposed."""
     return func.decompose(*args, **kwargs)
 
 
 def written(rule: Callable, func, args: tuple, kwargs: dict) -> Tensor:
-    """An operation that writes its result into its first argument, or into `out`."""
+    """Run an operation that writes its result into its first argument, or into `out`."""
     if rule is plus and kwargs.get("alpha", 1) == 1:
         return func(*args, **kwargs)
     if rule in (whole_registers, power, plus) and "out" in kwargs:
@@ -291,7 +291,7 @@ def bmm(func, a: Tensor, b: Tensor) -> Tensor:
 
 
 def addmm(func, start: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
-    """addmm, addmv and baddbmm: a product, rounded, and something added to it."""
+    """addmm, addmv and baddbmm: round the product, then add."""
     y = product(a, b) if a.ndim == 3 else mm(func, a, b)
     y = y if alpha == 1 else y * alpha
     return y if beta == 0 else y + (start if beta == 1 else start * beta)
@@ -320,13 +320,13 @@ def attention(
 
 
 def flash_attention(func, q, k, v, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
-    """What PyTorch makes of F.scaled_dot_product_attention before it arrives here, on a CPU."""
+    """The operation that F.scaled_dot_product_attention becomes on a CPU."""
     y = attention(func, q, k, v, attn_mask, dropout_p, is_causal, scale)
     return y, y.new_zeros(q.shape[:-1])
 
 
 def softmax(func, x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    """softmax over whole pieces: -inf, whose weight is 0, fills the last one."""
+    """softmax over whole pieces: the last one is padded with -inf, whose weight is 0."""
     wide = widened(x).movedim(dim, -1) if x.ndim else widened(x)[None]
     n = wide.shape[-1]
     wide = F.pad(wide, (0, -n % PIECE), value=float("-inf"))
@@ -343,7 +343,7 @@ def log_softmax(func, x: Tensor, dim: int, half_to_float: bool = False) -> Tenso
 
 
 def log_sum(x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
-    """log Σ exp x, with the largest term taken out."""
+    """log Σ exp x, with the largest term factored out."""
     largest = x.amax(dims, keepdim=True)
     largest = largest.masked_fill(largest.isinf(), 0.0)
     sums = total(whole_registers(torch.exp, x - largest), dims, keepdim=True)
@@ -390,10 +390,10 @@ def vector_norm(func, x: Tensor, order=2, dims=None, keepdim: bool = False, *, d
 
 
 def whole_registers(func, *args, **kwargs):
-    """A function of each number, such as exp or GELU, with no number left over.
+    """An elementwise function such as exp or GELU, padded so that no numbers are left over.
 
-    A kernel computes as many numbers at once as its registers hold, and those left over at the end
-    by other code, which may round otherwise. So the last register is filled up with zeros.
+    A kernel computes as many numbers at once as its registers hold, and the leftovers with other
+    code, which may round differently. So pad the last register with zeros.
     """
     places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
     if not any(args[i].is_floating_point() or args[i].is_complex() for i in places):
@@ -410,7 +410,7 @@ def whole_registers(func, *args, **kwargs):
             if isinstance(y, Tensor):
                 return y[:n].view(x.shape)
     given = [x for x in args if isinstance(x, Tensor)]
-    given = [x for x in given if x.ndim] or given  # a single number is not copied: it has no dtype
+    given = [x for x in given if x.ndim] or given  # do not expand 0-d tensors: they set no dtype
     shape = torch.broadcast_shapes(*(x.shape for x in given))
     n = prod(shape)
     parts = []
@@ -456,7 +456,7 @@ def index_put(func, x: Tensor, indices, values: Tensor, accumulate: bool = False
 
 
 def refused(func, *args, **kwargs):
-    """Integers are exact in any order. Of other numbers nothing is known."""
+    """Allow integers, which are exact in any order; reject floating-point and complex numbers."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     if any(x.is_floating_point() or x.is_complex() for x in tensors):
         raise unknown(func)
@@ -464,21 +464,21 @@ def refused(func, *args, **kwargs):
 
 
 def unknown(func) -> ValueError:
-    """The error for an operation that adds up in an order of its own."""
+    """The error for an operation whose summation order is unknown."""
     return ValueError(
         f"exact mode does not know in which order {func.overloadpacket.__name__} adds up: "
         f"write it with matmul, sum, mean or softmax"
     )
 
 
-# Calls that need no look at their operations, which would take longer than they do themselves.
+# Calls whose operations need no dispatch, which would take longer than the calls themselves.
 QUICK = set(
     """__and__ __get__ __getitem__ __invert__ __len__ __or__ __setitem__ add arange cat chunk clone
     contiguous dim double dropout embedding eq expand flatten float ge gt index_copy_ le long lt
     masked_fill mul narrow neg numel permute relu repeat_interleave reshape roll size split square
     squeeze stack sub to transpose unbind unflatten unsqueeze view""".split()
 )
-KNOWN: dict = {}  # the rules of operations that were met before
+KNOWN: dict = {}  # the rules of operations seen before
 RULES = {
     **dict.fromkeys(("mm", "mv", "dot", "vdot"), mm),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), addmm),
@@ -501,13 +501,13 @@ RULES = {
     "pow": power,
     "rsqrt": rsqrt,
 }
-# IEEE 754 fixes each result of these, whatever code computes them.
+# IEEE 754 fixes the results of these, whatever code computes them.
 ROUNDED_ONCE = set(
     """abs bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min copy div
     eq fill floor ge gt isinf isnan le logical_and logical_not logical_or lt masked_fill maximum
     minimum mul ne neg reciprocal relu round sgn sign sqrt threshold trunc where""".split()
 )
-# These move numbers, choose among them, count or draw them, or add up one row after the other.
+# These move, select, count or sample numbers, or sum row by row.
 NO_SUMS = set(
     """_local_scalar_dense _pin_memory _reshape_alias _reshape_copy _to_copy _to_dense _unsafe_view
     _unique2 _weight_norm_interface alias_copy amax amin aminmax any all argmax argmin argsort
@@ -542,7 +542,7 @@ def find_rule(func) -> Callable:
     special = func._overloadname.split("_")[-1] in ("mode", "reduce", "decimals")
     if name in NO_SUMS | ROUNDED_ONCE and not special:
         return as_usual
-    # Some releases of torch mark elu as pointwise, and not elu_.
+    # Some releases of torch tag elu as pointwise, but not elu_.
     plain = getattr(getattr(torch.ops.aten, name, None), func._overloadname, func)
     if torch.Tag.pointwise in {*func.tags, *plain.tags}:
         return whole_registers

@@ -1,4 +1,4 @@
-"""`generate` with an engine or a draft: the one place that decides which code decodes a text."""
+"""`generate` with an engine or a draft: decides which code decodes a text."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def generate(
     past_block: str = "error",
     stop: Sequence[int] = (),
 ) -> Iterator[Tensor]:
-    """`nanogpt.generation.generate`, an end, and two faster paths to the same tokens.
+    """`nanogpt.generation.generate` with stop tokens, and with faster decoding: same tokens.
 
-    `engine`, a class of nanogpt.engines or an engine that you built, decodes with a cache of its
-    own. `draft` proposes tokens, and the model reads several in one pass: the tokens are the same,
-    however bad the draft is; the iterator's `stats` count its passes.
+    `engine`, a class of nanogpt.engines or an engine that you built, decodes with its own cache.
+    `draft` proposes tokens, and the model reads several in one forward pass: the tokens are the
+    same, however bad the draft is; the iterator's `stats` count the passes.
 
-    A text ends behind the first of the `stop` tokens, as in stop=tokenizer.stop, or after n_new. A
-    batch goes on until every row has ended: a row that has ended repeats its stop token. Native
-    engines decode for about ten milliseconds in one call, and what is behind a stop is dropped.
+    A text ends with the first of the `stop` tokens, as in stop=tokenizer.stop, or after n_new. A
+    batch continues until every row has ended: a row that has ended repeats its stop token. Native
+    engines decode for about ten milliseconds per call; tokens after a stop are dropped.
 
-    Raises ValueError, and TypeError for an object that is no model.
+    Raises ValueError, and TypeError for an object that is not a model.
     """
     slides = lesson.check_generation(model, prompt, n_new, sampling, past_block)
     stop = check_stop(stop, model.config.vocab_size)
@@ -74,7 +74,7 @@ def _noise_for(
     shape: tuple[int, int, int],
     device: torch.device,
 ) -> Tensor | Noise:
-    """The noise as the lesson draws it, but much of it in blocks. Raises ValueError."""
+    """The same noise as the lesson's; large amounts are drawn in blocks. Raises ValueError."""
     lesson.check_generator(generator)
     if isinstance(noise, Noise) and not sampling.greedy and noise.shape == shape:
         return noise
@@ -84,10 +84,10 @@ def _noise_for(
 
 
 class LastLogits(lesson.CachedDecoder):
-    """A cached Decoder that computes the logits behind the last token alone.
+    """A cached Decoder that computes only the last token's logits.
 
-    The plain loop samples from no others. Those of a prompt of 512 tokens over a vocabulary of
-    49,152 are 100 MB, and a tenth of the prefill's time of SmolLM2-135M. A draft needs them all.
+    The plain loop samples from no others. All logits of a 512-token prompt over a vocabulary of
+    49,152 take 100 MB and a tenth of SmolLM2-135M's prefill time. A draft needs all of them.
     """
 
     def forward(self, tokens: Tensor, start: int) -> Tensor:
@@ -99,9 +99,9 @@ class LastLogits(lesson.CachedDecoder):
 
 
 def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
-    """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)
+    """The prompt followed by the tokens of `generate`; same arguments.  -> (B, T + n_new)
 
-    With `stop` it is shorter where all rows end before.
+    With `stop` it is shorter if all rows end early.
     """
     steps = generate(model, prompt, n_new, *args, **kwargs)
     rest = [steps.rest()] if hasattr(steps, "rest") else steps  # a native loop needs no Python
@@ -110,20 +110,20 @@ def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) 
 
 def _check_draft(draft, cache, slides: bool) -> None:
     if isinstance(draft, type) or not hasattr(draft, "loop"):
-        raise ValueError(f"draft={draft!r}: pass a draft that you built, as in PromptLookup()")
+        raise ValueError(f"draft={draft!r}: pass a draft instance such as PromptLookup()")
     if cache is None or slides:
         raise ValueError(
-            "a draft takes tokens back from a cache, and there is none with cache=None, "
-            "nor where the window slides: leave it out"
+            "a draft needs a cache that it can rewind, and there is none with cache=None or with a "
+            "sliding window: leave the draft out"
         )
 
 
 def _ready(engine, model: LanguageModel, prompt: Tensor, n_new: int, cache) -> Engine:
-    """The engine given, or one of the class given, for this very generation. Raises ValueError."""
+    """The given engine, or one of the given class, checked for this call. Raises ValueError."""
     if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
         raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native, or one you built")
     if cache is not DynamicCache:
-        raise ValueError("an engine brings its own cache: give generate either engine or cache")
+        raise ValueError("an engine has its own cache: pass either engine or cache")
     if isinstance(engine, type):
         engine = engine.ready(model, len(prompt))
     engine.check(model, prompt, n_new)

@@ -1,12 +1,12 @@
-// Kernels of a decoder: products, norms, activations, rotation, attention, sampling. Threads share
-// the work one level above (decoder.cpp).
+// Kernels of a decoder: matrix products, norms, activations, rotary embeddings, attention, sampling.
+// The work is split among threads one level above, in decoder.cpp.
 //
-// They are shared by the decode loop and by serving (decoder.cpp). The rule that all of them obey:
-// a row (one token of one text) gets the same bits alone, in any batch, and in any chunking of its
-// prompt. So every sum of a row has one order, which depends on the shape of the model alone.
+// The decode loop and serving (decoder.cpp) share these kernels. All of them obey one rule: a row
+// (one token of one text) gets the same bits alone, in any batch, and with any chunking of its
+// prompt. So every sum of a row has a fixed order, which depends only on the shape of the model.
 //
 // LANES floats fill a vector register. Matrices are stored in panels: LANES outputs side by side,
-// (panels, K, LANES), with zeros behind the last output. A product then needs no sum across lanes.
+// (panels, K, LANES), zero-padded after the last output. A product then needs no sum across lanes.
 
 #pragma once
 #include <algorithm>
@@ -37,21 +37,21 @@ constexpr int REGISTERS = 16;
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-// A function that is not inlined, so that every row runs the same instructions.
+// Marks a function that is not inlined, so that every row runs the same instructions.
 #define ONE_COPY static __attribute__((noinline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-// GCC's and Clang's vectors: + and * work lane by lane.
+// Vector types of GCC and Clang: + and * work lane by lane.
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Numbers from one row to the next: an odd number of the cache's lines. Rows an even number apart
-// share few places of a cache, where they push one another out.
+// Row stride in floats: an odd number of cache lines. With an even number, rows would map to few
+// cache sets and evict each other.
 constexpr int64_t spread(int64_t n) { return (round_up(n, 16) / 16 | 1) * 16; }
 
-// Memory that begins with a line of the cache.
+// An allocator of memory that is aligned to a cache line.
 template <class T>
 struct OnLine {
   typedef T value_type;
@@ -78,7 +78,7 @@ INLINE vec larger(vec a, vec b) { return a > b ? a : b; }
 #define HIDE(v) asm volatile("" : "+w"(v))
 #endif
 
-// a · b + c in one rounding, in exactly this order.
+// a · b + c with a single rounding, in exactly this order.
 INLINE vec multiply_add(vec a, vec b, vec c) {
 #if defined(__AVX512BW__)
   return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -91,7 +91,7 @@ INLINE vec multiply_add(vec a, vec b, vec c) {
 #endif
 }
 
-// All lanes joined into one number: halves onto halves, so that few operations wait for another.
+// Reduces all lanes to one number, halving each time, so that few operations depend on each other.
 template <class Lanes, class Join>
 INLINE float fold(Lanes v, Join join) {
   typedef float half __attribute__((vector_size(sizeof v / 2)));
@@ -110,15 +110,15 @@ INLINE float highest(vec v) {
   return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// e^x for x <= 0 with a relative error of about 2e-7: 2^n by adding n to the exponent's bits, times
-// a polynomial for the rest, which is 1 at 0. Below -87 it returns e^-87.
+// e^x for x <= 0 with a relative error of about 2e-7: 2^n, by adding n to the exponent bits, times a
+// polynomial for the remainder, which is 1 at 0. Below -87 it returns e^-87.
 INLINE vec exponential(vec x) {
   x = larger(x, all(-87.0f));
-  constexpr float SHIFT = 3 << 22;        // of a sum with it the last bits are a whole number
+  constexpr float SHIFT = 3 << 22;        // adding it puts a whole number into the last bits
   vec shifted = x * 1.44269504f + SHIFT;  // x / ln 2, rounded
   HIDE(shifted);
   const vec whole = shifted - SHIFT;
-  vec f = x - whole * 0.693359375f;  // ln 2 in two parts, of which the first is exact
+  vec f = x - whole * 0.693359375f;  // ln 2 in two parts, the first of them exact
   HIDE(f);
   f += whole * 2.12194440e-4f;
   vec p = 8.3125e-3f * f + 4.189033e-2f;
@@ -132,23 +132,23 @@ INLINE vec exponential(vec x) {
 // ---------------------------------------------------------------- products
 
 constexpr int MOST_ROWS = 6;          // rows whose sums are in registers at the same time
-// Panels, likewise. They are read side by side, as several streams in which the processor fetches
-// ahead: six gave 20 GB/s from memory where one gave 15 (Zen 3).
+// Likewise for panels. They are read side by side, as several streams that the processor prefetches:
+// six gave 20 GB/s from memory where one gave 15 (Zen 3).
 constexpr int MOST_PANELS = 6;
 constexpr int64_t DEPTH = 128;        // terms of a sum before it goes to memory: panels stay in L1
-constexpr int64_t ROW_BYTES = 3 << 18;  // rows that pass by the same panels: they stay near
+constexpr int64_t ROW_BYTES = 3 << 18;  // rows multiplied by the same panels: they stay in cache
 
-constexpr int LINE = std::max(1, 16 / LANES);  // terms of a panel in a line of the cache
-// Where memory and registers are both busy, fetching ahead pays: from 3 rows on, and with a matrix
-// that no L2 cache holds. A batch of 8 was 1.07 times faster at 10.8M weights, and slower at 0.37M.
-// Up to FEW blocks of rows, each fetches; of more, only the last.
+constexpr int LINE = std::max(1, 16 / LANES);  // terms of a panel in a cache line
+// If memory and registers are both busy, prefetching helps: from 3 rows on, with a matrix too large
+// for an L2 cache. A batch of 8 was 1.07 times faster at 10.8M weights, and slower at 0.37M.
+// With up to FEW blocks of rows, each block prefetches; with more, only the last.
 constexpr int64_t LARGE = 1 << 19;
 constexpr int64_t FEW = 4;
 
 template <int N>
 using Number = std::integral_constant<int, N>;
 
-// Calls use(Number<n>{}), for 1 <= n <= MOST: a number of the run time as one of the compile time.
+// Calls use(Number<n>{}), for 1 <= n <= MOST: turns a runtime number into a compile-time one.
 template <int MOST, class Use>
 INLINE void with_number(int n, Use use) {
   if constexpr (MOST > 1) {
@@ -157,8 +157,8 @@ INLINE void with_number(int n, Use use) {
   use(Number<MOST>{});
 }
 
-// Whether the sums of R rows and P panels fit in registers, beside the smaller number of operands
-// and `more` temporary values.
+// Whether the sums of R rows and P panels fit in registers, together with the smaller set of
+// operands and `more` temporary values.
 constexpr bool fits(int R, int P, int more) {
   return R * P + std::min(R, P) + more <= REGISTERS && P <= MOST_PANELS;
 }
@@ -168,26 +168,26 @@ constexpr int most_panels(int R, int more) {
   return P;
 }
 
-// One piece of a product whose sums fit in registers.
+// A piece of a product whose sums fit in registers.
 struct Piece {
   int64_t row;     // its first row
-  int64_t panel;   // its first panel, of all
+  int64_t panel;   // its first panel, counted over the whole matrix
   int64_t k;       // its first term
   int64_t depth;   // number of terms
   int64_t ahead;   // panels · K + terms: where the next piece of weights begins
-  bool fetches;    // the next weights, into the cache
+  bool fetches;    // whether it prefetches the next weights
 };
 
-// Splits a product into pieces: part(R, P, piece) gets R rows and P panels.
+// Splits a product into pieces: part(R, P, piece) computes R rows and P panels.
 template <int MORE, class Part>
 INLINE void pieces(int64_t N, int64_t panels, int64_t K, int64_t depth, int64_t row_bytes,
                    Part part) {
   const int64_t most = std::max<int64_t>(1, ROW_BYTES / row_bytes / MOST_ROWS) * MOST_ROWS;
   int64_t rows;
   for (int64_t begin = 0; begin < N; begin += rows) {
-    const int64_t passes = (N - begin + most - 1) / most;  // over the weights, of as many rows each
+    const int64_t passes = (N - begin + most - 1) / most;  // over the weights, of equally many rows
     rows = std::min(N - begin, round_up((N - begin + passes - 1) / passes, MOST_ROWS));
-    // Blocks of rows are as even as possible: 8 rows are 4 and 4.
+    // Make blocks of rows as even as possible: 8 rows become 4 and 4.
     const int64_t blocks = (rows + MOST_ROWS - 1) / MOST_ROWS;
     const int widest = (rows + blocks - 1) / blocks;
     int64_t limit = 1;
@@ -216,8 +216,8 @@ INLINE void pieces(int64_t N, int64_t panels, int64_t K, int64_t depth, int64_t 
   }
 }
 
-// one(r, p, x, w) adds the product of row r's number x and panel p's weights w. The fewer of the
-// two are held in registers, and the others pass by.
+// one(r, p, x, w) adds the product of row r's number x and panel p's weights w. The smaller set of
+// operands is held in registers, and the larger one is streamed.
 template <int R, int P, class Value, class Weight, class One>
 INLINE void outer(Value value, Weight weight, One one) {
   if constexpr (R < P) {
@@ -271,14 +271,15 @@ INLINE void product(const float *w, int64_t panels, int64_t K, const float *x, i
 
 // ---------------------------------------------------------------- products with 8-bit weights
 
-// A weight is a code from -127 to 127 times the scale of its group: GROUP numbers of a row have
-// one scale. Rows are rounded to codes of 16 bits, so that integers are multiplied: two terms of an
-// output are side by side, (panels, K / 2, LANES, 2), and one instruction multiplies and adds both.
-// Integer sums of a group are exact. Rows of 16 bits were faster than rows of floats, and as fast as
-// rows of 8 bits, which cost quality.
+// A weight is a code from -127 to 127 times the scale of its group: GROUP numbers of a row share a
+// scale. Activation rows are rounded to 16-bit codes, so that products are between integers: two
+// terms of an output are adjacent, (panels, K / 2, LANES, 2), and one instruction multiplies and adds
+// both. Integer sums of a group are exact. 16-bit rows were faster than float rows, and as fast as
+// 8-bit rows, which cost quality.
 constexpr int64_t GROUP = 128;
 
-// A row's pair of codes in every lane; LANES pairs of weights; and the sum of their products.
+// `both`: a row's pair of codes in every lane. `load_pairs`: LANES pairs of weights. `add_products`:
+// adds the products of the two.
 #if defined(__AVX512BW__)
 typedef __m512i pairs;
 INLINE pairs both(int32_t x) { return _mm512_set1_epi32(x); }
@@ -310,8 +311,8 @@ INLINE ints add_products(ints sum, pairs x, pairs w) {
 }
 #endif
 
-// out (N, stride) = N rows of K codes, each worth units[row], times codes in panels. scales (panels,
-// groups, LANES).
+// out (N, stride) = N rows of K codes, in units of units[row], times a matrix of codes in panels.
+// scales (panels, groups, LANES).
 INLINE void product(const int8_t *w, const float *scales, int64_t panels, int64_t K,
                     const int16_t *x, const float *units, int64_t N, float *out, int64_t stride) {
   const int64_t groups = (K + GROUP - 1) / GROUP;
@@ -342,7 +343,7 @@ INLINE void product(const int8_t *w, const float *scales, int64_t panels, int64_
   pieces<2>(N, panels, K, GROUP, K * sizeof(int16_t), part);
 }
 
-// Rounds a row to codes of 16 bits: its largest number becomes 32767. Returns the value of a code.
+// Rounds a row to 16-bit codes: its largest number becomes 32767. Returns the value of code 1.
 ONE_COPY float round_row(const float *x, int64_t n, int16_t *codes, int64_t padded) {
   vec tops = {};
   int64_t i = 0;
@@ -357,11 +358,11 @@ ONE_COPY float round_row(const float *x, int64_t n, int16_t *codes, int64_t padd
 
 // ---------------------------------------------------------------- packing
 
-// Whether all n numbers are below +inf, so none is NaN. Bits are compared, as integers: with
-// -ffinite-math-only the compiler may take x < INFINITY for true.
+// Whether all n numbers are below +inf, and none is NaN. Compares bits, as integers: with
+// -ffinite-math-only the compiler may assume that x < INFINITY is true.
 static bool all_below_infinity(const float *x, int64_t n) {
-  constexpr int32_t INF = 0x7f800000;                  // NaNs of positive sign are above it
-  constexpr int32_t MINUS_INF = INF - 0x7fffffff - 1;  // NaNs of negative sign: up to 0
+  constexpr int32_t INF = 0x7f800000;                  // positive NaNs are above it
+  constexpr int32_t MINUS_INF = INF - 0x7fffffff - 1;  // negative NaNs are between it and 0
   int32_t wrong = 0;
   for (int64_t i = 0; i < n; i++) {
     int32_t bits;
@@ -371,14 +372,14 @@ static bool all_below_infinity(const float *x, int64_t n) {
   return !wrong;
 }
 
-// The two halves of a product of 64-bit numbers, folded into one.
+// XORs the two halves of the product of two 64-bit numbers.
 INLINE uint64_t folded(uint64_t a, uint64_t b) {
   const unsigned __int128 product = (unsigned __int128)a * b;
   return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-// A hash of 64 bits of all bytes. Two chains read the first half and two the second: of two streams the
-// processor fetches more ahead. Multiplication and folding are those of wyhash (Wang Yi,
+// A 64-bit hash of all bytes. Two chains read the first half and two the second, because the
+// processor prefetches more from two streams. The multiply-and-fold step is that of wyhash (Wang Yi,
 // https://github.com/wangyi-fudan/wyhash).
 static uint64_t fingerprint(const void *data, int64_t bytes) {
   constexpr uint64_t ODD[4] = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb,
@@ -403,7 +404,7 @@ static uint64_t fingerprint(const void *data, int64_t bytes) {
 }
 
 #if defined(__AVX2__)
-// Eight numbers of eight rows, `stride` apart, become eight columns, LANES apart.
+// Transposes 8 × 8 numbers: from rows `stride` apart to columns LANES apart.
 INLINE void transpose(const float *rows, int64_t stride, float *columns) {
   __m256 r[8];
   __m256 pairs[8];
@@ -412,7 +413,7 @@ INLINE void transpose(const float *rows, int64_t stride, float *columns) {
     pairs[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
     pairs[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
   }
-  UNROLL for (int i = 0; i < 8; i += 4) {  // of four rows each: columns 0 and 4, 1 and 5, …
+  UNROLL for (int i = 0; i < 8; i += 4) {  // four rows at a time: columns 0 and 4, 1 and 5, …
     r[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
     r[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
     r[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
@@ -425,7 +426,7 @@ INLINE void transpose(const float *rows, int64_t stride, float *columns) {
 }
 #endif
 
-// Rows of a matrix (n, K) become panels.
+// Packs the rows of a matrix (n, K) into panels.
 static void pack(const float *w, int64_t n, int64_t K, float *panels) {
   for (int64_t first = 0; first < n; first += LANES, panels += K * LANES, w += K * LANES) {
     const int count = std::min<int64_t>(LANES, n - first);
@@ -456,8 +457,8 @@ static void quantize_row(const float *w, int64_t K, int64_t group, int8_t *codes
   }
 }
 
-// As `pack`, in 8 bits, with one scale for `group` numbers of a row: GROUP, or all K. K is rounded up
-// to an even number, with a code of 0.
+// Like `pack`, in 8 bits, with a scale for `group` numbers of a row: GROUP, or all K. K is padded to
+// an even number with a code of 0.
 static void pack(const float *w, int64_t n, int64_t K, int64_t group, int8_t *panels,
                  float *scales) {
   const int64_t padded = round_up(K, 2);
@@ -543,11 +544,11 @@ ONE_COPY void rotate_row(float *x, int64_t head_size, const float *factors) {
 }
 
 INLINE vec sigmoid(vec x) {
-  const vec e = exponential(x > vec{} ? -x : x);  // of a number below 0, which cannot overflow
+  const vec e = exponential(x > vec{} ? -x : x);  // of a number of at most 0: cannot overflow
   return (x > vec{} ? all(1) : e) / (1 + e);
 }
 
-// Near 0 a short series: 1 - e^-2x would lose its digits there.
+// Near 0 it uses a short series, because 1 - e^-2x would lose precision there.
 INLINE vec hyperbolic_tangent(vec x) {
   const vec size = x > vec{} ? x : -x;
   const vec e = exponential(-2 * size);
@@ -587,8 +588,8 @@ INLINE vec activate(vec x, Activation kind) {
   return x;
 }
 
-// h (n, padded) = activation(h + bias); with gates it is activation(gate + …) · (up + …), and the
-// up part begins `padded` numbers behind the gates, its bias likewise.
+// h (n, padded) = activation(h + bias); with gates, activation(gate + …) · (up + …), where the up
+// part begins `padded` numbers after the gates, and likewise its bias.
 ONE_COPY void activate_row(float *h, int64_t padded, Activation kind, const float *bias,
                            bool gated) {
   for (int64_t i = 0; i < padded; i += LANES) {
@@ -606,23 +607,23 @@ ONE_COPY void activate_row(float *h, int64_t padded, Activation kind, const floa
 
 // ---------------------------------------------------------------- attention
 
-// The keys and values of one head of one sequence. Positions are in blocks of block_len, wherever
-// the table says. A block's keys are panels of LANES positions, (panels, head_size, LANES), and its
-// values rows, (panels · LANES, value_size). If block_len is no multiple of LANES, the last panel
-// of a block has slots that nobody uses.
+// The keys and values of one head of one sequence. Positions are stored in blocks of block_len,
+// which the table locates. A block's keys are panels of LANES positions, (panels, head_size, LANES),
+// and its values are rows, (panels · LANES, value_size). If block_len is not a multiple of LANES,
+// the last panel of a block has unused slots.
 struct HeadCache {
   float *keys;
   float *values;
   const int64_t *table;
-  int64_t key_stride;  // numbers from a block to the next
+  int64_t key_stride;  // floats from one block to the next
   int64_t value_stride;
   int64_t block_len;
   int64_t head_size;
-  int64_t value_size;  // head_size, up to whole registers
+  int64_t value_size;  // head_size, rounded up to whole registers
 
   int64_t panels_per_block() const { return round_up(block_len, LANES) / LANES; }
 
-  // The panel in which a position is.
+  // The panel that holds a position.
   int64_t panel_of(int64_t pos) const {
     return pos / block_len * panels_per_block() + pos % block_len / LANES;
   }
@@ -638,9 +639,9 @@ struct HeadCache {
   }
 };
 
-constexpr int TILE = 128 / LANES;  // panels of keys that are read at a time
+constexpr int TILE = 128 / LANES;  // panels of keys read at a time
 constexpr int QUERIES = 48;        // rows of queries that share a tile
-constexpr int MOST_SPLIT = 4;      // sums of a value that are added at the end
+constexpr int MOST_SPLIT = 4;      // partial sums of a value, added at the end
 
 // One panel of a tile: LANES positions from `first` on, of which `count` are in use.
 struct KeyPanel {
@@ -650,7 +651,7 @@ struct KeyPanel {
   int count;
 };
 
-// The positions that a query sees: the first `sinks`, and from … last.
+// The positions that a query sees: the first `sinks`, and `from` … `last`.
 struct Sight {
   int64_t last;
   int64_t from;
@@ -661,11 +662,11 @@ struct Sight {
   }
 };
 
-// Lanes of a panel that a query sees: -1 in each, else 0.
+// A mask of the lanes of a panel that a query sees: -1 if seen, else 0.
 INLINE ints seen_lanes(const Sight &sight, const KeyPanel &p) {
   ints lane;
   for (int i = 0; i < LANES; i++) lane[i] = i;
-  auto inside = [&](int64_t pos) {  // as a lane of this panel, or one beside it
+  auto inside = [&](int64_t pos) {  // the lane of a position, clamped to just outside the panel
     return (int32_t)std::max<int64_t>(-1, std::min<int64_t>(LANES, pos - p.first));
   };
   const int32_t end = std::min(p.count, inside(sight.last) + 1);
@@ -688,8 +689,8 @@ INLINE void score(const float *q, int64_t head_size, const KeyPanel *panels, flo
 }
 
 // out = factors · out + shares times values, for R queries, over n panels and P registers of every
-// value. Position i goes to sum i % SPLIT of (rows, SPLIT, value_size), so that fewer operations wait
-// for one another. COUNT positions of a panel are read; 0: `count`.
+// value. Position i is added to sum i % SPLIT of (rows, SPLIT, value_size), so that fewer operations
+// depend on each other. Reads COUNT positions of a panel, or `count` if COUNT is 0.
 template <int R, int P, int SPLIT, int COUNT>
 INLINE void gather(const float *shares, const KeyPanel *panels, int n, int count,
                    int64_t value_size, int64_t column, const float *factors, float *out) {
@@ -725,25 +726,25 @@ INLINE void gather(const float *shares, const KeyPanel *panels, int n, int count
         store(out + r * stride + s * value_size + p * LANES, sums[s][r][p]);
 }
 
-// What attention works in: QUERIES rows each.
+// The buffers of attention, QUERIES rows each.
 struct AttentionWork {
   Floats queries;         // (rows, head_size), divided by √head_size
   Floats scores;          // (rows, TILE · LANES)
   Floats out;             // (rows, MOST_SPLIT, value_size)
-  Sight sights[QUERIES];       // in the order of their positions
+  Sight sights[QUERIES];       // ordered by position
   float tops[QUERIES];         // the largest score so far
   float factors[QUERIES];
   vec sums[QUERIES];
-  int64_t ends[QUERIES];   // panels up to and with the query's own
-  int64_t whole[QUERIES];  // of them, those of which it sees the end
+  int64_t ends[QUERIES];   // number of panels up to and including the query's own
+  int64_t whole[QUERIES];  // how many of them it sees to their end
 };
 
-// Softmax of one row over a tile, going on from the tiles before it (Milakov and Gimelshein 2018,
-// arXiv 1805.02867): scores become e^(score - top), and the row's factor rescales earlier sums.
+// Online softmax of one row over a tile, continuing from the tiles before it (Milakov and Gimelshein
+// 2018, arXiv 1805.02867): scores become e^(score - top), and the factor rescales earlier sums.
 ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &sight, float &top,
                      float &factor, vec &sum) {
   vec tops = all(top);
-  uint32_t hides = 0;  // bit j: not all of panel j is seen
+  uint32_t hides = 0;  // bit j: part of panel j is masked
   for (int j = 0; j < n; j++) {
     vec x = load(scores + j * LANES);
     if (!sight.all_of(panels[j])) {
@@ -767,8 +768,8 @@ ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &
 }
 
 // softmax(q kᵀ / √head_size) v of n queries, tile by tile (Dao et al. 2022, arXiv 2205.14135).
-// work.out gets the result, in the first value_size numbers of each row. Behind a query's position
-// no value is read: an earlier sequence may have left anything there.
+// Writes the result to the first value_size numbers of each row of work.out. Reads no values past a
+// query's position, where an earlier sequence may have left anything.
 template <int SPLIT>
 static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work) {
   constexpr int ROWS = std::min(MOST_ROWS, REGISTERS == 16 ? 6 / SPLIT : 24 / SPLIT);
@@ -789,7 +790,7 @@ static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work)
   };
   for (int64_t begin = 0; begin < work.ends[n - 1]; begin += TILE) {
     const int count = std::min<int64_t>(TILE, work.ends[n - 1] - begin);
-    // 1. which of the queries see something of this tile
+    // 1. which queries see any of this tile
     const int64_t first = first_of(begin);
     const int64_t last = first_of(begin + count - 1) + LANES - 1;
     int64_t start = 0;
@@ -814,7 +815,7 @@ static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work)
       }
     }
     auto within = [&](int64_t number) { return (int)std::min<int64_t>(count, number - begin); };
-    // 3. scores: P panels stay in L1 while all queries pass by
+    // 3. scores: P panels stay in L1 while all queries are multiplied by them
     const int widest = std::min<int64_t>(MOST_ROWS, end - start);
     int limit = 1;
     with_number<MOST_ROWS>(widest, [&](auto R) { limit = most_panels(R, 1); });
@@ -833,12 +834,12 @@ static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work)
           });
         });
       }
-    // 4. shares
+    // 4. softmax weights ("shares")
     for (int64_t r = start; r < end; r++)
       soften(work.scores.data() + r * TILE * LANES, panels, within(work.ends[r]), work.sights[r],
              work.tops[r], work.factors[r], work.sums[r]);
-    // 5. values: for some rows together as far as the first of them sees, then for the rows of each
-    // position
+    // 5. values: for several rows together as far as the first of them sees, then separately for
+    //    the rows of each position
     static constexpr float ONES[] = {1, 1, 1, 1, 1, 1};
     auto add_values = [&](auto COUNT, int64_t r, int rows, const KeyPanel *from, int share, int n,
                           int positions, const float *factors) {
@@ -857,12 +858,12 @@ static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work)
       const int rows = std::min<int64_t>(ROWS, end - r);
       const int shared = std::max(0, within(work.whole[r]));
       add_values(Number<LANES>{}, r, rows, panels, 0, shared, LANES, work.factors + r);
-      int begun = 0;  // positions of the panel behind that have been added, up to a whole SPLIT
+      int begun = 0;  // positions already added from the next panel, a multiple of SPLIT
       if (within(work.ends[r]) > shared)
         begun = (work.sights[r].last - panels[shared].first + 1) / SPLIT * SPLIT;
       if (begun)
         add_values(Number<0>{}, r, rows, panels + shared, shared * LANES, 1, begun, ONES);
-      int run;  // rows of one position
+      int run;  // rows at the same position
       for (int64_t i = r; i < r + rows; i += run) {
         const int64_t last = work.sights[i].last;
         for (run = 1; i + run < r + rows && work.sights[i + run].last == last; run++) {}
@@ -897,8 +898,8 @@ static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work)
   }
 }
 
-// If a value has too few registers to keep the processor busy, its positions are split over several
-// sums. Returns the numbers from one row of work.out to the next.
+// If a value fills too few registers to keep the processor busy, its positions are split over
+// several sums. Returns the row stride of work.out.
 static int64_t attend(const HeadCache &cache, int64_t n, AttentionWork &work) {
   const int64_t columns = cache.value_size / LANES;
   if (columns >= 6) {
@@ -916,20 +917,20 @@ static int64_t attend(const HeadCache &cache, int64_t n, AttentionWork &work) {
 // ---------------------------------------------------------------- sampling
 
 struct SamplingWork {
-  std::vector<float> allowed;  // logits without those of tokens that are ruled out
+  std::vector<float> allowed;  // logits, with those of excluded tokens masked
   std::vector<float> probs;
   std::vector<float> ordered;
   std::vector<int64_t> order;
 };
 
-// The fewest tokens that reach top_p together keep their probability; of equal ones the first.
+// Zeroes all but the fewest most likely tokens that add up to top_p; among ties, keeps the first.
 static void keep_top_p(float *p, int64_t n, float top_p, SamplingWork &work) {
   float sum = 0;
   for (int64_t i = 0; i < n; i++) sum += p[i];
   work.order.resize(n);
   for (int64_t i = 0; i < n; i++) work.order[i] = i;
   auto likelier = [&](int64_t a, int64_t b) { return p[a] > p[b] || (p[a] == p[b] && a < b); };
-  // Few tokens are usually enough, so not all are sorted: 256, then four times as many, …
+  // Few tokens are usually enough, so do not sort all of them: 256, then four times as many, …
   float before = 0;
   int64_t done = 0;
   for (int64_t sorted = 256; done < n && before < top_p; sorted *= 4) {
@@ -970,5 +971,5 @@ ONE_COPY int64_t sample(const float *logits, int64_t n, const float *noise, floa
     p[i] /= noise[i];
     best = p[i] > best ? p[i] : best;
   }
-  return std::min<int64_t>(std::find(p, p + n, best) - p, n - 1);  // n - 1: if nothing is a number
+  return std::min<int64_t>(std::find(p, p + n, best) - p, n - 1);  // n - 1 if all are NaN
 }

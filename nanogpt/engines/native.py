@@ -1,7 +1,7 @@
 """Rung 7: the whole decode loop in C++ (decoder.cpp), float32 on the CPU.
 
-decoder.cpp is compiled once on first use, for all models, kept in the user's cache folder, and
-called through ctypes. Weights have 32 bits, or 8.
+decoder.cpp is compiled once, on first use, for all models, kept in the user's cache folder, and
+called through ctypes. Weights have 32 or 8 bits.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from .speculation import SpeculativeLoop, matching
 from .toolchain import CannotBuild
 
 INT64 = {"dtype": torch.int64, "device": "cpu"}
-CHUNK = 64  # most tokens of one call
-WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
+CHUNK = 64  # the most tokens in one call
+WORK = 1e8  # multiplications in one call of several steps: about ten milliseconds
 
 
 class Native(Engine):
-    """Rung 7. The whole loop as one native function: Python is asked for up to 64 tokens at a time.
+    """Rung 7. The whole loop as one native function: Python runs once for up to 64 tokens.
 
-    `bits` of a weight are 32 or 8. With 8, every row of a matrix is rounded to 255 steps of its own
+    `bits` per weight are 32 or 8. With 8, every row of a matrix is rounded to 255 steps of its own
     size when a generation begins, and every vector that it multiplies to 16 bits; embeddings, norms
-    and biases stay as they are. The tokens may then differ from those of float32.
+    and biases stay float32. The tokens may then differ from those of float32.
 
-    It computes on up to `torch.get_num_threads()` threads, with the bits of one, and on fewer where
-    the work is too little to share: a model whose largest matrix has less than 0.13M weights
-    decodes on one. Of several generations at the same time, one has the threads at any moment.
+    It computes on up to `torch.get_num_threads()` threads, bit-identical to one thread, and on
+    fewer if there is too little work to share: a model whose largest matrix has less than 0.13M
+    weights decodes on one. Of several concurrent generations, one has the threads at any moment.
     """
 
     fallback = Compiled
@@ -63,13 +63,13 @@ class Native(Engine):
     def __init__(self, config: GPTConfig | DecoderConfig, *, bits: int | None = None, **shape):
         self.bits = self.bits if bits is None else bits
         if self.bits not in (32, 8):
-            raise ValueError(f"bits={bits!r}: a weight has 32 or 8 bits here")
+            raise ValueError(f"bits={bits!r}: must be 32 or 8")
         super().__init__(config, **shape)
 
     def build(self):
         require_float32_cpu(self)
         self.library = decoder_library()
-        self.spare = []  # memory of the last generation: fresh memory costs time
+        self.spare = []  # memory of the last generation, reused because allocating costs time
 
     def tokens(self, model, prompt, noise, sampling, draft=None):
         if draft is None:
@@ -78,12 +78,12 @@ class Native(Engine):
 
 
 def steps_of_a_call(config: DecoderConfig, n_sequences: int) -> int:
-    """How many tokens of each sequence one call decodes, so that nobody waits for long."""
+    """How many tokens of each sequence to decode in one call, so that no caller waits long."""
     return max(1, min(CHUNK, int(WORK / (config.matrix_weights * n_sequences))))
 
 
 class Native8(Native):
-    """Native with 8-bit weights: a quarter of the bytes, and no longer quite the same model."""
+    """Native with 8-bit weights: a quarter of the bytes, and not exactly the same model."""
 
     bits = 8
 
@@ -101,7 +101,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     n, k = weight.shape
     try:
         lib = helpers_library()
-    except CannotBuild:  # the same arithmetic, in more passes over the numbers
+    except CannotBuild:  # the same arithmetic in torch, in more passes over the data
         top = weight.abs().amax(1)
         return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127
     codes = torch.empty(n, k, dtype=torch.int8, device="cpu")
@@ -111,9 +111,9 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounded(model: LanguageModel) -> LanguageModel:
-    """A copy of the model with the matrices of Native8: rounded to 8 bits, held as float32.
+    """A copy of the model with its matrices rounded to 8 bits as in Native8, stored as float32.
 
-    Embeddings stay as they are, so a tied head gets a matrix of its own.
+    Embeddings are not rounded, so a tied head gets its own matrix.
     """
     copy = deepcopy(model)
     for layer in copy.modules():
@@ -124,7 +124,7 @@ def rounded(model: LanguageModel) -> LanguageModel:
 
 
 class NativeTokens(Iterator[Tensor]):
-    """The tokens of a native generation. The model as it is at the first is used for all."""
+    """The tokens of a native generation. All use the weights as they are at the first token."""
 
     def __init__(
         self, engine: Native, model: LanguageModel, prompt: Tensor, noise: Tensor, sampling
@@ -140,13 +140,13 @@ class NativeTokens(Iterator[Tensor]):
         return next(self._steps)
 
     def rest(self) -> Tensor:
-        """All tokens that have not been taken yet, in one go.  -> (B, n)"""
+        """All remaining tokens at once.  -> (B, n)"""
         if self.begun:
             return torch.cat([self.session.args[2][:, :0], *self], dim=1)
         self.close()
         with self.session() as session:
             end = session.text.shape[1]
-            # Noise that is there already is used in one call.
+            # Noise that is already drawn needs only one call.
             piece = CHUNK if isinstance(session.noise, Noise) else end
             read = 0
             for known in range(session.T, end, piece):
@@ -165,7 +165,7 @@ class NativeTokens(Iterator[Tensor]):
             known = session.T
             end = text.shape[1]
             read = 0
-            chunk = 1  # the first token at once, then more in one call
+            chunk = 1  # return the first token immediately, then more per call
             most = steps_of_a_call(session.engine.config, len(text))
             while known < end:
                 new = min(chunk, end - known)
@@ -177,7 +177,7 @@ class NativeTokens(Iterator[Tensor]):
 
 
 def text_of(prompt: Tensor, n_new: int) -> Tensor:
-    """The prompt with space for n_new tokens behind it, on the CPU.  (B, T) -> (B, T + n_new)"""
+    """The prompt followed by room for n_new tokens, on the CPU.  (B, T) -> (B, T + n_new)"""
     B, T = prompt.shape
     text = torch.empty(B, T + n_new, **INT64)
     text[:, :T] = prompt
@@ -185,7 +185,7 @@ def text_of(prompt: Tensor, n_new: int) -> Tensor:
 
 
 class Memory:
-    """What a generation works in: packed weights, keys and values, and C++'s own."""
+    """The memory of a generation: packed weights, keys and values, and C++'s working memory."""
 
     def __init__(self, engine: Native):
         self.packed = Packed(decoder_config(engine.config), engine.bits, by_group=False)
@@ -198,10 +198,10 @@ class Memory:
 
 
 class Session:
-    """One generation in native code: its text, its noise, keys and values. A context manager.
+    """One generation in native code: its text, noise, keys and values. A context manager.
 
-    `text` (B, length) begins with a prompt of T tokens; step t of the noise draws token T + t.
-    Native code checks no position: read no further than the text and the engine's capacity reach.
+    `text` (B, length) begins with a prompt of T tokens; row t of the noise samples token T + t.
+    Native code checks no positions: do not read past the end of the text or the engine's capacity.
     """
 
     def __init__(
@@ -250,11 +250,11 @@ class Session:
         self.logits = torch.empty(B, up(V, self.memory.packed.lanes), **FLOAT)
 
     def known(self, length: int) -> None:
-        """Set how many tokens of the text are known; `decode` samples those behind them."""
+        """Set how many tokens of the text are known; `decode` samples the tokens after them."""
         self.end_known = length
 
     def decode(self, start: int, end: int) -> None:
-        """Read the tokens at start … end - 1; from the last known one on, write the next behind."""
+        """Read tokens start … end - 1; from the last known token on, sample and append the next."""
         if start >= end:
             return
         known = max(self.end_known, start + 1)
@@ -270,7 +270,7 @@ class Session:
         self.library.run_steps(*self.where, max(1, steps), 0, logits, None, threads)
 
     def check(self, start: int, end: int) -> list[list[int]]:
-        """Read the tokens at start … end - 1 in one pass; by text, the right token behind each."""
+        """Read the tokens at start … end - 1 in one pass; the correct next tokens, by text."""
         B = len(self.text)
         n = end - start
         self._use_noise(start + 1 - self.T, n)
@@ -286,14 +286,14 @@ class Session:
         return choices.tolist()
 
     def _use_noise(self, first: int, n: int) -> None:
-        """Let native code find the noise of the new tokens first … first + n - 1."""
+        """Point native code at the noise of the new tokens first … first + n - 1."""
         if self.noise is None or n == 0:
             return
         self.rows = self.noise[first : first + n].float().contiguous()
         address = self.rows.data_ptr()
         for sequence in self.sequences:
             sequence.noise = address
-            sequence.n_prompt = self.T + first  # the first row is that of this position
+            sequence.n_prompt = self.T + first  # the position that the first row belongs to
             address += self.rows.stride(1) * self.rows.itemsize
 
     def __enter__(self) -> Session:
@@ -301,14 +301,14 @@ class Session:
 
     def __exit__(self, *error) -> None:
         if self.memory.work.alive:
-            self.engine.spare[:] = [self.memory]  # one is enough: two at once are rare
+            self.engine.spare[:] = [self.memory]  # keep one: concurrent generations are rare
 
 
 class NativeSpeculation(SpeculativeLoop):
-    """The speculative loop in native code: known and proposed tokens in one pass of the weights.
+    """The speculative loop in native code: known and proposed tokens in one pass over the weights.
 
-    A draft model decodes natively too, into the same text, where an engine computes it. Any other
-    draft is asked token by token.
+    A draft model also decodes natively, into the same text, if an engine supports it. Any other
+    draft is called token by token.
     """
 
     def __init__(self, engine: Native, model: LanguageModel, draft: Draft, prompt: Tensor, *args):
@@ -332,8 +332,8 @@ class NativeSpeculation(SpeculativeLoop):
             target = sessions.enter_context(Session(self.engine, self.model, *generation))
             drafting = None
             valid = 0  # tokens of the text whose keys and values the draft holds
-            # Rotary positions have no end, but the buffers of native code do. The last two tokens
-            # are not read by the draft.
+            # Rotary positions have no limit, but native buffers do. The draft does not read the
+            # last two tokens.
             if self.drafter is not None and end - 2 <= self.drafter.capacity:
                 drafting = Session(self.drafter, self.draft.model, *generation)
                 sessions.enter_context(drafting)
@@ -355,7 +355,7 @@ class NativeSpeculation(SpeculativeLoop):
                 choices = target.check(known - 1, known + k)
                 new = self.accept(proposed, choices)
                 _write(text, known, [row[:new] for row in choices])
-                if drafting is not None:  # the guesses that were right in every text stay
+                if drafting is not None:  # keep the guesses that were right in every text
                     valid = known + min(k - 1, *map(matching, guessed, choices))
                 known += new
                 yield from text[:, known - new : known].clone().split(1, dim=1)

@@ -1,4 +1,4 @@
-"""The noise of a long text, drawn in blocks as it is needed: the numbers of `draw_noise`."""
+"""The noise of a long text, drawn in blocks as needed: the same numbers as `draw_noise`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 from ..data import send
 from ..sampling import draw_noise
 
-DRAWN = 2**16  # numbers of noise that are drawn at a time: two milliseconds
-AT_ONCE = 2**24  # numbers that may be drawn before the first token: 64 MB, half a second
+DRAWN = 2**16  # numbers drawn at a time: two milliseconds
+AT_ONCE = 2**24  # the most numbers drawn before the first token: 64 MB, half a second
 
 
 class Noise:
-    """The noise of a generation, (n_new, B, V), of which only the rows of the next tokens exist.
+    """The noise of a generation, (n_new, B, V), of which only the next tokens' rows are in memory.
 
-    A generator that draws row after row gives the numbers of the whole tensor. For 8,000 tokens
-    over a vocabulary of 49,152 that one would take 1.6 GB, and as much again while it is drawn.
-    Slices, as in noise[3:7], are tensors. None may begin before an earlier one: rows that were
-    used are forgotten.
+    Drawing row after row gives the same numbers as drawing the whole tensor. For 8,000 tokens over
+    a vocabulary of 49,152 the whole tensor would take 1.6 GB, and as much again while it is drawn.
+    Slices such as noise[3:7] are tensors. A slice may not begin before an earlier slice, because
+    used rows are dropped.
     """
 
     def __init__(
@@ -40,15 +40,15 @@ class Noise:
         return self.shape[0]
 
     def draw(self, first: int, n: int) -> None:
-        """Let `rows` have the rows first … first + n - 1; those before are forgotten."""
+        """Make `rows` hold the rows first … first + n - 1, dropping earlier ones."""
         drawn = self.first + len(self.rows)
-        assert self.first <= first, f"row {first}: those before {self.first} are forgotten"
+        assert self.first <= first, f"row {first}: rows before {self.first} were dropped"
         if first + n <= drawn:
             return
         most = max(first + n - drawn, DRAWN // prod(self.shape[1:]))
         new = draw_noise(min(most, len(self) - drawn), *self.shape[1:], self.generator)
         rows = torch.cat([self.rows, send(new, self.device)])
-        self.rows = rows[first - self.first :]  # `first` may be behind all that were drawn
+        self.rows = rows[first - self.first :]  # `first` may be past all rows drawn so far
         self.first = first
 
     def row(self, number: int) -> Tensor:
@@ -69,9 +69,9 @@ class Noise:
 def noise_in_blocks(
     generator: torch.Generator | None, shape: tuple[int, int, int], device: torch.device
 ) -> Noise:
-    """The noise that `generator` would draw now, and the generator moved behind it.
+    """The noise that `generator` would draw now; advances the generator past it.
 
-    So it makes no difference to the caller when the noise is drawn.
+    So the caller cannot tell that the noise is drawn later.
     """
     if generator is None:
         return Noise(torch.Generator().manual_seed(1337), shape, device)

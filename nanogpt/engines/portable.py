@@ -1,4 +1,4 @@
-"""A model's weights as bytes, for an engine in another language: the one of the live page."""
+"""A model's weights as bytes, for an engine in another language: the live page's JavaScript."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .native import quantize
 
 
 def packed(model: LanguageModel) -> bytes:
-    """The tensors of a model in the order in which live_model.js cuts them.
+    """The tensors of a model in the order in which live_model.js reads them.
 
-    The matrices are those of Native8, rounded to 8 bits: codes, and a scale for each row. All else
+    Matrices are rounded to 8 bits as in Native8: codes, and a scale for each row. Everything else
     is float32.
     """
     model = as_decoder(model)

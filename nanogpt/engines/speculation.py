@@ -1,16 +1,16 @@
-"""Speculative decoding with the very same tokens: a draft proposes, the model reads many at once.
+"""Speculative decoding with identical tokens: a draft proposes, the model reads several at once.
 
-The noise is drawn beforehand, so the token at a place depends on the text before it alone. A draft
-guesses it, with the same noise. The model reads a few guesses in one pass over its cache and draws
-its own token at each place. As long as they agree, each guess is the text; the first that differs
-is replaced by the model's own token. So any draft gives the tokens of plain decoding, and a good
-one gives them sooner.
+The noise is drawn in advance, so the token at a position depends only on the text before it. A
+draft guesses that token, with the same noise. The model reads a few guesses in one forward pass
+over its cache and samples its own token at each position. As long as they agree, the guesses are
+the text; the first wrong guess is replaced by the model's own token. So any draft gives the tokens
+of plain decoding, and a good draft gives them faster.
 
-Speculation: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318), who draw
-the guesses from noise of their own and keep the distribution, not the tokens; notebook 07 does that
-too. With shared noise the choices are coupled: draft and target agree with a probability of at
-least (1 - TV) / (1 + TV), where TV is half the sum of |p - q| (Daliri, Musco and Suresh 2024, arXiv
-2408.07978; as exponential races: Kobus and Gündüz 2025, arXiv 2504.15475).
+Speculation: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318), who
+sample the guesses with independent noise and preserve the distribution, not the tokens; notebook 07
+also does that. With shared noise the choices are coupled: draft and target agree with a probability
+of at least (1 - TV) / (1 + TV), where TV is half the sum of |p - q| (Daliri, Musco and Suresh 2024,
+arXiv 2408.07978; as exponential races: Kobus and Gündüz 2025, arXiv 2504.15475).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ..sampling import SamplingParams, check_tokens, sample
 
 @dataclass
 class DraftStats:
-    """Counts of the proposals of one generation, all its texts together, up to the last pass.
+    """Proposal counts of one generation, summed over its texts, up to the latest pass.
 
     In a batch, accepted tokens wait for the slowest row and are proposed again: they count once.
-    Proposals behind a rejected one are not verified and do not count. Of the tokens that a pass
-    brings to a single text, the last is the model's and the others the draft's.
+    Proposals after a rejected one are not verified and do not count. Of the tokens that a pass adds
+    to a single text, the last is the model's and the others are the draft's.
     """
 
     accepted: int = 0
     rejected: int = 0
-    advances: list[int] = field(default_factory=list)  # tokens that each pass of the model brought
+    advances: list[int] = field(default_factory=list)  # tokens added by each pass of the model
 
     @property
     def passes(self) -> int:
@@ -47,12 +47,12 @@ class DraftStats:
 
     @property
     def acceptance_rate(self) -> float:
-        """The share accepted of all verified proposals: the `a` of expected_tokens."""
+        """The share of verified proposals that were accepted: the `a` of expected_tokens."""
         return self.accepted / max(1, self.accepted + self.rejected)
 
 
 def matching(proposals: list[int], choices: list[int]) -> int:
-    """How many of the first proposals equal the choices."""
+    """The length of the common prefix of proposals and choices."""
     for n, (proposal, choice) in enumerate(zip(proposals, choices, strict=False)):
         if proposal != choice:
             return n
@@ -60,7 +60,7 @@ def matching(proposals: list[int], choices: list[int]) -> int:
 
 
 def expected_tokens(a: float, k: int) -> float:
-    """Tokens for each pass, if each of k proposals is accepted with probability a: 1 + a + … + aᵏ.
+    """Expected tokens per pass if each of k proposals is accepted with probability a: 1 + … + aᵏ.
 
     Equation 1 of Leviathan et al. 2023, (1 - aᵏ⁺¹) / (1 - a). Raises ValueError.
     """
@@ -70,16 +70,16 @@ def expected_tokens(a: float, k: int) -> float:
 
 
 class SpeculativeLoop(ABC, Iterator[Tensor]):
-    """The tokens of one generation, one (B, 1) at a time, and its `stats`.
+    """Base class: an iterator over a generation's tokens, (B, 1) each, with its `stats`.
 
         steps = generate(model, prompt, 200, draft=PromptLookup())
         text = torch.cat(list(steps), dim=1)
-        steps.stats.passes  # of the model
+        steps.stats.passes  # forward passes of the model
 
-    A batch advances together, by the fewest tokens that a pass brought to any of its texts. Tokens
-    that a text gained beyond that are right whatever follows. They are kept in `verified`, a list
-    for each text, proposed first in the next pass, and accepted again. A subclass says in `_run`
-    how the model reads several tokens in one pass.
+    A batch advances together, by the fewest tokens that a pass added to any of its texts. Tokens
+    that a text gained beyond that are already correct. They are kept in `verified`, a list for each
+    text, proposed first in the next pass, and accepted again. A subclass implements in `_run` how
+    the model reads several tokens in one pass.
     """
 
     def __init__(self, draft, prompt: Tensor, noise: Tensor, sampling: SamplingParams):
@@ -93,7 +93,7 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
 
     @abstractmethod
     def _run(self, prompt: Tensor, noise: Tensor) -> Iterator[Tensor]:
-        """One (B, 1) token for each row of the noise."""
+        """Yield a (B, 1) token for each row of noise."""
 
     def __next__(self) -> Tensor:
         return next(self._steps)
@@ -102,7 +102,7 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         self._steps.close()
 
     def propose(self, text: Tensor, noise: Tensor) -> Tensor:
-        """Guesses of the next tokens, at most one for each row of the noise.  (B, t) -> (B, k)"""
+        """Guess the next tokens, at most one for each row of noise.  (B, t) -> (B, k)"""
         longer = text.clone()  # a draft may write into it
         verified, n_verified = self._verified(text.device)
         for place, row in enumerate(noise):
@@ -115,24 +115,24 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
                 token = torch.where(known < 0, token, known)
             longer = torch.cat([longer, token], dim=1)
         proposals = longer[:, text.shape[1] :]
-        if text.is_cpu:  # on a GPU with the choices, for which the pass waits anyway
+        if text.is_cpu:  # on a GPU they are checked with the choices, to save a sync
             self.check_tokens(proposals.flatten().tolist())
         return proposals
 
     def _verified(self, device: torch.device) -> tuple[Tensor, int]:
-        """The verified tokens of each text, then -1: (B, n), and n."""
+        """The verified tokens of each text, padded with -1: (B, n), and n."""
         n = max(map(len, self.verified))
-        if n == 0:  # always so for one text
+        if n == 0:  # always, for a single text
             return torch.empty(0), 0
         rows = [row + [-1] * (n - len(row)) for row in self.verified]
         return send(torch.tensor(rows, dtype=torch.long), device), n
 
     def accept(self, proposals: list[list[int]], choices: list[list[int]]) -> int:
-        """How many tokens the batch advances; tokens that some texts gained beyond are kept."""
+        """How many tokens the batch advances; keeps the tokens that some texts gained beyond it."""
         gained = []
         for guesses, row, known in zip(proposals, choices, self.verified, strict=True):
             right = matching(guesses, row)
-            # At the end of a text more may be known than is proposed.
+            # At the end of a text, more tokens may be verified than are proposed.
             self.stats.accepted += max(0, right - len(known))
             self.stats.rejected += right < len(guesses)
             gained.append(right + 1)
@@ -167,7 +167,7 @@ class Speculation(SpeculativeLoop):
             read = proposals if text.is_cpu else proposals.clamp(0, self.vocab_size - 1)
             logits = self.decoder.read(torch.cat([unread, read], dim=1))[:, -k - 1 :]
             choices = self._draw(logits, rows, proposals)
-            both = torch.cat([proposals, *choices], dim=1).tolist()  # the one wait of a pass
+            both = torch.cat([proposals, *choices], dim=1).tolist()  # the only sync of a pass
             self.check_tokens([token for row in both for token in row[:k]])
             n = self.accept([row[:k] for row in both], [row[k:] for row in both])
             self.decoder.rewind(k + 1 - n)  # the last of the n tokens has not been read
@@ -176,13 +176,13 @@ class Speculation(SpeculativeLoop):
             yield from choices[:n]
 
     def _draw(self, logits: Tensor, noise: Tensor, proposals: Tensor) -> list[Tensor]:
-        """The model's tokens, (B, 1) each, as in plain decoding, up to where no text agrees.
+        """The model's own tokens, (B, 1) each, up to the first where no text agrees.
 
-        On a GPU all of them: to know where would mean to wait for it.
+        On a GPU all of them: finding that position would need a sync.
         """
         choices = []
         for place, row in enumerate(noise[: logits.shape[1]]):
             choices.append(sample(logits[:, place], row, self.sampling))
             if row.is_cpu and not (choices[-1] == proposals[:, place : place + 1]).any():
-                break  # at the latest after the last proposal; a GPU would have to be waited for
+                break  # at the latest after the last proposal; not on a GPU, where it would sync
         return choices

@@ -1,4 +1,4 @@
-"""Texts that end at a stop token, whatever decodes them."""
+"""Stop tokens, for any decoder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..config import check_int
 
 
 class UpToStop(Iterator[Tensor]):
-    """The tokens of `steps`, (B, 1) each, until every row has met one of the `stop` tokens.
+    """The tokens of `steps`, (B, 1) each, until every row has produced one of the `stop` tokens.
 
-    A row that has ended repeats its stop token. `stats` are those of the steps, which have some
-    where a draft proposes.
+    A row that has ended repeats its stop token. `stats` are those of `steps`, which exist if there
+    is a draft.
     """
 
     def __init__(self, steps: Iterator[Tensor], stop: tuple[int, ...]):
@@ -31,12 +31,12 @@ class UpToStop(Iterator[Tensor]):
                     token = torch.where(ended, last, token)
                 are_stops = [[number in self.stop] for number in token[:, 0].tolist()]
                 ended = torch.tensor(are_stops, device=token.device)
-                last = token.clone()  # the caller may write into the other one
+                last = token.clone()  # the caller may write into `token`
                 yield token
                 if ended.all():
                     break
         finally:
-            self.steps.close()  # it may hold memory that the next generation needs
+            self.steps.close()  # may free memory that the next generation needs
 
     def __next__(self) -> Tensor:
         return next(self._tokens)

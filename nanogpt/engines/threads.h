@@ -1,9 +1,9 @@
-// Work shared among threads: `share` splits a range, and a pool of threads computes the parts.
+// A thread pool: `share` splits a range into parts, which the threads compute.
 //
 // Outputs are bit-identical on any number of threads, because each number is computed by one thread,
-// in a fixed order. A thread that waits spins for a moment and then sleeps, so an idle pool costs
-// nothing. Parts are taken one by one, and nobody waits for a thread that has not taken one: if a
-// machine has too few processors, those that run do the work.
+// in a fixed order. A waiting thread spins for a moment and then sleeps, so an idle pool costs
+// nothing. Threads take parts one by one, and nobody waits for a thread that has not taken one: if a
+// machine has too few processors, the running threads do the work.
 
 #pragma once
 #include <algorithm>
@@ -22,11 +22,11 @@
 #endif
 
 constexpr int64_t MOST_THREADS = 1024;
-constexpr int64_t PARTS_PER_THREAD = 4;  // others take the parts of a thread that is held up
+constexpr int64_t PARTS_PER_THREAD = 4;  // so that others can take the parts of a delayed thread
 constexpr auto SPIN = std::chrono::microseconds(50);
 
-// Multiplications of a part at least: two to seven microseconds, where meeting takes one or two.
-// Tests set it to 0.
+// The fewest multiplications in a part: two to seven microseconds, while synchronising takes one or
+// two. Tests set it to 0.
 static std::atomic<int64_t> least_work{1 << 16};
 
 static int64_t process_id() {
@@ -45,7 +45,7 @@ static void spin_hint() {
 #endif
 }
 
-// Returns whether `ready` came true within SPIN.
+// Returns whether `ready` became true within SPIN.
 template <class Ready>
 static bool spin_until(Ready ready) {
   const auto end = std::chrono::steady_clock::now() + SPIN;
@@ -58,8 +58,8 @@ static bool spin_until(Ready ready) {
   return ready();
 }
 
-// A thread that can sleep until a condition holds. Whoever makes it true calls `wake` afterwards.
-// Both sides write first and then read, sequentially consistent: one of them sees the other.
+// Lets a thread sleep until a condition holds. Whoever makes it true must call `wake` afterwards.
+// Both sides write first and then read, with sequential consistency, so one of them sees the other.
 class Sleeper {
  public:
   template <class Ready>
@@ -89,8 +89,8 @@ class Pool {
 
   const int64_t process = process_id();
 
-  // Calls call(body, part, parts, thread) for all parts on at most `threads` threads, of which the
-  // caller is thread 0. Returns false, at once, if the pool works for another caller.
+  // Calls call(body, part, parts, thread) for all parts on at most `threads` threads; the caller is
+  // thread 0. Returns false immediately if the pool is working for another caller.
   bool run(int64_t parts, int64_t threads, Call call, void *body) {
     if (busy.exchange(true, std::memory_order_acquire)) return false;
     grow(threads - 1);
@@ -109,9 +109,9 @@ class Pool {
   }
 
  private:
-  // The number of the job, the threads that help, and the parts that nobody has taken, in 32, 16 and
-  // 16 bits. Between jobs no part is left. The fields of a job change only then, so whoever has
-  // taken a part may read them until it is done.
+  // The job number, the number of helper threads, and the number of parts not yet taken, in 32, 16
+  // and 16 bits. Between jobs no parts are left. A job's fields change only then, so a thread that
+  // has taken a part may read them until that part is done.
   std::atomic<uint64_t> open{0};
   std::atomic<int64_t> done{0};
   std::atomic<bool> busy{false};
@@ -137,11 +137,11 @@ class Pool {
     }
   }
 
-  // The workers never end and the pool is never deleted: at the end of the process they sleep.
+  // Workers never exit and the pool is never deleted: at process exit they are asleep.
   void grow(int64_t n) {
     if ((int64_t)workers.size() >= n) return;
 #if defined(__unix__) || defined(__APPLE__)
-    sigset_t all, before;  // signals are for the threads of the interpreter
+    sigset_t all, before;  // leave signals to the interpreter's threads
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
 #endif
@@ -159,7 +159,7 @@ class Pool {
         }).detach();
         workers.push_back(std::move(worker));
       }
-    } catch (const std::system_error &) {  // the system has no more threads: fewer do
+    } catch (const std::system_error &) {  // out of threads: go on with fewer
     }
 #if defined(__unix__) || defined(__APPLE__)
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -175,7 +175,7 @@ struct Team {
 
 static std::atomic<Pool *> kept_pool{nullptr};
 
-// A forked process has no threads but the one that forked: it gets a pool of its own.
+// A forked process has only the thread that called fork, so it gets a new pool.
 static Team team_of(int64_t threads) {
   threads = std::min(threads, MOST_THREADS);
   if (threads <= 1) return {};
@@ -191,16 +191,16 @@ static Team team_of(int64_t threads) {
   return {pool, threads};
 }
 
-// One copy, so that a part of a range runs the same instructions as the whole.
+// Not inlined, so that a part of a range runs the same instructions as the whole.
 template <class Body>
 __attribute__((noinline, noclone)) static void call_part(void *body, int64_t begin, int64_t end,
                                                          int thread) {
   (*(Body *)body)(begin, end, thread);
 }
 
-// Calls body(begin, end, thread) for ranges that make up 0 … n - 1: for all of it at once if
-// `work`, in multiplications, is too little to share. Two calls at the same time differ in
-// `thread`, which is below team.threads. The body must not throw.
+// Calls body(begin, end, thread) for ranges that cover 0 … n - 1, or once for all of it if `work`,
+// in multiplications, is too little to share. Concurrent calls have different `thread` numbers, all
+// below team.threads. The body must not throw.
 template <class Body>
 static inline void share(const Team &team, int64_t n, int64_t work, Body body) {
   if (team.threads > 1 && n > 1) {

@@ -1,7 +1,7 @@
-"""Builds are kept in the user's cache folder, under a key of all that they depend on.
+"""Compiled builds, kept in the user's cache folder under a hash of everything they depend on.
 
-A build that fails or is killed leaves nothing that is used, and processes that need the same build
-wait for one of them.
+A build that fails or is killed leaves nothing behind that is used later. Processes that need the
+same build wait while one of them makes it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from platformdirs import user_cache_dir
 from ..console import first_line
 from ..files import atomic_path, path_in
 
-# Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with it
-# would switch off denormal numbers for the whole process, torch included.
+# Allow sums in any order, so that they can be vectorised. Not -ffast-math: linking with it would
+# switch off denormal numbers for the whole process, including torch.
 MATH = "-fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffinite-math-only"
 
 
@@ -37,7 +37,10 @@ class CannotBuild(RuntimeError):
 
 @lru_cache(maxsize=1)
 def compiler() -> list[str]:
-    """CXX with its flags, else the first of c++, g++ and clang++. Raises CannotBuild."""
+    """The C++ compiler: CXX with its flags, else the first of c++, g++ and clang++.
+
+    Raises CannotBuild if there is none.
+    """
     named = os.environ.get("CXX", "").split()
     for name, *flags in [named] if named else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(name)
@@ -49,8 +52,8 @@ def compiler() -> list[str]:
 
 @lru_cache(maxsize=1)
 def machine() -> dict:
-    """The parts of a build's key besides its source: torch, the compiler, the processor."""
-    info = Path("/proc/cpuinfo")  # of Linux: its paragraphs are the cores
+    """The parts of a build's key other than its source: torch, the compiler, the processor."""
+    info = Path("/proc/cpuinfo")  # on Linux: one paragraph per core
     cpu = info.read_text("utf-8", "replace").split("\n\n")[0].splitlines() if info.exists() else []
     flags = [line for line in cpu if line.startswith(("flags", "Features"))]
     command = [*compiler(), "--version"]
@@ -73,14 +76,14 @@ def machine() -> dict:
 
 
 def source_text(source: Path) -> str:
-    """A C++ file and all that it includes by name in quotes, as one text."""
+    """A C++ file followed by the files it includes with quotes, as one text."""
     text = source.read_text(encoding="utf-8")
     headers = re.findall(r'^#include "(.*)"$', text, re.MULTILINE)
     return "".join([text, *(source_text(source.parent / header) for header in headers)])
 
 
 def load_library(name: str, source: Path, shape: dict) -> ctypes.CDLL:
-    """A C++ file compiled for these numbers, now or earlier. Raises CannotBuild."""
+    """Load a C++ file compiled with the macros in `shape`, built if needed. Raises CannotBuild."""
     text = source_text(source)
     parts = {"source": text, **shape}
     path = kept_build(name, parts, ".so", lambda out: compile_cpp(source, out, shape))
@@ -106,9 +109,9 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
 
 
 def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> Path:
-    """The file that `make(path)` builds from these parts on this machine, built now or before.
+    """The file that `make(path)` builds from these parts on this machine, from the cache if there.
 
-    Raises CannotBuild when `make` does, and for any other error of a compiler.
+    Raises CannotBuild if `make` does, and for any other build error.
     """
     text = json.dumps({"machine": machine(), **parts}, sort_keys=True)
     file = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}{suffix}"
@@ -116,11 +119,11 @@ def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if hasattr(os, "getuid") and path.parent.stat().st_uid != os.getuid():
-            # Somebody else could exchange a library that is loaded into this process.
+            # That user could replace a library that this process loads.
             raise PermissionError("it belongs to another user")
         if not path.exists():
             with FileLock(path.with_suffix(".lock")):
-                if not path.exists():  # nobody built it while this process waited
+                if not path.exists():  # no other process built it while this one waited
                     with atomic_path(path) as temporary:
                         make(temporary)
     except CannotBuild:
@@ -135,7 +138,7 @@ def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]
 
 
 def cannot_load(path: Path, error: Exception) -> CannotBuild:
-    """The error to raise for a build that was kept and does not load."""
+    """The error to raise for a cached build that does not load."""
     reason = first_line(error)
     return CannotBuild(f"{path} cannot be loaded ({reason}): delete it to build it again")
 
@@ -143,7 +146,7 @@ def cannot_load(path: Path, error: Exception) -> CannotBuild:
 def cache_folder() -> Path:
     """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder.
 
-    A user without a home folder, as in some containers, has one in the folder of temporary files.
+    A user without a home folder, as in some containers, gets a folder in the temporary directory.
     """
     named = path_in("NANOGPT_CACHE")
     if named:
@@ -151,6 +154,6 @@ def cache_folder() -> Path:
     without_home = Path(tempfile.gettempdir(), f"nanogpt-{getattr(os, 'getuid', int)()}")
     try:
         usual = Path(user_cache_dir("nanogpt", appauthor=False))
-    except RuntimeError:  # of newer platformdirs; earlier ones return ~/…
+    except RuntimeError:  # raised by newer platformdirs; older versions return ~/…
         return without_home
     return usual if usual.is_absolute() else without_home

@@ -1,1 +1,1 @@
-"""Many requests at once, each as if it were alone, and HTTP before them: notebooks 09 and 10."""
+"""Many requests at once, each with the tokens it would get alone, over HTTP: notebooks 09, 10."""

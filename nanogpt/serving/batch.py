@@ -1,4 +1,4 @@
-"""Many requests at once: a queue, the running sequences, and steps that draw a token for each."""
+"""Continuous batching: a queue, the running sequences, and steps that sample a token for each."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .memory import fitting_blocks
 from .modules import ModuleBackend, flat_step
 from .sequence import BlockManager, Logprob, Output, Request, Sequence
 
-NO_LIMIT = 2**31  # tokens of a step
-MOST = 2**24  # blocks, their positions, sequences: each is counted in Python
+NO_LIMIT = 2**31  # tokens in a step
+MOST = 2**24  # limit for blocks, block_len and sequences: all are counted in Python
 
 
 class Scheduler:
-    """First come, first served; a step mixes sequences that decode with chunks of prompts.
+    """First come, first served; a step mixes decoding sequences with prompt chunks.
 
-    A sequence that decodes reads one token, one that was admitted reads its prompt: all of it, or
-    as much as the `budget` of the step leaves. Those that run, oldest first, come before those that
-    wait, so no prompt makes them wait. At most `max_running` hold blocks at a time.
+    A decoding sequence reads one token; a newly admitted sequence reads its prompt: all of it, or
+    as much as the step's `budget` leaves. Running sequences, oldest first, come before waiting
+    ones, so a new prompt never delays them. At most `max_running` hold blocks at a time.
     """
 
     def __init__(self, block_manager: BlockManager, budget: int, max_running: int):
@@ -42,7 +42,7 @@ class Scheduler:
         budget = self.budget
         for seq in list(self.running):
             n = min(seq.pending, budget)
-            # The youngest loses its blocks when an older one needs them.
+            # The youngest loses its blocks if an older one needs them.
             if n and seq.running and self._reserve(seq, n):
                 batch.append(seq)
                 budget -= n
@@ -59,9 +59,9 @@ class Scheduler:
         return batch
 
     def _reserve(self, seq: Sequence, n: int) -> bool:
-        """Schedule n tokens, if need be in blocks of the youngest. False if that is this one.
+        """Schedule n tokens, preempting the youngest if needed. False if `seq` is preempted itself.
 
-        Nothing is lost: the youngest goes back to the front of the queue and is read again.
+        No tokens are lost: the youngest goes back to the front of the queue and is read again.
         """
         while not self.block_manager.extend(seq, seq.num_computed_tokens + n):
             youngest = self.running.pop()
@@ -74,7 +74,7 @@ class Scheduler:
         return True
 
     def finish(self, seq: Sequence) -> None:
-        """The sequence leaves, wherever it stands. Its blocks are free for others."""
+        """Remove a sequence, running or waiting, and free its blocks."""
         (self.running if seq.running else self.waiting).remove(seq)
         self.block_manager.free(seq)
 
@@ -82,13 +82,13 @@ class Scheduler:
 class BatchEngine:
     """Serves requests with one model. Each gets the tokens that `generate` gives it alone.
 
-    `backend` computes a step: ModuleBackend, or NativeBackend, which draws, too. Keys and values
-    lie in `n_blocks` blocks of `block_len` positions (default: enough for `max_running` sequences
-    of block_size, but at most half of the available memory). A step reads at most `budget` tokens
-    (None: whole prompts), so a small one cuts prompts in chunks. With `reuse` a prompt is read from
-    where it stops being the beginning of an earlier sequence. A model with code of its own gets
-    whole prompts, whatever `budget` and `reuse` say, as `generate` calls it. Raises ValueError for
-    a model that the backend does not compute, and for numbers below 1.
+    `backend` computes a step: ModuleBackend, or NativeBackend, which also samples. Keys and values
+    are stored in `n_blocks` blocks of `block_len` positions (default: enough for `max_running`
+    sequences of block_size, but at most half of the available memory). A step reads at most
+    `budget` tokens (None: whole prompts), so a small budget splits prompts into chunks. With
+    `reuse`, a prompt is read only from where it differs from earlier sequences (prefix caching). A
+    model with its own code gets whole prompts, as from `generate`, whatever `budget` and `reuse`
+    are. Raises ValueError for a model that the backend does not support, and for numbers below 1.
     """
 
     def __init__(
@@ -131,22 +131,24 @@ class BatchEngine:
 
     @property
     def positions(self) -> int:
-        """How many positions all blocks have, so the longest text that it can serve."""
+        """Number of positions in all blocks, which limits the length of a text."""
         return self.block_manager.n_blocks * self.block_manager.block_len
 
     @property
     def busy(self) -> bool:
-        """Whether a request waits or runs."""
+        """Whether any request is waiting or running."""
         return bool(self.alive)
 
     def add(self, request: Request) -> None:
-        """Take a request. Raises ValueError when it cannot be served, TypeError for another thing.
+        """Queue a request. Raises ValueError if it cannot be served, TypeError for another type.
 
-        Nothing has changed then.
+        After an error nothing has changed.
         """
         check_type("request", request, Request)
         if request.id in self.alive:
-            raise ValueError(f"request {request.id!r} is served already: give each its own id")
+            raise ValueError(
+                f"request {request.id!r} is already being served: give each request its own id"
+            )
         request.check(self.config.vocab_size, self.config.max_positions)
         manager = self.block_manager
         n_prompt = len(request.prompt)
@@ -155,8 +157,8 @@ class BatchEngine:
         if blocks > manager.n_blocks:
             raise ValueError(
                 f"request {request.id!r}: {n_prompt} + {n_new} tokens need {blocks} blocks of "
-                f"{manager.block_len} positions, and there are {manager.n_blocks}: "
-                f"ask for fewer tokens, or for n_blocks={blocks} (by default blocks take at most "
+                f"{manager.block_len} positions, but there are {manager.n_blocks}: "
+                f"ask for fewer tokens, or set n_blocks={blocks} (by default blocks take at most "
                 f"half of the available memory)"
             )
         seq = Sequence(request, request.noise(self.config.vocab_size))
@@ -164,7 +166,7 @@ class BatchEngine:
         self.alive[request.id] = seq
 
     def abort(self, name: Hashable) -> bool:
-        """Stop the request of this id, and free its blocks. False if it has ended already."""
+        """Stop the request with this id and free its blocks. False if it has already ended."""
         seq = self.alive.pop(name, None)
         if seq is None:
             return False
@@ -172,10 +174,10 @@ class BatchEngine:
         return True
 
     def step(self) -> list[Output]:
-        """Read one step, and return the tokens that it gave, in the order of the requests.
+        """Run one step and return the sampled tokens, in the order of the requests.
 
-        A backend that draws takes several steps in one call where all sequences decode: the tokens
-        come step by step.
+        If all sequences decode, a backend that samples runs several steps in one call; the tokens
+        are then ordered step by step.
         """
         batch = self.scheduler.schedule()
         if not batch:
@@ -188,17 +190,17 @@ class BatchEngine:
             drawn = self._draw_each(batch, logits)
         if any(seq.request.logprobs is not None for seq in batch):
             self._note(batch, drawn, logits)
-        return self._append(batch, drawn)  # up to here a step that fails can be tried again
+        return self._append(batch, drawn)  # before this line, a failed step can be retried
 
     def _steps(self, batch: list[Sequence]) -> list[int]:
-        """How many tokens each sequence draws in one call; 0 inside a prompt.
+        """How many tokens each sequence samples in one call; 0 inside a prompt. Takes the blocks.
 
-        More than 1 only where all running sequences decode. No other can be admitted before one of
-        them finishes. Finished sequences skip the remaining steps. The blocks are taken here.
+        More than 1 only if all running sequences decode. No other sequence can be admitted before
+        one of them finishes. Finished sequences skip the remaining steps.
         """
         most = self.backend.most_steps(len(batch))
         running = len(self.scheduler.running)
-        # The youngest may be in its prompt.
+        # The youngest may still be reading its prompt.
         if most > 1 and len(batch) == running and all(s.pending == 1 for s in reversed(batch)):
             remaining = [seq.request.max_new_tokens - seq.num_new_tokens for seq in batch]
             for steps in range(min(most, max(remaining)), 1, -1):
@@ -208,7 +210,7 @@ class BatchEngine:
         return [int(seq.draws) for seq in batch]
 
     def _draw_each(self, batch: list[Sequence], logits: Tensor) -> list[list[int]]:
-        """For each sequence the token drawn from the last of its rows; none inside a prompt."""
+        """For each sequence, the token sampled from its last row; none inside a prompt."""
         seqs = []
         rows = []
         row = -1
@@ -225,10 +227,10 @@ class BatchEngine:
         return drawn
 
     def _draw(self, batch: list[Sequence], logits: Tensor) -> list[int]:
-        """A token for each sequence, from its own noise.  (W, V) -> W"""
+        """Sample a token for each sequence, with its own noise.  (W, V) -> W"""
         barred = [(row, seq.barred) for row, seq in enumerate(batch) if seq.barred]
         if barred:
-            logits = logits.clone()  # the model's own are returned as log-probabilities
+            logits = logits.clone()  # the original logits are returned as log-probabilities
             for row, tokens_of_row in barred:
                 logits[row, list(tokens_of_row)] = -torch.inf
         alike = defaultdict(list)
@@ -240,16 +242,16 @@ class BatchEngine:
             if not sampling.greedy:
                 noise = torch.stack([batch[row].next_noise for row in rows]).to(logits.device)
             chosen = logits if len(rows) == len(batch) else logits[rows]
-            # Greedy sampling needs no noise, and `sample` is annotated for one.
+            # Greedy sampling needs no noise, but `sample` is annotated to require it.
             sampled = sample(chosen, noise, sampling)[:, 0].tolist()  # type: ignore[arg-type]
             for row, token in zip(rows, sampled, strict=True):
                 tokens[row] = token
         return tokens
 
     def _note(self, batch: list[Sequence], drawn: list[list[int]], logits: Tensor) -> None:
-        """The requested log-probabilities: a row of logits predicts the token that follows.
+        """Record the requested log-probabilities: a row of logits predicts the token that follows.
 
-        Rows come step by step, and within a step sequence by sequence.
+        Rows are ordered step by step, and within a step sequence by sequence.
         """
         rows: dict[Sequence, list[int]] = {seq: [] for seq in batch}
         n_rows = 0
@@ -266,14 +268,14 @@ class BatchEngine:
                 seq.logprobs += _logprobs(chosen.cpu(), predicted, n_top)
 
     def audit(self) -> None:
-        """Raises AssertionError when a block was lost, or is held by a sequence that is gone."""
+        """Raises AssertionError if a block was lost, or is held by a sequence that is gone."""
         assert not any(seq.block_table for seq in self.scheduler.waiting), (
-            "a waiting one has blocks"
+            "a waiting sequence has blocks"
         )
         self.block_manager.audit(self.scheduler.running)
 
     def _append(self, batch: list[Sequence], drawn: list[list[int]]) -> list[Output]:
-        """Append the drawn tokens to their sequences; complete sequences leave."""
+        """Append the sampled tokens to their sequences, and remove finished sequences."""
         columns = []  # of the outputs: one for each sequence
         ended = []
         for seq, tokens in zip(batch, drawn, strict=True):
@@ -284,20 +286,20 @@ class BatchEngine:
                 if request.ends_with(token, i):
                     n_kept = i - first + 1
                     break
-            if n_kept < len(tokens):  # the rest was drawn behind the end
+            if n_kept < len(tokens):  # the rest was sampled after the end
                 seq.logprobs = seq.logprobs[: n_kept - len(tokens)]
                 tokens = tokens[:n_kept]
             stopped = n_kept > 0 and request.ends_with(tokens[-1], first + n_kept - 1)
             seq.tokens += tokens
             seq.num_new_tokens += len(tokens)
-            # All but the last of the drawn tokens were read, too.
+            # All sampled tokens but the last were also read.
             read = seq.num_scheduled_tokens + max(0, len(tokens) - 1)
             self.block_manager.advance(seq, read)
             seq.num_shown_tokens = max(seq.num_shown_tokens, seq.num_computed_tokens)
             last = first + n_kept - 1 if stopped else request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
             if tokens and seq.logprobs:
-                first = len(seq.logprobs) - len(tokens) + 1  # the first token has the prompt's, too
+                first = len(seq.logprobs) - len(tokens) + 1  # the first also gets the prompt's
                 shares = [seq.logprobs[:first], *zip(seq.logprobs[first:])]
                 pairs = zip(columns[-1], shares, strict=True)
                 columns[-1] = [output._replace(logprobs=tuple(share)) for output, share in pairs]
@@ -308,12 +310,12 @@ class BatchEngine:
             self.scheduler.finish(self.alive.pop(seq.request.id))
         outputs: list[Output] = []
         for step in zip_longest(*columns):
-            outputs += filter(None, step)  # None: a sequence that drew fewer tokens
+            outputs += filter(None, step)  # None: a sequence that sampled fewer tokens
         return outputs
 
 
 def _logprobs(logits: Tensor, tokens: list[int], n_top: int) -> list[Logprob]:
-    """For each row the drawn token and the n_top likeliest.  (T, V), T -> T"""
+    """For each row, the sampled token and the n_top most likely tokens.  (T, V), T -> T"""
     values = logits.double().log_softmax(-1)
     top = values.topk(min(n_top, values.shape[-1]))
     drawn = values[range(len(tokens)), tokens].tolist()
@@ -322,14 +324,14 @@ def _logprobs(logits: Tensor, tokens: list[int], n_top: int) -> list[Logprob]:
 
 
 def serve(model: LanguageModel, requests: Iterable[Request], **settings: Any) -> Iterator[Output]:
-    """Tokens of all requests, as they come.
+    """Serve requests, yielding their tokens as they are sampled.
 
         for output in serve(model, requests):
             print(output.request.id, tokenizer.decode([output.token]))
 
-    `settings` are those of BatchEngine. The requests are checked here, at the call, and taken in
-    the order of their arrival, without waiting for its time. Steps are read as tokens are asked
-    for. Raises ValueError.
+    `settings` are those of BatchEngine. The requests are checked at the call, and queued in order
+    of arrival, without waiting for their arrival times. Steps run as tokens are consumed. Raises
+    ValueError.
     """
     engine = BatchEngine(model, **settings)
     check_type("requests", requests, Iterable)
@@ -339,6 +341,6 @@ def serve(model: LanguageModel, requests: Iterable[Request], **settings: Any) ->
 
 
 def _run(engine: BatchEngine) -> Iterator[Output]:
-    """The outputs of all steps, one after the other, until nothing is left to serve."""
+    """The outputs of all steps, one after another, until all requests have finished."""
     while engine.busy:
         yield from engine.step()

@@ -1,7 +1,7 @@
-"""OpenAI's APIs of completions and chats: the bodies of requests, and the format of answers.
+"""OpenAI's completions and chat completions APIs: parsing request bodies, formatting responses.
 
-Knows neither sockets nor threads; the parameters are in parameters.py. Every answer names its
-`seed`: the same request with it gives the same text. Choice i is sampled with seed + i.
+No sockets or threads in here; the parameters are in parameters.py. Every response includes its
+`seed`: the same request with that seed gives the same text. Choice i is sampled with seed + i.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Json = dict[str, Any]
 
 
 class FinishReason(str, Enum):
-    """Why a text has ended, as OpenAI's API names it."""
+    """Why a text has ended, in the words of OpenAI's API."""
 
-    STOP = "stop"  # by a stop string, or a token that ends a text
-    LENGTH = "length"  # by max_tokens, or the context
+    STOP = "stop"  # a stop string, or a stop token
+    LENGTH = "length"  # max_tokens, or the end of the context
 
 
 class Completion:
-    """The answer to one prompt of a body, whose checked fields are `fields`.
+    """The response to one prompt of a body, whose checked fields are `fields`.
 
-    It shows the text of max_tokens of the drawn tokens, with echo after the prompt. The engine's
-    side calls `take` and `end`, which call `tell`, all in one event loop. A text that may be the
-    beginning of a stop is held back, and so is half of a character.
+    It contains the text of up to max_tokens sampled tokens, after the prompt if echo is on. The
+    engine's side calls `take` and `end`, which call `tell`, all in one event loop. Text that may be
+    the beginning of a stop string is held back, and so is an incomplete character.
     """
 
     def __init__(self, request: Request, fields: Fields, tokenizer: Tokenizer, index: int):
@@ -57,33 +57,33 @@ class Completion:
         self.index = index
         self.head = fields["head"] | {"seed": request.seed}
         self.begun = time.perf_counter()
-        self.reason: FinishReason | None = None  # None while it goes on
-        self.error: Refused | None = None  # the reason of an early end
+        self.reason: FinishReason | None = None  # None until it ends
+        self.error: Refused | None = None  # the reason for an early end
         self.tell: Callable[[Completion], None] = lambda _: None
         self._pieces = pieces_of(tokenizer)
         self._text = ""  # can be sent now
-        self._held = ""  # may become a stop
+        self._held = ""  # may become a stop string
         self._usage_in_events = asks_for(fields, "continuous_usage_stats")
         self.n_new = 0
-        self._n_read = 0  # characters of the text, and of what is held
+        self._n_read = 0  # characters of the text, including held ones
         self._n_sent = 0  # characters
-        self._logprobs: list[tuple[int, Logprob]] = []  # of tokens not sent yet: where they begin
-        # The text of every event of a stream, before its piece and after it.
+        self._logprobs: list[tuple[int, Logprob]] = []  # of unsent tokens: text offset, logprob
+        # The JSON of a stream's event, before and after the piece of text.
         shape = {**self.head, "choices": [self._form("\0", None, None)]}
         self._shape = event(shape).rsplit(json.dumps("\0"), 1)
 
     def take(self, outputs: list[Output]) -> None:
         """The next tokens from the engine."""
-        if self.reason:  # they were drawn behind a stop
+        if self.reason:  # they were sampled after the stop
             return
         if self.fields["echo"] and outputs[0].index == 0:
             self._show_prompt(outputs[0].logprobs)
         for output in outputs:
-            if not self.fields["max_tokens"]:  # the prompt alone is asked for
+            if not self.fields["max_tokens"]:  # only the prompt is requested
                 break
             self.n_new += 1
             ends = self.request.ends_with(output.token, output.index)
-            if not ends:  # the end token is no part of the text
+            if not ends:  # the stop token is not part of the text
                 self._logprobs += [(self._n_read, logprob) for logprob in output.logprobs[-1:]]
             piece = self._pieces.end() if ends else self._pieces.push(output.token)
             if output.finished and not ends:
@@ -105,7 +105,7 @@ class Completion:
         self.tell(self)
 
     def _show_prompt(self, logprobs: Sequence[Logprob]) -> None:
-        """Begin with the prompt's text, and what is said of its tokens; nothing is before one."""
+        """Begin with the prompt's text and log-probabilities; the first token has none."""
         prompt = self.request.prompt.tolist()
         about = [Logprob(prompt[0], None, {}), *logprobs[:-1]] if logprobs else []
         for i, token in enumerate(prompt):
@@ -115,7 +115,7 @@ class Completion:
             self._n_read += len(piece)
 
     def _meets_stop(self, piece: str) -> bool:
-        """Hold the piece up to where a stop is complete. Whether one is."""
+        """Hold the piece, up to the end of a complete stop string; returns whether there is one."""
         stops = self.fields["stop"] if self.n_new > self.fields["min_tokens"] else []
         if not stops:
             self._held += piece
@@ -130,7 +130,7 @@ class Completion:
         return False
 
     def _may_stop(self) -> int:
-        """How many of the last characters may become a stop."""
+        """How many of the last characters may become a stop string."""
         stops = self.fields["stop"]
         longest = min(len(self._held), max(map(len, stops), default=0))
         for n in range(longest, 0, -1):
@@ -139,7 +139,7 @@ class Completion:
         return 0
 
     def event(self) -> str:
-        """The next event of a streamed answer, if there is one to send."""
+        """The next event of a streamed response, or an empty string."""
         if self._usage_in_events and (self.reason or self._text):
             return event({**self.head, "choices": [self.choice()], "usage": usage([self])})
         if self.reason or (self._text and self.request.logprobs is not None):
@@ -155,7 +155,7 @@ class Completion:
         return self._form(text, self._shown(len(text)), self.reason)
 
     def _form(self, text: str, logprobs: Json | None, reason: FinishReason | None) -> Json:
-        """A text as OpenAI's API writes it."""
+        """A choice in the format of OpenAI's API."""
         return {
             "index": self.index,
             "text": text,
@@ -164,29 +164,29 @@ class Completion:
         }
 
     def _shown(self, n: int) -> Json | None:
-        """The log-probabilities of the tokens that begin in the next n characters, if asked for."""
+        """The log-probabilities of tokens that begin in the next n characters, if requested."""
         if self.request.logprobs is None:
             return None
         self._n_sent += n
         known = self._logprobs
-        if self.reason != FinishReason.LENGTH:  # else all, also those without a character
+        if self.reason != FinishReason.LENGTH:  # otherwise all, also those without a character
             known = [pair for pair in known if pair[0] < self._n_sent]
         self._logprobs = self._logprobs[len(known) :]
         return self._about(known)
 
     def _about(self, known: list[tuple[int, Logprob]]) -> Json:
-        """Log-probabilities as OpenAI's API writes them: lists, with an entry for each token."""
+        """Log-probabilities in OpenAI's completions format: lists with an entry per token."""
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []
         for _, logprob in known:
-            if logprob.value is None:  # of the first token: nothing is before it
+            if logprob.value is None:  # the first token: nothing predicts it
                 values.append(None)
                 tops.append(None)
                 continue
             top = {**logprob.top, logprob.token: logprob.value}
             values.append(_finite(logprob.value))
             named: dict[str, float] = {}
-            for token, value in top.items():  # the likeliest first; one sign for all half ones
+            for token, value in top.items():  # most likely first; partial characters share a name
                 named.setdefault(name_of(self.tokenizer, token), _finite(value))
             tops.append(named)
         return {
@@ -198,12 +198,12 @@ class Completion:
 
 
 def _finite(value: float) -> float:
-    """JSON has no infinite number, and no NaN."""
+    """Clamp to a finite value: JSON has no infinity and no NaN."""
     return max(-9999.0, value)
 
 
 class ChatCompletion(Completion):
-    """An answer in a chat. A stream tells its role first, then the text, then why it ends."""
+    """A chat response. A stream sends the role first, then the text, then the finish reason."""
 
     _introduced = False
 
@@ -215,7 +215,7 @@ class ChatCompletion(Completion):
             events.append(self._chunk(self._form("", None, None) | role))
         if self.reason is None:
             return "".join([*events, super().event()])
-        # The rest of the text, then the reason alone.
+        # The rest of the text, then only the reason.
         text = self._text
         self._text = ""
         shown = self._shown(len(text))
@@ -229,10 +229,10 @@ class ChatCompletion(Completion):
         return event({**self.head, "choices": [choice], **known})
 
     def _about(self, known: list[tuple[int, Logprob]]) -> Json:
-        """Log-probabilities as a chat has them: a list of objects."""
+        """Log-probabilities in the chat format: a list of objects."""
         content = []
         for _, logprob in known:
-            assert logprob.value is not None  # as something is before every new token
+            assert logprob.value is not None  # because every new token follows something
             top = [self._entry(token, value) for token, value in logprob.top.items()]
             content.append(self._entry(logprob.token, logprob.value) | {"top_logprobs": top})
         return {"content": content, "refusal": None}
@@ -258,9 +258,9 @@ class ChatCompletion(Completion):
 
 
 class Reader:
-    """Reads bodies for one model.
+    """Parses request bodies for one model.
 
-    A text has at most `longest` tokens, its last one not counted; a request has at most `most`
+    A text has at most `longest` tokens, not counting its last one; a request has at most `most`
     texts.
     """
 
@@ -272,7 +272,7 @@ class Reader:
         self.plain = isinstance(tokenizer, CharTokenizer)
 
     def read(self, data: bytes | bytearray) -> list[Completion]:
-        """The completions that a body in JSON asks for. Raises Refused, which names the field."""
+        """The completions that a JSON body asks for. Raises Refused, which names the field."""
         body = self._body(data, '{"prompt": "KING:"}')
         prompts = [self._tokens(prompt) for prompt in self._split(body.pop("prompt", None))]
         fields = self._fields(body, prompts, PARAMETERS)
@@ -280,7 +280,7 @@ class Reader:
         return self._completions(prompts, fields, about, "prompt", Completion)
 
     def read_chat(self, data: bytes | bytearray) -> list[Completion]:
-        """The answers that the body of a chat asks for. Raises Refused, which names the field."""
+        """The responses that a chat body asks for. Raises Refused, which names the field."""
         body = self._body(data, '{"messages": [{"role": "user", "content": "Hello"}]}')
         prompts = [read_messages(body.pop("messages", None), self.tokenizer)]
         fields = self._fields(body, prompts, CHAT_PARAMETERS) | {"echo": False}
@@ -290,13 +290,13 @@ class Reader:
         return self._completions(prompts, fields, about, "messages", ChatCompletion)
 
     def _body(self, data: bytes | bytearray, example: str) -> Json:
-        """The object of a body, which may name the model. Raises Refused."""
+        """Parse a body into an object, and check the model's name. Raises Refused."""
         body = _parse(data, example)
         model = body.pop("model", None)
         if model not in (None, "", self.name):
             raise Refused(
                 404,
-                f"model {show(model)} is not here: this server has {show(self.name)}",
+                f"model {show(model)} does not exist: this server has {show(self.name)}",
                 "model",
             )
         return body
@@ -321,7 +321,7 @@ class Reader:
         param: str,
         kind: type[Completion],
     ) -> list[Completion]:
-        """`n` completions of each prompt, (T,); `param` is the field that it comes from."""
+        """`n` completions of each prompt, (T,); `param` is the field that prompts come from."""
         fields["head"] = about | {"created": int(time.time()), "model": self.name}
         n = fields["n"]
         if n * len(prompts) > self.most:
@@ -351,15 +351,15 @@ class Reader:
             for _ in range(n):
                 index = len(completions)
                 seed = fields["seed"] + index
-                if seed >= 2**64:  # the largest is followed by 0
+                if seed >= 2**64:  # wrap around to 0
                     seed -= 2**64
-                # With max_tokens=0 a token is sampled and not shown.
+                # With max_tokens=0 a token is sampled but not shown.
                 request = Request(tokens, max(n_new, 1), seed=seed, **same)
                 completions.append(kind(request, fields, self.tokenizer, index))
         return completions
 
     def _split(self, prompt: Any) -> list[str | list[int]]:
-        """The prompts: a text or a list of tokens, or a list of either."""
+        """The prompts: a string or a list of tokens, or a list of either."""
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
         prompts = prompt if several else [prompt]
         if len(prompts) > self.most:
@@ -384,29 +384,29 @@ class Reader:
                 if not 0 <= token <= last:
                     raise ValueError(f"token {show(token)}: must be in [0, {last}]")
             if not prompt:
-                raise ValueError("the prompt is empty: give a token or more")
+                raise ValueError("the prompt is empty: give at least one token")
         except ValueError as error:
             raise Refused(400, str(error), "prompt") from None
         return torch.tensor(prompt, dtype=torch.int64)
 
 
 def _parse(data: bytes | bytearray, example: str) -> Json:
-    """The object of a body; `example` is one. Raises Refused."""
+    """Parse a body into an object; `example` shows one in errors. Raises Refused."""
     if not data.strip():
-        raise Refused(400, f"the body is empty: send a JSON object, as in {example}")
+        raise Refused(400, f"the body is empty: send a JSON object such as {example}")
     try:
         body = json.loads(
             data, object_pairs_hook=_unique, parse_float=_number, parse_constant=_no_constant
         )
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is no JSON: {error}") from None
+        raise Refused(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise Refused(400, f"the body must be a JSON object, as in {example}")
+        raise Refused(400, f"the body must be a JSON object such as {example}")
     return body
 
 
 def _unique(pairs: list[tuple[str, object]]) -> Json:
-    """An object. Which of two values of one name is meant would be a guess."""
+    """Build an object; refuse duplicate names, because either value could be meant."""
     found = {}
     for name, value in pairs:
         if name in found:
@@ -416,7 +416,7 @@ def _unique(pairs: list[tuple[str, object]]) -> Json:
 
 
 def _number(text: str) -> int | float:
-    """JSON has one type of number: 16.0 is 16."""
+    """Parse a number; JSON has only one number type, so 16.0 is 16."""
     value = float(text)
     return int(value) if value.is_integer() else value
 
@@ -426,7 +426,7 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def _sampling(fields: Fields, n_vocab: int) -> SamplingParams:
-    """Without the filters that keep every token; greedy at temperature 0."""
+    """Sampling parameters, without filters that keep every token; greedy at temperature 0."""
     if is_greedy(fields):
         return SamplingParams(greedy=True)
     top_k = fields["top_k"] if 0 < fields["top_k"] < n_vocab else None
@@ -435,13 +435,13 @@ def _sampling(fields: Fields, n_vocab: int) -> SamplingParams:
 
 
 def asks_for(fields: Fields, option: str) -> bool:
-    """Whether a stream is asked for with this option. The second depends on the first."""
+    """Whether a stream option is on. Every option also requires include_usage."""
     options = fields["stream_options"]
     return options.get("include_usage") is True and options.get(option) is True
 
 
 def usage(completions: Sequence[Completion]) -> Json:
-    """The counts of tokens; a prompt with several choices counts once."""
+    """Token counts; a prompt with several choices counts once."""
     n = completions[0].fields["n"]
     n_prompt = sum(len(one.request.prompt) for one in completions[::n])
     n_new = sum(one.n_new for one in completions)

@@ -1,4 +1,4 @@
-"""The server: requests that are let in and admitted, its engine's thread, and its end."""
+"""The HTTP server: checking and admitting requests, the engine's thread, and shutdown."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from .sequence import Output
 from .sockets import Connection, accept, bind
 from .texts import Tokenizer
 
-BUDGET = 256  # tokens of a step
-BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
-QUICK = 2**14  # bytes of a body that is read at once; a longer one, in a thread beside the loop
-LONGEST = 2**36  # bytes of a body: more do not come in the time that a body may take
-PATIENCE = 0.5  # seconds after which a client that sends no more is asked whether it still reads
-DRAIN = 10.0  # seconds for the answers that are being written when the server ends
+BUDGET = 256  # tokens in a step
+BODY = 2**20  # bytes of a body that are kept; the rest of a longer body is read and dropped
+QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
+LONGEST = 2**36  # bytes of a body: more cannot arrive within the time limit of a body
+PATIENCE = 0.5  # seconds until a client that stopped sending is probed for whether it still reads
+DRAIN = 10.0  # seconds for responses in progress when the server shuts down
 
 
 class Metrics:
-    """The counts of a server, and how busy its engine is, for Prometheus to read."""
+    """Prometheus metrics: counts of the server, and how busy its engine is."""
 
     def __init__(self, engine: BatchEngine):
         self.registry = prometheus.CollectorRegistry()
         shared: Json = {"namespace": "nanogpt", "registry": self.registry}
-        self.answers = prometheus.Counter("answers", "by status of HTTP", ["status"], **shared)
+        self.answers = prometheus.Counter("answers", "by HTTP status", ["status"], **shared)
         self.tokens = prometheus.Counter("generated_tokens", "tokens drawn", **shared)
         self.ttft = prometheus.Summary("ttft_seconds", "from body to first token", **shared)
         for name in ("running", "waiting"):
@@ -61,20 +61,20 @@ def _length(scheduler: Scheduler, name: str) -> int:
 
 
 class Server:
-    """One model, its engine in a thread of its own, and the answers that are being written.
+    """One model, its engine in a separate thread, and the responses in progress.
 
-    At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
-    refused. `timeout` are the seconds from a request's body to the end of its answer. All but the
-    engine lives in one event loop. An error of one request ends its answer. When a step of the
-    engine or the loop fails, `failure` holds the error, and all ends. `trace(id, kind, at)` is
-    called there when a request was "received" and for each "token"; `id` is the answer's, `at` is
-    time.perf_counter().
-    A text is at most as long as the model's context and as the engine's blocks, which take half of
-    the memory that is available. Raises ValueError for a model that the backend does not compute,
-    and for a tokenizer that is not its own.
+    At most `running` requests hold blocks at a time, and up to `waiting` more wait; any further
+    request is refused. `timeout` is the time in seconds from a request's body to the end of its
+    response. Everything but the engine runs in one event loop. An error in one request ends its
+    response. If a step of the engine or the loop fails, `failure` holds the error, and everything
+    ends. The loop calls `trace(id, kind, at)` when a request was "received" and for each "token";
+    `id` is the response's id, `at` is time.perf_counter().
+    A text is limited by the model's context and by the engine's blocks, which take half of the
+    available memory. Raises ValueError for a model that the backend does not support, and for a
+    tokenizer that does not belong to the model.
     """
 
-    loop: asyncio.AbstractEventLoop  # set when it listens
+    loop: asyncio.AbstractEventLoop  # set when the server starts listening
 
     def __init__(
         self,
@@ -103,25 +103,25 @@ class Server:
         self.answers: dict[Hashable, Completion] = {}  # by the request's id
         self.draining = False
         self.failure: Exception | None = None
-        # Calls that the engine's thread makes before the next step; None ends it.
+        # Calls for the engine's thread to make before the next step; None ends it.
         self.work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
 
     @property
     def trouble(self) -> Refused | None:
-        """Why nothing is answered now; None while all is well."""
+        """Why requests are currently refused; None if the server is healthy."""
         if self.failure:
             cause = f"{type(self.failure).__name__}: {self.failure}"
-            return Refused(500, f"the server failed ({cause}): start it again")
-        return Refused(503, "the server is ending") if self.draining else None
+            return Refused(500, f"the server failed ({cause}): restart it")
+        return Refused(503, "the server is shutting down") if self.draining else None
 
     @contextmanager
     def admit(self, completion: Completion) -> Iterator[None]:
-        """Its tokens are computed, until the block ends. Raises Refused."""
+        """A with-block during which the completion's tokens are computed. Raises Refused."""
         if self.trouble:
             raise self.trouble
         if len(self.answers) >= self.most:
-            raise Refused(429, f"{self.most} requests are served already: try again in a second")
+            raise Refused(429, f"already serving {self.most} requests: try again in a second")
         request = completion.request
         self.trace(completion.head["id"], "received", completion.begun)
         self.answers[request.id] = completion
@@ -133,25 +133,25 @@ class Server:
         finally:
             timer.cancel()
             del self.answers[request.id]
-            self.work.put(partial(self.engine.abort, request.id))  # if it has not ended
+            self.work.put(partial(self.engine.abort, request.id))  # no effect if it has ended
 
     async def drain(self) -> None:
-        """Take no more requests, wait for those that run, and end the rest after a while."""
+        """Stop admitting requests, wait for those in progress, then end the rest."""
         self.draining = True
-        for seconds in (DRAIN, 1.0):  # for their texts, then for their errors
+        for seconds in (DRAIN, 1.0):  # for texts to finish, then for errors to be sent
             end = self.loop.time() + seconds
             while self.answers and self.loop.time() < end:
                 await asyncio.sleep(0.01)
             self.hurry()
 
     def hurry(self) -> None:
-        """End every answer now, with an error."""
+        """End every response now, with an error."""
         for completion in list(self.answers.values()):
             if self.trouble:
                 completion.end(self.trouble)
 
     def _run_engine(self) -> None:
-        """In its thread: step the engine while a request waits or runs, and sleep otherwise."""
+        """In the engine's thread: run steps while requests wait or run, sleep otherwise."""
         try:
             while self._has_step():
                 self._tell(self.engine.step())
@@ -163,19 +163,19 @@ class Server:
             self._tell([])
 
     def _add(self, completion: Completion) -> None:
-        """In the engine's thread: take its request. An error ends this answer and no other."""
+        """In the engine's thread: queue the request. An error ends only this response."""
         try:
             self.engine.add(completion.request)
         except Exception as error:
-            if not isinstance(error, ValueError):  # a ValueError is a mistake of the request
+            if not isinstance(error, ValueError):  # a ValueError is the request's fault
                 traceback.print_exc()
             status = 400 if isinstance(error, ValueError) else 500
-            refused = Refused(status, f"the engine does not take this request: {error}")
+            refused = Refused(status, f"the engine rejected this request: {error}")
             with suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(completion.end, refused)
 
     def _has_step(self) -> bool:
-        """Make the calls in `work`, and wait until there is a step to do. False at the end."""
+        """Make the calls in `work`, and wait until there is a step to run. False at shutdown."""
         while not self.engine.busy or not self.work.empty():
             call = self.work.get()
             if call is None:
@@ -188,14 +188,14 @@ class Server:
             self.loop.call_soon_threadsafe(self._deliver, outputs, time.perf_counter())
 
     def _deliver(self, outputs: list[Output], at: float) -> None:
-        """In the loop: the tokens that a step has drawn, or the engine's end."""
+        """In the loop: deliver the tokens of a step, or end everything if the engine failed."""
         self.metrics.tokens.inc(len(outputs))
         drawn = defaultdict(list)
         for output in outputs:
             drawn[output.request.id].append(output)
         for name, tokens in drawn.items():
             completion = self.answers.get(name)
-            if completion is None:  # it has ended already
+            if completion is None:  # it has already ended
                 continue
             if tokens[0].index == 0:
                 self.metrics.ttft.observe(at - completion.begun)
@@ -203,53 +203,54 @@ class Server:
                 self.trace(completion.head["id"], "token", at)
             completion.take(tokens)
             if completion.reason and not tokens[-1].finished:
-                # By a stop string, of which the engine knows nothing: others get its blocks.
+                # Ended by a stop string, which the engine does not know about: free its blocks.
                 self.work.put(partial(self.engine.abort, name))
         if self.failure:
             self.hurry()
 
 
 def check_origin(request: HTTPServerRequest, hosts: set[str], origins: set[str]) -> None:
-    """Raises Refused for a request that a web page from elsewhere may have sent by a browser here.
+    """Raises Refused for a request that a foreign web page may have sent through a local browser.
 
-    A page may call this server by a name that it makes point here (DNS rebinding), and then read
-    the answers. So the Host must be a number or one of `hosts`. A page's browser names its Origin,
-    and asks first before it sends JSON for another one: pages of `origins` may, "*" are all.
+    A page may call this server by a domain name that it resolves to this address (DNS rebinding),
+    and then read the responses. So the Host must be an IP address or one of `hosts`. A browser
+    sends the page's Origin, and a preflight request before it sends JSON to another origin: pages
+    of `origins` are allowed, "*" allows all.
     """
     name = request.host_name.strip("[]")
     origin = request.headers.get("Origin")
     if name not in hosts and not is_valid_ip(name):
         raise Refused(
             403,
-            f"the Host {name[:60]!r} is not this server: call it by its address, or start it with "
+            f"unknown Host {name[:60]!r}: call the server by its IP address, or start it with "
             f"--allow-host {name[:60] or 'NAME'} if that is its name",
         )
     own = origin is None or origin.partition("://")[2] == request.host
     if origin is not None and not own and not origins & {origin, "*"}:
         raise Refused(
             403,
-            f"a page of {origin!r:.60} may not ask {request.host!r}: "
-            f"start it with --allow-origin {origin[:60]} if it may",
+            f"pages from {origin!r:.60} may not call {request.host!r}: "
+            f"to allow them, start the server with --allow-origin {origin[:60]}",
         )
     kind = request.headers.get("Content-Type", "")
     if request.method == "POST" and kind.partition(";")[0].strip().lower() != "application/json":
         raise Refused(
             415,
-            f"the body is of the type {kind!r:.60}, not application/json: "
-            f"add the header, as in curl -H 'Content-Type: application/json'",
+            f"the Content-Type is {kind!r:.60}, not application/json: "
+            f"set the header, for example with curl -H 'Content-Type: application/json'",
         )
 
 
 def _stream_of(request: HTTPServerRequest) -> Connection:
-    """The connection that a request came by, one of `accept`."""
-    connection: Any = request.connection  # tornado names an interface without a stream
+    """The connection of a request, created by `accept`."""
+    connection: Any = request.connection  # tornado's annotation is an interface without a stream
     stream: Connection = connection.stream
     return stream
 
 
 @stream_request_body
 class Handler(RequestHandler):
-    """Every request: whether it is let in, then the answer of its address. Errors are JSON, too."""
+    """Handles every request: checks its origin, then calls its route. Errors are also JSON."""
 
     completions: Sequence[Completion] = ()
     _ends_with_connection = False
@@ -267,7 +268,7 @@ class Handler(RequestHandler):
             self.body += chunk
 
     async def answer(self) -> None:
-        self.late.cancel()  # for a body; a timer costs less than tornado's body_timeout, a task
+        self.late.cancel()  # the body's timer, which is cheaper than tornado's body_timeout task
         try:
             check_origin(self.request, self.hosts, self.origins)
             self._share()
@@ -280,7 +281,7 @@ class Handler(RequestHandler):
                 return
             await route.answer(self)
         except Refused as refusal:
-            if self._headers_written:  # the last event of an answer that has begun
+            if self._headers_written:  # the last event of a response that has begun
                 self.finish(event(refusal.body()))
                 return
             self.set_status(refusal.status)
@@ -297,7 +298,7 @@ class Handler(RequestHandler):
     options = answer
 
     def _share(self) -> None:
-        """Tell a browser that a page of an allowed origin may read the answer (CORS)."""
+        """Tell the browser that a page of an allowed origin may read the response (CORS)."""
         origin = self.request.headers.get("Origin")
         if origin is not None and self.origins & {origin, "*"}:
             self.set_header("Access-Control-Allow-Origin", origin)
@@ -305,28 +306,28 @@ class Handler(RequestHandler):
             self.set_header("Vary", "Origin")
 
     def _path(self) -> str:
-        """The path of this request, also of one that names the whole address, as to a proxy."""
+        """The path of this request, also if it gives an absolute URL, as to a proxy."""
         path = self.request.path
         if not path.startswith("/"):
             path = "/" + path.partition("://")[2].partition("/")[2]
         return unquote(path)
 
     def _route(self) -> Route:
-        """The route of this path, which takes this method. Raises Refused."""
+        """The route for this path and method. Raises Refused."""
         path = self._path().rstrip("/")
         route = ROUTES.get(path)
         if route is None and path.startswith(f"{MODELS}/"):
             route = ROUTES[f"{MODELS}/NAME"]
         if route is None:
             known = ", ".join(f"{one.methods[0]} {path}" for path, one in ROUTES.items())
-            raise Refused(404, f"{show(path or '/', 100)} is not here: this server has {known}")
+            raise Refused(404, f"{show(path or '/', 100)} does not exist: this server has {known}")
         if self.request.method not in (*route.methods, "OPTIONS"):
             self.set_header("Allow", route.allow)
-            raise Refused(405, f"{path} takes {route.allow}, not {self.request.method:.20}")
+            raise Refused(405, f"{path} accepts {route.allow}, not {self.request.method:.20}")
         return route
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """What tornado answers by itself, in the format of other errors."""
+        """Send errors raised by tornado itself in the same format as other errors."""
         try:
             self._route()  # a method that tornado does not know
             refusal = Refused(status_code, f"the server failed: {self._reason}")
@@ -336,7 +337,7 @@ class Handler(RequestHandler):
         self.finish(refusal.body())
 
     def _model(self) -> Json:
-        """The model that is served."""
+        """The served model."""
         reader = self.server.reader
         model = {"id": reader.name, "object": "model", "owned_by": "nanogpt"}
         return model | {"created": self.server.created, "max_model_len": reader.longest}
@@ -346,24 +347,24 @@ class Handler(RequestHandler):
         self.finish({"object": "list", "data": [self._model()]})
 
     async def model(self) -> None:
-        """The model of this name, which may have slashes."""
+        """The model of this name, which may contain slashes."""
         name = self._path().removeprefix(f"{MODELS}/")
         own = self.server.reader.name
         if name not in (own, f"{own}/"):
             raise Refused(
-                404, f"model {show(name)} is not here: this server has {show(own)}", "model"
+                404, f"model {show(name)} does not exist: this server has {show(own)}", "model"
             )
         self.finish(self._model())
 
     async def health(self) -> None:
-        """200 while requests are answered, else why not."""
+        """200 if requests are being answered, otherwise the reason why not."""
         trouble = self.server.trouble
         if trouble:
             raise trouble
         self.finish({"status": "ok"})
 
     async def metrics(self) -> None:
-        """The counts, as Prometheus reads them."""
+        """The metrics in Prometheus's format."""
         self.set_header("Content-Type", prometheus.CONTENT_TYPE_LATEST)
         self.finish(prometheus.generate_latest(self.server.metrics.registry))
 
@@ -371,16 +372,16 @@ class Handler(RequestHandler):
         self.server.metrics.answers.labels(self.get_status()).inc()
 
     async def complete(self) -> None:
-        """Prompts continued: whole, or as server-sent events while their tokens come."""
+        """Continue prompts: in one response, or as server-sent events while tokens are sampled."""
         await self._answer_with(self.server.reader.read)
 
     async def chat(self) -> None:
-        """The next message of a chat, likewise."""
+        """The next message of a chat, in the same ways."""
         await self._answer_with(self.server.reader.read_chat)
 
     async def _answer_with(self, read: Callable[[bytes | bytearray], list[Completion]]) -> None:
         if len(self.body) > BODY:
-            raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
+            raise Refused(413, f"the body is longer than {BODY:,} bytes, the limit of this server")
         if len(self.body) <= QUICK:
             self.completions = read(self.body)
         else:
@@ -394,8 +395,8 @@ class Handler(RequestHandler):
         if self.completions[0].fields["stream"]:
             self.set_header("Content-Type", "text/event-stream; charset=utf-8")
             self.set_header("Cache-Control", "no-cache")
-            self.stream.set_nodelay(True)  # a token does not wait for the next
-            # HTTP/1.0 has no chunks: the end of the connection is the end of the text.
+            self.stream.set_nodelay(True)  # send each token immediately
+            # HTTP/1.0 has no chunks: the end of the connection marks the end of the text.
             self._ends_with_connection = self.request.version == "HTTP/1.0"
             if self._ends_with_connection:
                 self.request.headers["Connection"] = "close"
@@ -405,22 +406,22 @@ class Handler(RequestHandler):
                 admitted.enter_context(self.server.admit(completion))
             await self.ended
             self.finish(self._last())
-            await self.stream.write(b"")  # until the client has read all, or its time is over
+            await self.stream.write(b"")  # wait until the client has read all, or timed out
             if self._ends_with_connection:
                 self.stream.close()
 
     def _half_closed(self) -> None:
-        """The client sends no more. If it has left, it does not need its answer."""
+        """The client has stopped sending. If it has disconnected, stop its response."""
         self.server.loop.call_later(PATIENCE, self._probe)
 
     def _probe(self) -> None:
-        """Send what has no meaning, and look later whether a client that has left refuses it."""
+        """Send something meaningless; check later whether a disconnected client has rejected it."""
         if self._finished or self.stream.closed():
             return
         if self._headers_written:
             self.write(":\n\n")  # a comment between two events
             self.flush()
-        elif self.request.version == "HTTP/1.1":  # older clients do not know it
+        elif self.request.version == "HTTP/1.1":  # older clients do not know 100 Continue
             self.stream.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.server.loop.call_later(PATIENCE, self._close_if_broken)
 
@@ -433,9 +434,9 @@ class Handler(RequestHandler):
             self.server.loop.call_later(PATIENCE, self._close_if_broken)
 
     def tell(self, completion: Completion) -> None:
-        """Send its next event in a stream, and note when all have ended."""
+        """Send the completion's next event if streaming, and note when all have ended."""
         if completion.error:
-            if self.stream.writing():  # nobody waits for a client that does not read
+            if self.stream.writing():  # do not wait for a client that does not read
                 self.stream.close()
             if not self.ended.done():
                 self.ended.set_exception(completion.error)
@@ -444,12 +445,12 @@ class Handler(RequestHandler):
             if piece:
                 self.write(piece)
             if all(one.reason for one in self.completions):
-                self.ended.set_result(None)  # the piece goes with the end
+                self.ended.set_result(None)  # the piece is flushed together with the end
             elif piece:
                 self.flush()
 
     def _last(self) -> Json | str:
-        """The whole answer, or the end of a stream."""
+        """The whole response, or the end of a stream."""
         head = self.completions[0].head
         fields = self.completions[0].fields
         choices = [] if fields["stream"] else [one.choice() for one in self.completions]
@@ -465,7 +466,7 @@ class Handler(RequestHandler):
 
 
 class Route(NamedTuple):
-    """The methods that a path takes, and what answers them."""
+    """The methods that a path accepts, and their handler."""
 
     methods: tuple[str, ...]
     answer: Callable[[Handler], Awaitable[None]]
@@ -493,7 +494,7 @@ async def _answer(
     allowed: dict[str, set[str]],
     started: Future[asyncio.Future[list[None]]],
 ) -> None:
-    """Answer until the result of `started` is cancelled; then finish the answers, and close all."""
+    """Serve until the result of `started` is cancelled; then finish responses and close all."""
     server.loop = asyncio.get_running_loop()
     routes = [(".*", Handler, {"server": server, **allowed})]
     limits = {"idle_connection_timeout": 60.0, "max_body_size": LONGEST}
@@ -521,14 +522,14 @@ def listening(
     allow_hosts: Iterable[str] = (),
     allow_origins: Iterable[str] = (),
 ) -> Iterator[str]:
-    """The server's URL while the block runs; it answers in a thread of its own.
+    """A with-block in which the server runs, in a separate thread. Yields its URL.
 
         with listening(Server(model, tokenizer, backend=NativeBackend)) as url:
             urllib.request.urlopen(f"{url}/v1/models")
 
-    Port 0 is any free one. Requests call it by a number, localhost, `host` or one of `allow_hosts`.
-    Web pages of `allow_origins` may ask it; "*" are all. The model must not change meanwhile.
-    Raises ValueError, OSError.
+    Port 0 means any free port. Requests may use an IP address, localhost, `host` or one of
+    `allow_hosts` as the Host. Web pages of `allow_origins` may call the server; "*" allows all. The
+    model must not change meanwhile. Raises ValueError, OSError.
     """
     sockets = bind(host, port)
     started: Future[asyncio.Future[list[None]]] = Future()
@@ -543,7 +544,7 @@ def listening(
         except Exception as error:
             traceback.print_exc()
             server.failure = server.failure or error
-            if not started.done():  # it never began
+            if not started.done():  # it never started
                 started.set_exception(error)
 
     thread = threading.Thread(target=target, name="server", daemon=True)
@@ -552,6 +553,6 @@ def listening(
     try:
         yield url
     finally:
-        with suppress(RuntimeError):  # it has ended by itself
+        with suppress(RuntimeError):  # the loop has already ended
             server.loop.call_soon_threadsafe(accepting.cancel)
         thread.join()

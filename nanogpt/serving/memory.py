@@ -1,4 +1,4 @@
-"""Memory for the blocks of keys and values: how much there is, and zeros that take none yet."""
+"""Memory for KV blocks: how many blocks fit, and zeros that are allocated lazily."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from ..model import LanguageModel
 
 
 def fitting_blocks(model: LanguageModel, block_len: int, most: int) -> int:
-    """How many blocks half of the available memory holds, at most `most`.
+    """How many blocks fit into half of the available memory, at most `most`.
 
-    The other half is for the steps' own tensors, and for whatever else runs. Raises ValueError when
-    it holds none.
+    The other half is for the steps' own tensors and for other programs. Raises ValueError if not
+    even one fits.
     """
     if model.device.type == "cuda":
         available: int | None = torch.cuda.mem_get_info(model.device)[0]
     else:
         available = available_memory()
-    if available is None:  # the system does not say
+    if available is None:  # the system does not report it
         return most
     size = model.cache_bytes(block_len)
     if available < 2 * size:
         raise ValueError(
-            f"a block of {block_len} positions takes {size:,} bytes, and half of the "
-            f"{available:,} that are available is less: close other programs, or give n_blocks"
+            f"a block of {block_len} positions takes {size:,} bytes, more than half of the "
+            f"{available:,} available: close other programs, or set n_blocks"
         )
     return min(most, available // (2 * size))
 
 
 def unused_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros. On the CPU the system gives each page when it is first written to.
+    """Zeros that, on the CPU, the system allocates page by page when first written to.
 
-    torch.zeros writes to all pages at once. A server's blocks are gigabytes for a large model, and
-    the first chats need few of them.
+    torch.zeros would write to all pages at once. A server's blocks take gigabytes for a large
+    model, and the first chats need only a few of them.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""The messages of a chat, and the prompt that the model's own template makes of them."""
+"""Chat messages, and the prompt that the model's chat template builds from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .texts import Tokenizer, template_of
 
 ROLES = {
     "system": "system",
-    "developer": "system",  # what newer clients of OpenAI call it; templates do not know the name
+    "developer": "system",  # the name in newer OpenAI clients, which templates do not know
     "user": "user",
     "assistant": "assistant",
 }
@@ -21,8 +21,8 @@ ROLES = {
 def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
     """The prompt of a chat, up to the beginning of the answer.  -> (T,)
 
-    Raises Refused for what are no messages, for those that the template refuses, and where the
-    model has no template.
+    Raises Refused for invalid messages, for messages that the template rejects, and for a model
+    without a template.
     """
     encode = template_of(tokenizer)
     if encode is None:
@@ -35,7 +35,7 @@ def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
     if not isinstance(messages, list) or not messages:
         raise Refused(
             400,
-            f"messages={show(messages)}: pass a list of one or more, as in "
+            f"messages={show(messages)}: pass a list of one or more, for example "
             f'[{{"role": "user", "content": "Hello"}}]',
             "messages",
         )
@@ -44,12 +44,12 @@ def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
         return encode(read)
     except ValueError as error:
         raise Refused(400, first_line(error), "messages") from None
-    except ModuleNotFoundError as error:  # jinja2, in which templates are written
+    except ModuleNotFoundError as error:  # jinja2, which templates need
         raise Refused(500, first_line(error), "messages") from None
 
 
 def _read_message(message: Any, where: str) -> dict[str, str]:
-    """A role and a text. Other fields may be empty, as clients send back what they got."""
+    """Parse a role and a text. Other fields may be empty: clients send back what they received."""
     if not isinstance(message, dict):
         raise Refused(
             400, f"{where}={show(message)}: must be an object with role and content", where
@@ -84,7 +84,7 @@ def _text_of(content: Any, where: str) -> str:
         if not isinstance(text, str) or part.get("type") != "text":
             raise Refused(
                 400,
-                f"{where}[{i}]={show(part)}: must be a text part, as in "
+                f"{where}[{i}]={show(part)}: must be a text part such as "
                 f'{{"type": "text", "text": "Hello"}}',
                 where,
             )

@@ -1,8 +1,8 @@
 """Steps computed by the model's own modules, over keys and values in blocks.
 
 A step mixes prefills and decodes of any number of sequences. It is one flat list of tokens: each
-has its sequence and its position, and nothing is padded. Keys and values lie in blocks of
-`block_len` positions. Position p of sequence s is held in slot block · block_len + p % block_len of
+has its sequence and its position, and nothing is padded. Keys and values are stored in blocks of
+`block_len` positions. Position p of sequence s is in slot block · block_len + p % block_len, where
 block = block_tables[s, p // block_len].
 """
 
@@ -26,23 +26,23 @@ from .sequence import Sequence
 
 
 class StepInput(NamedTuple):
-    """N tokens of S sequences. Those of a sequence stand side by side, in its own order.
+    """N tokens of S sequences. The tokens of a sequence are adjacent and in order.
 
-    All tensors are int64, contiguous, on the CPU. A query sees the keys of its own sequence, up to
-    its own position, and no other. Slots past the last position of a sequence hold numbers of an
-    earlier one, NaN perhaps: they must not even be multiplied by 0.
+    All tensors are int64, contiguous, on the CPU. A query sees only the keys of its own sequence,
+    up to its own position. Slots past the last position of a sequence hold numbers of an earlier
+    one, possibly NaN: they must not even be multiplied by 0.
     """
 
     tokens: Tensor  # (N,)
     sequences: Tensor  # (N,): the row of `block_tables` that the token belongs to, ascending
     positions: Tensor  # (N,): in the sequence, not in the step
-    slot_mapping: Tensor  # (N,): the slot where its key and value go; -1: held already
+    slot_mapping: Tensor  # (N,): the slot for its key and value; -1: already stored
     block_tables: Tensor  # (S, longest): the blocks of each, in order; -1 after the last one
     wanted: Tensor  # (W,): the rows of the step whose logits are requested, ascending; may be none
 
 
 def flat_step(batch: list[Sequence], block_len: int) -> StepInput:
-    """The tokens that are to be read, one after another, and where their blocks lie."""
+    """The tokens to read, one sequence after another, and the locations of their blocks."""
     tokens = []
     facts = []
     for seq in batch:
@@ -51,57 +51,58 @@ def flat_step(batch: list[Sequence], block_len: int) -> StepInput:
         tokens += seq.tokens[start : start + n]
         facts += (n, start, seq.num_cached_tokens, seq.wanted)
     counts, starts, cached, n_wanted = _tensor(facts).view(-1, 4).unbind(1)  # (S,) each
-    first = counts.cumsum(0) - counts  # where each sequence begins in the step
+    first = counts.cumsum(0) - counts  # the first row of each sequence in the step
     sequences = torch.arange(len(batch)).repeat_interleave(counts)  # (N,)
     positions = torch.arange(len(tokens)) - (first - starts)[sequences]
     longest = max(len(seq.block_table) for seq in batch)
     padded = [seq.block_table + [-1] * (longest - len(seq.block_table)) for seq in batch]
     tables = _tensor(list(chain.from_iterable(padded))).view(len(batch), longest)
     slots = tables[sequences, positions // block_len] * block_len + positions % block_len
-    slots[positions < cached[sequences]] = -1  # held by a block that sequences share
+    slots[positions < cached[sequences]] = -1  # already stored in a shared block
     wanted = (torch.arange(len(tokens)) >= (first + counts - n_wanted)[sequences]).nonzero()[:, 0]
     return StepInput(_tensor(tokens), sequences, positions, slots, tables, wanted)
 
 
 def _tensor(numbers: list[int]) -> Tensor:
-    """The same as torch.tensor(numbers), several times faster."""
+    """Like torch.tensor(numbers), but several times faster."""
     return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
 class ModuleBackend(ModuleDecoder):
-    """The readable backend: any model that `generate` decodes, by its own modules.
+    """The readable backend: any model that `generate` decodes, run by its own modules.
 
-    PyTorch multiplies rectangles. So the sequences of a step that read equally many tokens form one
-    batch (B, T), in which each has its own positions: all that decode are one, and a chunk of a
-    prompt is another. In exact mode the logits of a sequence are the same bits in any batch.
+    PyTorch needs rectangular batches. So the sequences of a step that read the same number of
+    tokens form one batch (B, T), in which each has its own positions: all decoding sequences are
+    one batch, and a prompt chunk is another. In exact mode a sequence's logits are bit-identical in
+    any batch.
 
-    A model with code of its own is called as `generate` calls it: one sequence at a time, at
-    positions (T,), first the whole prompt and then token by token. Its code may know nothing else.
-    The model must not change while it is served.
+    A model with its own code is called as `generate` calls it: one sequence at a time, at positions
+    (T,), first the whole prompt and then token by token. Its code may support nothing else. The
+    model must not change while it is served.
     """
 
     def __init__(self, model: LanguageModel, n_blocks: int, block_len: int):
         super().__init__(model)
         self.own_code = not_standard(model) is not None
-        # A large vocabulary's logits of a whole prompt are most of the memory that it takes.
+        # With a large vocabulary, a whole prompt's logits would take most of its memory.
         self.skips_logits = not self.own_code and type(model) is Decoder
         self.caches = enable_kv_cache(self.model, lambda _: BlockCache(n_blocks, block_len))
 
     @property
     def whole_prompts(self) -> bool:
-        """Whether a prompt must be read in one step, from its beginning."""
+        """Whether a prompt must be read from its beginning, in a single step."""
         return self.own_code
 
     @classmethod
     def supports(cls, model: LanguageModel) -> str | None:
-        """Why it cannot compute this model: None, as it computes every one."""
+        """Why it cannot compute this model: always None, because it supports every model."""
         return None
 
     @torch.no_grad()
     def read(self, step: StepInput) -> Tensor:
-        """Store the step's keys and values, then the logits of the wanted rows.  -> (W, V)
+        """Store the step's keys and values, and return the logits of the wanted rows.  -> (W, V)
 
-        All keys of a rectangle are stored before any of its queries looks.
+        All keys of a rectangle are stored before any of its queries attends to them.
         """
         device = self.model.device
         logits = []
@@ -136,7 +137,7 @@ class ModuleBackend(ModuleDecoder):
         return torch.cat(logits)[place[step.wanted].to(device)]
 
     def rectangles(self, counts: Tensor) -> list[Tensor]:
-        """The rows of the step that are read at once; `counts` (S,) are each sequence's.  (B, T)"""
+        """The rows of the step by rectangle, each (B, T); `counts` (S,) are rows per sequence."""
         first = counts.cumsum(0) - counts
         if self.own_code:
             pairs = zip(first.tolist(), counts.tolist(), strict=True)
@@ -146,18 +147,18 @@ class ModuleBackend(ModuleDecoder):
 
 
 class Rows(NamedTuple):
-    """Where the new rows of one cache go in its pool, and which blocks of it are read."""
+    """Where a cache's new rows go in its pool, and which of its blocks to read."""
 
-    new: Tensor  # (N,) of the B·H·T new rows, those that are stored
-    targets: Tensor  # (N,) slots, to which they are written
-    cleared: Tensor  # blocks to clear before
+    new: Tensor  # (N,) indices of those of the B·H·T new rows to store
+    targets: Tensor  # (N,) slots to write them to
+    cleared: Tensor  # blocks to clear first
     read: Tensor  # (B·H·n,) blocks to read
 
 
 class SlotIndex:
-    """Where the keys of a rectangle of tokens go, and where those of its sequences lie.
+    """Where a rectangle of tokens stores its keys, and where its sequences' keys are.
 
-    Of slots (B, T) and block tables (B, n); `length` positions are read. Every layer has the same.
+    From slots (B, T) and block tables (B, n); reads `length` positions. All layers share it.
     """
 
     def __init__(self, slots: Tensor, tables: Tensor, length: int, device):
@@ -167,13 +168,13 @@ class SlotIndex:
         self.device = device
         self.k_pos = torch.arange(length, device=device)
         self.known: dict[tuple, Rows] = {}
-        # Of a layer's keys and values; the next layer writes over them, as fresh memory is slow.
+        # For a layer's keys and values; the next layer reuses them, because allocating is slow.
         self.buffers = {}
 
     def rows(self, n_blocks: int, heads: int, block_len: int) -> Rows:
         """The rows of a pool (n_blocks, heads, block_len); -1 is its last block, which stays 0.
 
-        A block is cleared when its first slot is written: 0 times an old number may be NaN.
+        A block is cleared when its first slot is written, because 0 times an old number may be NaN.
         """
         pool = (n_blocks, heads, block_len)
         if pool not in self.known:
@@ -192,32 +193,32 @@ class SlotIndex:
 
 
 class BlockCache:
-    """The keys and values of one layer, or of one Head: a cache whose sequences lie in blocks.
+    """The keys and values of one layer, or of one Head: a cache that stores sequences in blocks.
 
-    One block more than asked for stands where a shorter sequence has none.
+    It has an extra block, which pads shorter sequences.
     """
 
     k = None  # (n_blocks + 1, H, block_len, hs) from the first update on
     v = None
-    index = None  # the SlotIndex of the rectangle that is read
-    length = 0  # tokens of its first sequence that are held
+    index = None  # the SlotIndex of the current rectangle
+    length = 0  # tokens held of its first sequence
 
     def __init__(self, n_blocks: int, block_len: int):
         self.n_blocks = n_blocks + 1
         self.block_len = block_len
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Store the new rows, and return all of each sequence.
+        """Store the new rows, and return all rows of each sequence.
 
-        Past its end stands 0: these positions are behind every query.
+        Past its end a sequence is padded with 0, at positions after every query.
         (B, …, T, hs), (B, T) -> (B, …, S, hs) twice, (S,)
         """
         if k.shape != v.shape:
-            raise ValueError(f"keys {tuple(k.shape)}, values {tuple(v.shape)}: must be alike")
+            raise ValueError(f"keys {tuple(k.shape)}, values {tuple(v.shape)}: must match")
         B, *heads, T, hs = k.shape
         if self.k is None:
             shape = self.n_blocks, *heads, self.block_len, hs
-            with torch.inference_mode(False):  # written to in later steps, in any mode
+            with torch.inference_mode(False):  # later steps write to them, in any mode
                 self.k = unused_zeros(shape, k.dtype, k.device)
                 self.v = unused_zeros(shape, k.dtype, k.device)
         index = self.index

@@ -1,4 +1,4 @@
-"""Steps computed in native code (decoder.cpp), each row the same bits whatever rides along."""
+"""Steps computed in native code (decoder.cpp); each row is bit-identical in any batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .sequence import Sequence
 
 
 class NativeSequence(CSequence):
-    """A sequence as native code reads it, and the memory that it points to."""
+    """A sequence as a C struct, with the memory that it points to."""
 
     def __init__(self, seq: Sequence, block_len: int):
         request = seq.request
@@ -39,8 +39,8 @@ class NativeSequence(CSequence):
         self.all_tokens = array("q", seq.tokens + [0] * (length - len(seq.tokens)))
         self.block_numbers = array("q", [0] * -(-length // block_len))
         self.stop_tokens = array("q", request.stop)
-        self.known = None  # the list that `block_numbers` copies
-        self.n_known = 0  # its numbers that are copied
+        self.known = None  # the block table that `block_numbers` is a copy of
+        self.n_known = 0  # how many of its numbers are copied
         self.address = ctypes.addressof(self)
         super().__init__(
             tokens=self.all_tokens.buffer_info()[0],
@@ -57,13 +57,13 @@ class NativeSequence(CSequence):
         )
 
     def draw_noise(self, seq: Sequence, n: int) -> None:
-        """The noise of the next n tokens. The first row in memory is that of position n_prompt."""
+        """Draw the noise of the next n tokens. The first row in memory is for position n_prompt."""
         seq.noise.draw(seq.num_new_tokens, n)
         self.noise = seq.noise.rows.data_ptr()
         self.n_prompt = seq.num_prompt_tokens + seq.noise.first
 
     def copy(self, blocks: list[int]) -> None:
-        """Where the sequence lies now. A block table only grows; a new one begins from nothing."""
+        """Copy the block table. A table only grows, so copy only new numbers of the same table."""
         start = self.n_known if self.known is blocks else 0
         self.known = blocks
         self.n_known = len(blocks)
@@ -73,10 +73,10 @@ class NativeSequence(CSequence):
 class NativeBackend:
     """The fast backend: every architecture, in float32, on torch.get_num_threads() CPU threads.
 
-    A request's logits are the same bits alone, in any batch, in any chunking of its prompt, with
-    shared blocks or without, on any number of threads. Tokens are drawn here, too, so that several
-    steps are one call. It packs a copy of the weights: the model must not change while it is
-    served. Raises CannotBuild where there is no C++ compiler.
+    A request's logits are bit-identical alone, in any batch, with any chunking of its prompt, with
+    or without shared blocks, on any number of threads. Tokens are also sampled here, so that
+    several steps are one call. It packs a copy of the weights: the model must not change while it
+    is served. Raises CannotBuild without a C++ compiler.
     """
 
     draws = True
@@ -88,7 +88,7 @@ class NativeBackend:
         weights = flatten(model)
         check_float32(weights_of(weights))
         self.packed.pack(weights)
-        # Zeros, because slots that block_len leaves unused are multiplied by 0.
+        # Zeros, because native code multiplies slots past block_len by 0.
         sizes = self.packed.cache_sizes(n_blocks, block_len)
         kind = {"dtype": torch.float32, "device": torch.device("cpu")}
         self.keys, self.values = (unused_zeros((n,), **kind) for n in sizes)
@@ -103,22 +103,23 @@ class NativeBackend:
 
     @classmethod
     def supports(cls, model: LanguageModel) -> str | None:
-        """Why it cannot compute this model, in one line; None when it can."""
+        """Why it cannot compute this model, in one line; None if it can."""
         if (model.device.type, model.dtype) != ("cpu", torch.float32):
             return f"native code reads float32 on the CPU, not {model.dtype} on {model.device}"
         reason = Native.supports(model)
         return reason and f"{reason.reason}: use ModuleBackend"
 
     def most_steps(self, n_sequences: int) -> int:
-        """Steps of so many sequences that one call may take, so that nobody waits for long."""
+        """The most steps in one call with this many sequences, so that no request waits long."""
         return steps_of_a_call(self.config, n_sequences)
 
     def draw(self, batch: list[Sequence], steps: list[int]) -> list[list[int]]:
-        """Read the scheduled tokens, and decode. -> the tokens of each, as many as its steps.
+        """Read the scheduled tokens, then decode. Returns each sequence's new tokens, one per step.
 
-        Where steps is 0 no token is drawn. `logits` then holds the rows that the first step wanted,
-        and one for each later token, step by step. The tokens and counts of a `Sequence`
-        stay as they are; the tokens of its NativeSequence, its noise and the cache are written.
+        If its steps are 0, a sequence samples no token. Afterwards `logits` holds the rows wanted
+        in the first step, then one row for each later token, step by step. Does not change the
+        tokens and counts of a `Sequence`; writes the tokens of its NativeSequence, its noise and
+        the cache.
         """
         facts = []
         longest = 0
@@ -161,7 +162,7 @@ class NativeBackend:
         ]
 
     def _grow(self, n_logits: int, positions: int) -> None:
-        """Memory for `n_logits` rows of logits; rotations of positions 0 … positions - 1."""
+        """Make room for `n_logits` rows of logits and the rotations of `positions` positions."""
         if len(self.logits) < n_logits:
             self.logits = torch.empty(n_logits, self.logits_width, **FLOAT)
         if self.rotary and self.n_positions < positions:
@@ -174,7 +175,7 @@ BACKENDS = {"native": NativeBackend, "modules": ModuleBackend}
 
 
 def choose_backend(model: LanguageModel) -> tuple[str, str]:
-    """The fastest of BACKENDS for this model here, and why it is not the native one."""
+    """The fastest of BACKENDS for this model on this machine, and why it is not the native one."""
     try:
         reason = NativeBackend.supports(model)
         if not reason:

@@ -1,8 +1,8 @@
 """The parameters of a completion and of a chat, as tables: OpenAI's, vLLM's and llama.cpp's.
 
 Clients send parameters that their users never set: vLLM's benchmark sends a `repetition_penalty` of
-1, others a `frequency_penalty` of 0. So a parameter that this server does not implement is refused
-only if its value would change the answer. null is the same as leaving a parameter out.
+1, others a `frequency_penalty` of 0. So a parameter that this server does not implement is rejected
+only if its value would change the response. null is the same as leaving a parameter out.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from difflib import get_close_matches
 from math import inf
 from typing import Any
 
-STOPS = 16  # stop strings of one request; OpenAI's API has 4, lm-eval's tasks up to 6
+STOPS = 16  # most stop strings in a request; OpenAI's API allows 4, lm-eval's tasks use up to 6
 LOGPROBS = 20  # most alternatives per token: vLLM's default limit; OpenAI's completions API has 5
-GREEDY = 1e-6  # a temperature or a top_p below this leaves only the likeliest token
+GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likely token
 
 
 Fields = dict[str, Any]  # the served parameters, by name
 
 
 class Refused(Exception):
-    """A request that gets no answer: `status` is HTTP's, `param` the field that is wrong."""
+    """A rejected request: `status` is the HTTP status, `param` the invalid field."""
 
     def __init__(self, status: int, message: str, param: str | None = None):
         super().__init__(message)
@@ -38,20 +38,20 @@ class Refused(Exception):
 
 
 def show(value: object, most: int = 60) -> str:
-    """A value as JSON, in one line and cut to `most` characters."""
+    """A value as one line of JSON, truncated to `most` characters."""
     try:
         text = json.dumps(value)
-    except RecursionError:  # json reads lists that are nested deeper than it can write
+    except RecursionError:  # json can read deeper nesting than it can write
         text = "a value that is nested too deeply"
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-# ------------------------------------------------------------------ what a value may be
+# ------------------------------------------------------------------ kinds of values
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A set of JSON values, and the words for it in an error."""
+    """A set of JSON values, and its description in errors."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -97,12 +97,12 @@ STOP = Kind(f"a string or up to {STOPS} of them, none empty", _are_stops)
 OPTIONS = Kind(f"an object of {', '.join(STREAM_OPTIONS)}: true or false", _are_stream_options)
 
 
-# ------------------------------------------------------------------ how a parameter is read
+# ------------------------------------------------------------------ kinds of parameters
 
 
 @dataclass(frozen=True)
 class Served:
-    """Implemented. `default` is the value of a parameter that is left out."""
+    """An implemented parameter. `default` is its value if it is left out."""
 
     default: object
     kind: Kind
@@ -110,26 +110,26 @@ class Served:
 
 @dataclass(frozen=True)
 class Alias:
-    """Another name of a served parameter."""
+    """Another name for a served parameter."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Unused:
-    """About something that this server does not have, so no value of it changes an answer."""
+    """A parameter of something that this server does not have, so it never affects a response."""
 
     kind: Kind
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the effect of a parameter may depend on: the served ones, and the model."""
+    """What a parameter's effect may depend on: the served parameters, and the model."""
 
     fields: Fields
     n_vocab: int
     n_prompt: int  # tokens of the longest prompt
-    plain: bool = True  # whether every token is a piece of text: there are no control tokens
+    plain: bool = True  # whether every token is a piece of text, with no control tokens
 
     @property
     def greedy(self) -> bool:
@@ -137,9 +137,9 @@ class Context:
 
 
 class Neutral:
-    """Not implemented. Accepted at `values`, and where `when` holds: it changes nothing there.
+    """Not implemented. Accepted for `values`, and if `when` holds, because it then has no effect.
 
-    `words` says for what values that is; by default it lists `values`.
+    `words` describes the accepted values; by default it lists `values`.
     """
 
     def __init__(
@@ -157,47 +157,47 @@ class Neutral:
 
 
 def _equal(one: object, other: object) -> bool:
-    """Whether two JSON values are equal: true is not 1."""
+    """Whether two JSON values are equal; true is not equal to 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     return one == other
 
 
 def is_greedy(fields: Fields) -> bool:
-    """Whether every token is the likeliest one."""
+    """Whether sampling always takes the most likely token."""
     return bool(fields["temperature"] < GREEDY or fields["top_p"] < GREEDY)
 
 
-# ------------------------------------------------------------------ values that change nothing
+# ------------------------------------------------------------------ values without effect
 
 
 def _is_n(value: Any, context: Context) -> bool:
-    """best_of n of n samples: nothing is left to choose."""
+    """best_of equal to n: there is nothing to choose."""
     return _equal(value, context.fields["n"])
 
 
 def _keeps_likeliest(value: Any, context: Context) -> bool:
-    """A filter that never drops the likeliest token, of a request that takes no other."""
+    """A filter that never drops the most likely token, in a greedy request."""
     return context.greedy and number(0, 1).fits(value)
 
 
 def _without_logprobs(value: Any, context: Context) -> bool:
-    """A format of log-probabilities, of a request that gets none."""
+    """A format of log-probabilities, in a request without any."""
     return isinstance(value, bool) and context.fields.get("logprobs") is None
 
 
 def _samples(value: Any, context: Context) -> bool:
-    """transformers' do_sample, if it says what the temperature says."""
+    """transformers' do_sample, if it agrees with the temperature."""
     return isinstance(value, bool) and value != context.greedy
 
 
 def _cuts_nothing(value: Any, context: Context) -> bool:
-    """A limit that the prompt keeps. -1 is the model's limit, which is checked in any case."""
+    """A limit that the prompt does not exceed. -1 is the model's limit, which is always checked."""
     return integer(-1).fits(value) and value != 0 and not 0 < value < context.n_prompt
 
 
 def _without_control_tokens(value: Any, context: Context) -> bool:
-    """What to do about control tokens, of a vocabulary that has none."""
+    """An option for control tokens, with a vocabulary that has none."""
     return isinstance(value, bool) and context.plain
 
 
@@ -208,13 +208,13 @@ def _outside_vocabulary(value: Any, context: Context) -> bool:
 
 
 def _all_tokens(value: Any, context: Context) -> bool:
-    """A choice of tokens that leaves none out."""
+    """A selection of tokens that contains all of them."""
     tokens = isinstance(value, list) and all(type(token) is int for token in value)
     return tokens and set(range(context.n_vocab)) <= set(value)
 
 
 def _adds_zero(value: Any, context: Context) -> bool:
-    """Biases of 0: {"5": 0}, or [[5, 0]] as llama.cpp reads them."""
+    """Biases of 0: {"5": 0}, or [[5, 0]] in llama.cpp's format."""
     if isinstance(value, list):
         pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2]
         return len(pairs) == len(value) and all(_equal(bias, 0) for _, bias in pairs)
@@ -232,13 +232,13 @@ def _constrains_nothing(value: Any, context: Context) -> bool:
     return isinstance(value, dict) and all(one in (None, False, "") for one in value.values())
 
 
-LETTERS = {"k": "top_k", "p": "top_p", "t": "temperature"}  # llama.cpp's, in a string of samplers
+LETTERS = {"k": "top_k", "p": "top_p", "t": "temperature"}  # in llama.cpp's sampler strings
 
 
 def _same_order(value: Any, context: Context) -> bool:
-    """Samplers that give the tokens of ours: temperature, then top_k, then top_p.
+    """Samplers equivalent to ours: temperature, then top_k, then top_p.
 
-    Only those that are switched on count. temperature and top_k commute.
+    Only active samplers count. temperature and top_k commute.
     """
     fields = context.fields
     if fields["temperature"] < GREEDY:
@@ -273,7 +273,7 @@ PARAMETERS: Table = {
     "frequency_penalty": Neutral(0),
     "logit_bias": Neutral({}, [], when=_adds_zero),
     "logprobs": Served(None, integer(0, LOGPROBS)),
-    "max_tokens": Served(16, integer(-1)),  # -1: as many as fit; more than fit: those that do
+    "max_tokens": Served(16, integer(-1)),  # -1 or more than fit: as many as fit
     "n": Served(1, integer(1)),
     "presence_penalty": Neutral(0),
     "seed": Served(-1, SEED),  # -1: a random one, as in vLLM and llama.cpp
@@ -282,7 +282,7 @@ PARAMETERS: Table = {
     "stream_options": Served({}, OPTIONS),
     "suffix": Neutral(""),
     "temperature": Served(1.0, number(0, 1e6)),
-    "top_p": Served(1.0, number(0, 1)),  # 0: the likeliest token
+    "top_p": Served(1.0, number(0, 1)),  # 0: the most likely token
     "user": Unused(TEXT),
     # OpenAI's other APIs.
     "max_completion_tokens": Alias("max_tokens"),
@@ -296,24 +296,24 @@ PARAMETERS: Table = {
     # vLLM: sampling.
     "allowed_token_ids": Neutral([], when=_all_tokens),
     "bad_words": Neutral([]),
-    "early_stopping": Unused(ANYTHING),  # of a beam search
+    "early_stopping": Unused(ANYTHING),  # for beam search
     "ignore_eos": Served(False, SWITCH),
     "include_stop_str_in_output": Served(False, SWITCH),
-    "length_penalty": Unused(NUMBER),  # of a beam search
+    "length_penalty": Unused(NUMBER),  # for beam search
     "logprob_token_ids": Neutral([]),
     "min_p": Neutral(0, when=_keeps_likeliest),
     "min_tokens": Served(0, integer(0)),
-    "prompt_logprobs": Neutral(False, words="false; logprobs with echo has those of the prompt"),
+    "prompt_logprobs": Neutral(False, words="false; use logprobs with echo instead"),
     "repetition_penalty": Neutral(1),
     "skip_special_tokens": Neutral(True, when=_without_control_tokens),
     "spaces_between_special_tokens": Unused(SWITCH),
-    "stop_token_ids": Neutral([], when=_outside_vocabulary, words="[]; stop has strings"),
+    "stop_token_ids": Neutral([], when=_outside_vocabulary, words="[]; use stop instead"),
     "top_k": Served(0, integer(-1)),  # 0, -1 and the vocabulary's size or more: all tokens
-    "truncate_prompt_tokens": Neutral(when=_cuts_nothing, words="a limit that the prompt keeps"),
+    "truncate_prompt_tokens": Neutral(when=_cuts_nothing, words="at least the prompt's length"),
     "truncation_side": Unused(TEXT),
     "use_beam_search": Neutral(False),
     "watermarking": Neutral(False),
-    # vLLM: the rest.
+    # vLLM: other parameters.
     "add_special_tokens": Neutral(True, when=_without_control_tokens),
     "cache_salt": Neutral(words="null: all requests share one prefix cache"),
     "ec_transfer_params": Neutral({}),
@@ -340,7 +340,7 @@ PARAMETERS: Table = {
     "structured_outputs": Neutral({}, when=_constrains_nothing),
     "thinking_token_budget": Unused(INTEGER),
     "vllm_xargs": Neutral({}),
-    # transformers, and what lm-eval passes on.
+    # transformers, and parameters that lm-eval passes on.
     "do_sample": Neutral(when=_samples, words="true above temperature 0, false at 0"),
     "max_new_tokens": Alias("max_tokens"),
     "no_repeat_ngram_size": Neutral(0),
@@ -373,9 +373,9 @@ PARAMETERS: Table = {
     "typical_p": Neutral(1),
     "xtc_probability": Neutral(0),
     "xtc_threshold": Unused(NUMBER),
-    # llama.cpp: the rest.
+    # llama.cpp: other parameters.
     "backend_sampling": Unused(SWITCH),
-    "cache_prompt": Unused(SWITCH),  # a text is the same with and without reuse
+    "cache_prompt": Unused(SWITCH),  # reuse does not change the text
     "chat_format": Unused(INTEGER),
     "id_slot": Unused(INTEGER),
     "image_data": Neutral([]),
@@ -383,11 +383,11 @@ PARAMETERS: Table = {
     "multimodal_data": Neutral([]),
     "n_cache_reuse": Unused(INTEGER),
     "n_cmpl": Alias("n"),
-    "n_discard": Unused(INTEGER),  # of a context that moves on; here a text ends with its context
+    "n_discard": Unused(INTEGER),  # for context shifting; here a text ends with its context
     "n_indent": Neutral(0),
     "n_keep": Unused(INTEGER),
     "n_predict": Alias("max_tokens"),
-    "n_probs": Neutral(0, words="0; logprobs has them"),
+    "n_probs": Neutral(0, words="0; use logprobs instead"),
     "parse_tool_calls": Unused(SWITCH),
     "post_sampling_probs": Neutral(False, when=_without_logprobs),
     "reasoning_budget_tokens": Unused(INTEGER),
@@ -396,7 +396,7 @@ PARAMETERS: Table = {
     "return_progress": Neutral(False),
     "return_tokens": Neutral(False),
     "slot_id": Unused(INTEGER),
-    "speculative.n_max": Unused(INTEGER),  # a text is the same with and without a draft
+    "speculative.n_max": Unused(INTEGER),  # a draft does not change the text
     "speculative.n_min": Unused(INTEGER),
     "speculative.ngram_m_hits": Unused(INTEGER),
     "speculative.ngram_size_m": Unused(INTEGER),
@@ -410,10 +410,10 @@ PARAMETERS: Table = {
     "timings_per_token": Neutral(False),
 }
 
-# What a chat has instead. Its log-probabilities are two parameters; an answer ends by itself.
+# What differs in a chat. Log-probabilities take two parameters; an answer ends by itself.
 CHAT_PARAMETERS: Table = PARAMETERS | {
     "add_generation_prompt": Neutral(True),
-    "add_special_tokens": Neutral(False, when=_without_control_tokens),  # the template has them
+    "add_special_tokens": Neutral(False, when=_without_control_tokens),  # the template adds them
     "audio": Neutral(),
     "chat_template": Neutral(words="null: the model's own is used"),
     "chat_template_kwargs": Neutral({}),
@@ -439,7 +439,7 @@ CHAT_PARAMETERS: Table = PARAMETERS | {
 }
 
 
-# ------------------------------------------------------------------ reading a body
+# ------------------------------------------------------------------ parsing a body
 
 
 def read_parameters(
@@ -451,10 +451,10 @@ def read_parameters(
 ) -> Fields:
     """The served parameters of a body, checked, with defaults. Raises Refused.
 
-    `n_prompt` is the length of the longest prompt, `plain` says that there are no control tokens.
-    `table` is PARAMETERS, or CHAT_PARAMETERS. A name that is not in the table is refused, as
-    OpenAI's API does it. vLLM and llama.cpp ignore it, and a misspelled `temprature` gives another
-    text without a word. An unknown list or object that is empty asks for nothing.
+    `n_prompt` is the length of the longest prompt, `plain` means that there are no control tokens.
+    `table` is PARAMETERS or CHAT_PARAMETERS. A name that is not in the table is rejected, as in
+    OpenAI's API. vLLM and llama.cpp ignore it, so a misspelled `temprature` silently gives another
+    text. An unknown parameter with an empty list or object is accepted.
     """
     given = {name: value for name, value in body.items() if value is not None}
     for name, value in given.items():
@@ -494,16 +494,16 @@ def read_parameters(
 
 
 def _read_served(given: dict[str, Any], table: Table) -> Fields:
-    """The served parameters, with defaults. Each may have its own name or an alias."""
+    """The served parameters, with defaults. Each may be given by its own name or an alias."""
     fields = {name: row.default for name, row in table.items() if isinstance(row, Served)}
-    keys: dict[str, str] = {}  # the name under which each was given
+    keys: dict[str, str] = {}  # the name by which each was given
     for key, value in given.items():
         row = table.get(key)
         name = row.name if isinstance(row, Alias) else key
         if name not in fields or (name == "logprobs" and value is False):
-            continue  # false, as in chat requests, is null
+            continue  # false, as in chat requests, means null
         served = table[name]
-        assert isinstance(served, Served)  # as every name of `fields`
+        assert isinstance(served, Served)  # like every name in `fields`
         kind = served.kind
         if not kind.fits(value):
             raise Refused(400, f"{key}={show(value)}: must be {kind.words}", key)

@@ -1,9 +1,9 @@
 """A request, the sequence that it becomes, and the blocks that hold its keys and values.
 
-Blocks are those of vLLM (Kwon et al. 2023, PagedAttention, arXiv 2309.06180), for one process. A
-sequence takes a block when it needs one. A full block is known by a hash of its tokens and of all
-before it, so that a sequence that begins in the same way shares it. Unused full blocks are kept
-until their memory is needed. Nothing here knows a model; a block is a number.
+Blocks work as in vLLM (Kwon et al. 2023, PagedAttention, arXiv 2309.06180), for one process. A
+sequence takes a block when it needs one. A full block is identified by a hash of its tokens and all
+tokens before it, so sequences with a common prefix share it. Unused full blocks are kept until
+their memory is needed. This module knows nothing about models; a block is just a number.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from ..sampling import PLAIN, SamplingParams
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One text to continue. Raises ValueError when its parts do not fit together.
+    """One text to continue. Raises ValueError for invalid or inconsistent fields.
 
         Request(tokenizer.encode("ROMEO:"), 200, SamplingParams(temperature=0.8), seed=7)
 
-    `prompt` (T,) are tokens. The randomness is the request's own: noise from `seed`, drawn as
-    `generate` draws it. So its tokens are those of generate(model, prompt[None], max_new_tokens, …)
-    with this seed, whoever else is served. `arrival` is in seconds after the start; `id` names it
-    in errors (a number by default). `logprobs` asks for the log-probability of each token drawn and
-    of so many likeliest; with `echo` for those of the prompt's, too. They are the model's own:
-    temperature, top_k and top_p do not change them. The text ends behind a token of `stop`. None of
-    those is sampled as one of the first `min_new_tokens`, as in vLLM: its logit is -inf there.
+    `prompt` (T,) holds tokens. Each request has its own randomness: noise from `seed`, drawn as in
+    `generate`. So its tokens are those of generate(model, prompt[None], max_new_tokens, …) with
+    this seed, no matter which other requests are served. `arrival` is in seconds after the start;
+    `id` identifies it in errors (a number by default). `logprobs` asks for the log-probability of
+    each sampled token and of that many most likely tokens; with `echo`, also for the prompt's
+    tokens. They are the model's own: temperature, top_k and top_p do not affect them. The text ends
+    after a token of `stop`. As in vLLM, these are not sampled among the first `min_new_tokens`:
+    there their logits are -inf.
     """
 
     prompt: Tensor
@@ -53,7 +54,7 @@ class Request:
     def __post_init__(self) -> None:
         where = f"request {self.id!r}: "
         if not isinstance(self.id, Hashable):
-            raise ValueError(f"{where}its id must be a number, a text or another hashable value")
+            raise ValueError(f"{where}its id must be a number, a string or another hashable value")
         limits.check_prompt(self.prompt, ndim=1, where=where)
         limits.check_sampling(self.sampling, where=where)
         check_int(f"{where}max_new_tokens", self.max_new_tokens, 1, limits.MOST_NEW)
@@ -62,14 +63,14 @@ class Request:
         check_switch(f"{where}echo", self.echo)
         check_int(f"{where}min_new_tokens", self.min_new_tokens, 0)
         if not isinstance(self.stop, tuple):
-            raise ValueError(f"{where}stop={self.stop!r:.60}: pass a tuple of tokens, as in (2,)")
+            raise ValueError(f"{where}stop={self.stop!r:.60}: pass a tuple of tokens such as (2,)")
         for token in self.stop:
             check_int(f"{where}stop", token, 0, limits.MOST_NEW)
         if self.logprobs is not None or self.echo:
             check_int(f"{where}logprobs", self.logprobs, 0, limits.MOST_NEW)
 
     def check(self, vocab_size: int, positions: int | None) -> None:
-        """Raises ValueError when a model with these many tokens and positions cannot serve it."""
+        """Raises ValueError if a model with this vocabulary and context cannot serve it."""
         where = f"request {self.id!r}: "
         low, high = torch.stack(self.prompt.aminmax()).tolist()
         limits.check_tokens(low, high, vocab_size, f"{where}the prompt holds")
@@ -79,7 +80,7 @@ class Request:
             limits.check_tokens(min(self.stop), max(self.stop), vocab_size, f"{where}stop holds")
 
     def ends_with(self, token: int, index: int) -> bool:
-        """Whether this token, number `index` of the new ones, ends the text."""
+        """Whether this token, the new token number `index`, ends the text."""
         return token in self.stop and index >= self.min_new_tokens
 
     def noise(self, vocab_size: int) -> Noise | None:
@@ -93,17 +94,17 @@ class Request:
 class Sequence:
     """The text of a request: its tokens so far, and the blocks that hold their keys and values.
 
-    The keys and values of its first `num_computed_tokens` lie in the blocks of `block_table`. Those
-    of the first `num_cached_tokens` were there when it was admitted, computed for an earlier
-    sequence. The next step reads `num_scheduled_tokens` more. The logits of the first
-    `num_shown_tokens` were returned already, or were not requested.
+    The keys and values of its first `num_computed_tokens` are in the blocks of `block_table`. Those
+    of the first `num_cached_tokens` were already there when it was admitted, computed for an
+    earlier sequence. The next step reads `num_scheduled_tokens` more. The logits of the first
+    `num_shown_tokens` have been returned, or were not requested.
     """
 
     def __init__(self, request: Request, noise: Noise | None):
         self.request = request
         self.running = False  # whether it holds blocks, and takes part in steps
-        self.noise = noise  # None if it is greedy
-        self.native = None  # the state that native code keeps of it
+        self.noise = noise  # None for greedy sampling
+        self.native = None  # its state in native code
         self.tokens: list[int] = request.prompt.tolist()
         self.num_prompt_tokens = len(self.tokens)
         self.num_new_tokens = 0
@@ -113,43 +114,43 @@ class Sequence:
         self.num_cached_tokens = 0
         self.num_scheduled_tokens = 0
         self.num_shown_tokens = 0 if request.echo else self.num_prompt_tokens - 1
-        self.logprobs: list[Logprob] = []  # since the last token that was given out
+        self.logprobs: list[Logprob] = []  # not yet returned
 
     @property
     def pending(self) -> int:
-        """Tokens that must be read before the next one can be drawn: 1 while it decodes."""
+        """Tokens to read before the next one can be sampled: 1 while it decodes."""
         return len(self.tokens) - self.num_computed_tokens
 
     @property
     def draws(self) -> bool:
-        """Whether the step reads all that is pending, so that a token is drawn."""
+        """Whether the step reads all pending tokens, so that a new one is sampled."""
         return self.num_scheduled_tokens == self.pending
 
     @property
     def barred(self) -> tuple[int, ...]:
-        """The tokens that must not be drawn next: those that end the text, while it is short."""
+        """The tokens that must not be sampled next: the stop tokens, while the text is short."""
         request = self.request
         return request.stop if self.num_new_tokens < request.min_new_tokens else ()
 
     @property
     def next_noise(self) -> Tensor:
-        """The noise of the next token, where it is not greedy.  (V,)"""
+        """The noise of the next token, unless sampling is greedy.  (V,)"""
         assert self.noise is not None
         return self.noise.row(self.num_new_tokens)[0]
 
     @property
     def wanted(self) -> int:
-        """The number of tokens, the last ones of the step, whose logits are requested."""
+        """How many of the step's last tokens need their logits returned."""
         n = self.num_scheduled_tokens
         return max(0, min(n, self.num_computed_tokens + n - self.num_shown_tokens))
 
 
 class Logprob(NamedTuple):
-    """How likely a token was, in nats: log_softmax of the logits before it."""
+    """A token's log-probability in nats: log_softmax of the logits before it."""
 
     token: int
-    value: float | None  # None: of a text's first token, before which nothing is
-    top: dict[int, float]  # by token: of the likeliest, as many as were asked for
+    value: float | None  # None for the first token of a text, which nothing predicts
+    top: dict[int, float]  # by token: those of the most likely tokens, as many as requested
 
 
 class Output(NamedTuple):
@@ -157,9 +158,9 @@ class Output(NamedTuple):
 
     request: Request
     token: int
-    index: int  # type: ignore[assignment]  # hides tuple.index; of the request's new tokens: 0, 1, …
+    index: int  # type: ignore[assignment]  # hides tuple.index; among the new tokens: 0, 1, …
     finished: bool  # whether it is the last
-    logprobs: tuple[Logprob, ...] = ()  # its own; with echo and index 0 before it the prompt's
+    logprobs: tuple[Logprob, ...] = ()  # its own; with echo, at index 0 after the prompt's
 
 
 # ------------------------------------------------------------------ blocks
@@ -168,10 +169,10 @@ ROOT = b""  # the parent of a sequence's first block
 
 
 def block_hash(parent: bytes, tokens: list[int]) -> bytes:
-    """The name of a full block: of its own tokens, and through its parent of all before them.
+    """A hash of a full block's tokens and, through its parent, of all tokens before them.
 
     Keys and values of a position depend on every token up to it. So two blocks of equal tokens hold
-    the same numbers only where everything before them is equal, too.
+    the same numbers only if all tokens before them are also equal.
     """
     return sha256(parent + array("q", tokens).tobytes()).digest()
 
@@ -179,7 +180,7 @@ def block_hash(parent: bytes, tokens: list[int]) -> bytes:
 class BlockManager:
     """`n_blocks` blocks of `block_len` positions: held by sequences, or reusable, or empty.
 
-    With reuse=False nothing is kept and nothing found: every sequence computes all of its own.
+    With reuse=False no blocks are kept for reuse: every sequence computes all of its own.
     """
 
     def __init__(self, n_blocks: int, block_len: int, reuse: bool = True):
@@ -188,23 +189,23 @@ class BlockManager:
         self.reuse = reuse
         self.ref_counts = [0] * n_blocks  # how many sequences hold each block
         self.empty = list(range(n_blocks))[::-1]
-        self.reusable: dict[int, None] = {}  # full, and held by nobody; the longest unused first
+        self.reusable: dict[int, None] = {}  # full, held by no sequence; least recently used first
         self.block_of: dict[bytes, int] = {}
         self.hash_of: dict[int, bytes] = {}
 
     @property
     def available(self) -> int:
-        """Blocks that sequences can take."""
+        """Number of blocks that sequences can take."""
         return len(self.empty) + len(self.reusable)
 
     def blocks_for(self, length: int) -> int:
-        """Blocks that so many positions need."""
+        """Number of blocks for `length` positions."""
         return -(-length // self.block_len)
 
     def admit(self, seq: Sequence) -> bool:
-        """Give a sequence the blocks in which its beginning lies already.
+        """Give a sequence the blocks that already hold its prefix.
 
-        False, and nothing happens, while there are too few blocks for all that is to be read.
+        Returns False and changes nothing if there are too few blocks for the rest of its tokens.
         """
         hashes = self._hashes(seq) if self.reuse else []
         cached = [self.block_of[name] for name in takewhile(self.block_of.__contains__, hashes)]
@@ -216,12 +217,12 @@ class BlockManager:
             self.ref_counts[block] += 1
         seq.block_table = cached
         seq.num_cached_tokens = len(cached) * self.block_len
-        # Cached tokens whose logits were requested are computed again.
+        # Recompute cached tokens whose logits were requested.
         seq.num_computed_tokens = min(seq.num_cached_tokens, seq.num_shown_tokens)
         return True
 
     def extend(self, seq: Sequence, length: int) -> bool:
-        """Blocks for the first `length` positions of a sequence. False if too few are left."""
+        """Take blocks for the first `length` positions of a sequence. False if too few are left."""
         n_new = self.blocks_for(length) - len(seq.block_table)
         if n_new > self.available:
             return False
@@ -229,7 +230,7 @@ class BlockManager:
         return True
 
     def extend_all(self, seqs: list[Sequence], counts: list[int]) -> bool:
-        """Blocks for so many more positions of each. False, and nothing happens, if too few are."""
+        """Take blocks for `counts` more positions. False, and no change, if too few are left."""
         lengths = []
         n_new = 0
         for seq, n in zip(seqs, counts, strict=True):
@@ -241,9 +242,9 @@ class BlockManager:
         return all(self.extend(seq, length) for seq, length in zip(seqs, lengths, strict=True))
 
     def advance(self, seq: Sequence, n: int) -> None:
-        """The next n tokens of a sequence are computed, and blocks that are full now can be found.
+        """Count a sequence's next n tokens as computed, and register blocks that are now full.
 
-        Of equal blocks the first one is found.
+        Of several equal blocks only the first is registered.
         """
         first = seq.num_computed_tokens // self.block_len
         seq.num_computed_tokens += n
@@ -257,14 +258,14 @@ class BlockManager:
                     self.hash_of[block] = hashes[i]
 
     def free(self, seq: Sequence) -> None:
-        """The sequence holds nothing any more."""
+        """Release all blocks of a sequence."""
         self._release(seq.block_table)
         seq.block_table = []
         seq.num_computed_tokens = 0
         seq.num_cached_tokens = 0
 
     def audit(self, held: Iterable[Sequence]) -> None:
-        """Raises AssertionError unless these sequences' blocks, and they alone, are held."""
+        """Raises AssertionError unless exactly these sequences' blocks are held."""
         count = [0] * self.n_blocks
         for seq in held:
             for block in seq.block_table:
@@ -273,11 +274,11 @@ class BlockManager:
         unused = sorted([*self.empty, *self.reusable])
         assert unused == [b for b, n in enumerate(count) if n == 0], f"blocks lost: {unused}"
         assert {b: n for n, b in self.block_of.items()} == self.hash_of, "hashes do not match"
-        assert set(self.reusable) <= set(self.hash_of), "a block is kept that nobody can find"
-        assert not set(self.empty) & set(self.hash_of), "an empty block can be found"
+        assert set(self.reusable) <= set(self.hash_of), "a reusable block has no hash"
+        assert not set(self.empty) & set(self.hash_of), "an empty block has a hash"
 
     def _take(self) -> int:
-        """A block to write in: an empty one, or else the one that is unused for longest."""
+        """A block to write to: an empty one, or else the least recently used reusable one."""
         if self.empty:
             block = self.empty.pop()
         else:
@@ -288,7 +289,7 @@ class BlockManager:
         return block
 
     def _release(self, blocks: list[int]) -> None:
-        """One sequence fewer holds these. The last goes first: it is useless without the others."""
+        """Drop a reference to each block, the last first: it is useless without the others."""
         for block in reversed(blocks):
             self.ref_counts[block] -= 1
             if self.ref_counts[block] == 0 and block in self.hash_of:
@@ -297,7 +298,7 @@ class BlockManager:
                 self.empty.append(block)
 
     def _hashes(self, seq: Sequence) -> list[bytes]:
-        """The hashes of a sequence's full blocks; each is computed once."""
+        """The hashes of a sequence's full blocks, each computed only once."""
         size = self.block_len
         hashes = seq.block_hashes
         for i in range(len(hashes), len(seq.tokens) // size):

@@ -1,4 +1,4 @@
-"""Sockets that listen, and the connections that a server takes from them."""
+"""Listening sockets, and the connections that a server accepts from them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tornado.netutil import bind_sockets
 
 from ..config import check_int
 
-FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
+FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no more connections for now
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen there; port 0 takes a free one. Raises ValueError, OSError."""
+    """Sockets that listen on host and port; port 0 picks a free one. Raises ValueError, OSError."""
     check_int("port", port, 0, 65535)
     try:
         return bind_sockets(port, host)
@@ -31,12 +31,12 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 class Connection(IOStream):
-    """A client's connection. A client may shut its sending side and still read its answer.
+    """A client's connection. A client may shut down its sending side and still read the response.
 
-    IOStream takes the end of what a client sends for the end of the connection. That holds while a
-    request is being read. Later the client may have sent all that it had to send, as `nc -N` does,
-    or have left: both look the same here. Then `half_closed` is set, and `on_half_close` is called;
-    to find out which of the two it is, something has to be sent.
+    IOStream treats the end of the client's data as the end of the connection. That is right while a
+    request is being read. Later, the client may only have finished sending, as `nc -N` does, or it
+    may have disconnected: both look the same here. Then `half_closed` is set and `on_half_close` is
+    called; the only way to tell the two apart is to send something.
     """
 
     half_closed = False
@@ -49,14 +49,14 @@ class Connection(IOStream):
         self.half_closed = True
         if self.on_half_close is not None:
             self.io_loop.add_callback(self.on_half_close)
-        return None  # nothing can be read now
+        return None  # nothing to read now
 
     @property
     def broken(self) -> bool:
-        """Whether the other side has refused what was sent to it."""
+        """Whether the other side has rejected data sent to it."""
         return not self.closed() and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
-    # A side that is shut counts as readable for ever. The loop must not wait for that.
+    # A connection that is shut down counts as readable forever, so stop polling it for reading.
 
     def _add_io_state(self, state: int) -> None:
         if self.half_closed and not self.reading():
@@ -73,16 +73,16 @@ class Connection(IOStream):
 
 
 async def accept(listener: socket.socket, http: HTTPServer, buffer: int) -> None:
-    """Take connections as they come; while no descriptor is left for one, they wait.
+    """Accept connections as they arrive; they wait while the process is out of file descriptors.
 
-    Of each, at most `buffer` bytes are held that have not been read yet.
+    Each connection buffers at most `buffer` unread bytes.
     """
     loop = asyncio.get_running_loop()
     warned = False
     while True:
         try:
             connection, address = await loop.sock_accept(listener)
-        except ConnectionError:  # it has left already
+        except ConnectionError:  # the client has already disconnected
             continue
         except OSError as error:
             if error.errno not in FULL:

@@ -1,4 +1,4 @@
-"""What serving asks of a tokenizer: the text of tokens as they come, and where a text ends."""
+"""What serving needs from a tokenizer: incremental decoding, stop tokens, chat templates."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Tokenizer = CharTokenizer | PretrainedTokenizer
 
 
 class Pieces(Protocol):
-    """The text of one token after another, in whole characters."""
+    """Incremental decoding of one text, in whole characters."""
 
     def push(self, token: int) -> str:
-        """The text that this token completes; "" if it completes none."""
+        """The text that this token completes; "" if it completes no character."""
 
     def end(self) -> str:
-        """The text of what waits, at the end of all tokens."""
+        """The text of the pending bytes, after the last token."""
 
 
 class CharPieces:
@@ -37,26 +37,26 @@ class CharPieces:
 
 
 def pieces_of(tokenizer: Tokenizer) -> Pieces:
-    """For one text."""
+    """An incremental decoder for one text."""
     if isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.pieces()
     return CharPieces(tokenizer)
 
 
 def stop_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens that end a text or an answer; none are characters."""
+    """The tokens that end a text or an answer; a character vocabulary has none."""
     return tokenizer.stop if isinstance(tokenizer, PretrainedTokenizer) else ()
 
 
 def bytes_of(tokenizer: Tokenizer, token: int) -> bytes | None:
-    """The bytes of one token in UTF-8, perhaps half a character; None for a control token."""
+    """A token's UTF-8 bytes, possibly a partial character; None for a control token."""
     if isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.bytes_of(token)
     return tokenizer.chars[token].encode()
 
 
 def name_of(tokenizer: Tokenizer, token: int) -> str:
-    """The text of one token, with a control token's name; of half a character a sign for it."""
+    """The text of one token; a control token's name; U+FFFD for a partial character."""
     if isinstance(tokenizer, CharTokenizer):
         return tokenizer.chars[token]
     text = tokenizer.bytes_of(token)
@@ -66,7 +66,7 @@ def name_of(tokenizer: Tokenizer, token: int) -> str:
 
 
 def template_of(tokenizer: Tokenizer) -> Callable[[list[dict[str, str]]], Tensor] | None:
-    """What makes a prompt of a chat's messages; None for a model without a chat template."""
+    """A function from chat messages to a prompt; None for a model without a chat template."""
     if isinstance(tokenizer, PretrainedTokenizer) and tokenizer.template is not None:
         return tokenizer.chat
     return None

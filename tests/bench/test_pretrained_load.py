@@ -150,7 +150,7 @@ REFUSED = [
     ("--model MODEL --size small", "leave out --checkpoint and --size"),
     ("--model MODEL --text-tokens 65", "--text-tokens 65: must be an integer in [2, 64]"),
     ("--model MODEL --text-tokens 1", "--text-tokens 1: must be an integer in [2, 64]"),
-    ("--model MODEL --data missing.txt", "missing.txt is no file"),
+    ("--model MODEL --data missing.txt", "missing.txt is not a file"),
     ("--model MODEL --rates 0", "--rates 0.0: must be a number"),
     ("--model MODEL --url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1"),
     ("--model nowhere", "'nowhere': no model there"),

@@ -83,7 +83,7 @@ REFUSED = {
     ("--batch-size", "100000000000"): "--batch-size 100000000000: must be an integer in [1, ",
     ("--threads", "0"): "--threads 0: ",
     ("--n-head", "3"): "every head gets an equal share, for example with --n-head 2",
-    ("--data", "/no/such/file"): "error: /no/such/file is no file",
+    ("--data", "/no/such/file"): "error: /no/such/file is not a file",
     ("--device", "cuda"): "no CUDA device",
     ("--out", "/proc/none/x"): "none",
     ("--out", ""): "--out '': name a file, without its suffix",

@@ -150,7 +150,7 @@ def test_a_folder_of_another_job_or_of_something_else_is_refused_and_left_alone(
         ("whole", {"sampling": SamplingParams(0.5)}, "of --temperature"),
         ("whole", {"weights": "1" * 64}, "of --checkpoint"),
         ("other", {}, "thesis.txt"),
-        ("damaged", {}, "holds job.json"),
+        ("damaged", {}, "contains job.json"),
         ("file", {}, "is a file"),
     ]:
         with pytest.raises((ValueError, OSError), match=word):
@@ -183,7 +183,7 @@ def test_prompts_that_are_none_are_refused_with_their_line(tmp_path):
             read_prompts(tmp_path / "p.jsonl")
     for data, says in (
         (b"\n\r\n", r"p\.txt has no prompt"),
-        (b"a\r\nb\n\x89PNG\r\n\x1a\n", r"p\.txt is no UTF-8 text .* position 5"),
+        (b"a\r\nb\n\x89PNG\r\n\x1a\n", r"p\.txt is not UTF-8 text .* position 5"),
     ):
         (tmp_path / "p.txt").write_bytes(data)
         with pytest.raises(ValueError, match=says):

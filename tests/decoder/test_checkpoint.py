@@ -214,7 +214,7 @@ def test_the_arithmetic_of_the_switches_is_what_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"qk_norm": True}, "qk_norm with LayerNorm is no longer computed"),
+        ({"qk_norm": True}, "qk_norm with LayerNorm is no longer supported"),
         ({"n_experts": 8}, "unknown fields n_experts"),
         ({"rope": True, "n_head": 32}, "head_size=1 must be even"),
         ({"sinks": 2}, "set a window"),
@@ -243,7 +243,7 @@ def test_a_file_of_somebody_else_is_not_replaced(tmp_path, ending):
     model = tiny_model()
     path = tmp_path / f"fox{ending}"
     path.write_text('{"my": "notes"}', encoding="utf-8")
-    with pytest.raises(ValueError, match="fox.* is there, and this command did not write it"):
+    with pytest.raises(ValueError, match="fox.* already exists, and this command did not write it"):
         save_checkpoint(tmp_path / "fox", model, meta_of(model))
     assert [(file.name, file.read_text(encoding="utf-8")) for file in tmp_path.iterdir()] == [
         (f"fox{ending}", '{"my": "notes"}')

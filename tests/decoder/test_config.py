@@ -98,8 +98,8 @@ def test_a_field_accepts_its_values_and_refuses_others_by_name(name):
             "n_head=6 must be a multiple of n_kv_head=4",
         ),
         ({"rope_scaling": LLAMA3}, "rope_scaling is for rotary positions"),
-        ({"sinks": 2}, "sinks=2, full_every=0: set a window"),
-        ({"full_every": 2}, "sinks=0, full_every=2: set a window"),
+        ({"sinks": 2}, "sinks=2, full_every=0: also set a window"),
+        ({"full_every": 2}, "sinks=0, full_every=2: also set a window"),
         ({"norm_eps": None}, "norm_eps=None is for norm='rms'"),
     ],
 )

@@ -160,7 +160,7 @@ def test_heads_of_different_dtypes_are_not_joined():
     model.blocks[1].sa.heads[0].key.double()
     with pytest.raises(ValueError, match=r"torch.float64 on cpu .other weights are torch.float32"):
         pack_heads(model)
-    with pytest.raises(ValueError, match="not of one dtype: cast the whole model"):
+    with pytest.raises(ValueError, match="have different dtypes: cast the whole model"):
         pack_state(model.state_dict(), model.config)
 
 
@@ -177,7 +177,7 @@ CHANGES = {  # of a list of heads, of a Decoder, and what is said
     "another eps": (
         lambda m: setattr(m.blocks[0].ln1, "eps", 1.0),
         lambda m: setattr(m.blocks[0].ln1, "eps", 1.0),
-        "eps=1.0 in place of 1e-05",
+        "eps=1.0 instead of 1e-05",
     ),
     "a hook": (
         lambda m: m.blocks[0].register_forward_hook(lambda *_: None),
@@ -197,12 +197,12 @@ CHANGES = {  # of a list of heads, of a Decoder, and what is said
     "another block": (
         lambda m: m.blocks.append(m.blocks[0]),
         lambda m: m.blocks.append(m.blocks[0]),
-        "3 modules in place of 2",
+        "3 modules instead of 2",
     ),
     "another window": (
         None,
         lambda m: setattr(m.blocks[0].sa, "window", 3),
-        "window=3 in place of None",
+        "window=3 instead of None",
     ),
     "another layer's config": (
         lambda m: setattr(m.blocks[0].sa.heads[1], "config", GPTConfig()),

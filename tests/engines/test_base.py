@@ -323,15 +323,15 @@ def test_an_engine_built_for_something_else_is_refused(kind):
     assert_same_tokens(model, built, prompt_of(4), 7)
     how = {"engine": built}
     assert_refused("4 and 8 new tokens exceed capacity 10", model, prompt_of(4), 8, **how)
-    assert_refused("a batch of 3.* and got .* a batch of 2", model, prompt_of(5, 2), 3, **how)
+    assert_refused("a batch of 3.* but got .* a batch of 2", model, prompt_of(5, 2), 3, **how)
     sizes = {"n_layer": 3, "n_head": 2, "n_embd": 36, "block_size": 17, "vocab_size": 14}
     others = [shared_model(**{key: n}) for key, n in sizes.items()]
     others += [shared_model(**fields) for fields in ({"n_kv_head": 2}, {"window": 5}, ROPE)]
     for other in (*others, shared_model(dtype=torch.bfloat16)):
-        words = "was built for 2 layers.* and got .*: build another"
+        words = "was built for 2 layers.* but got .*: build another"
         assert_refused(words, other, prompt_of(5), 3, **how)
     built.device = torch.device("cuda")
-    assert_refused("float32 on cuda, and got .*float32 on cpu", model, prompt_of(5), 3, **how)
+    assert_refused("float32 on cuda, but got .*float32 on cpu", model, prompt_of(5), 3, **how)
 
 
 @pytest.mark.parametrize("size", [{"batch": 0}, {"batch": 1.0}, {"capacity": 0}, {"capacity": 17}])
@@ -401,7 +401,7 @@ def test_no_engine_but_that_of_the_lectures_heads_refuses_an_architecture(row, m
         return
     given = ", ".join(f"{name}={value}" for name, value in fields.items())
     refusal = PerHead.refuses(config)
-    assert refusal.reason == f"PerHead decodes the lecture's heads, and this has {given}"
+    assert refusal.reason == f"PerHead decodes the lecture's heads, but this model has {given}"
     assert refusal.instead == "use Batched, or leave engine out"
     monkeypatch.setattr(PerHead, "build", lambda self: pytest.fail("it was built"))
     words = re.escape(str(refusal))
@@ -496,7 +496,7 @@ def test_engines_give_way_where_they_cannot_compute(kind, forgetful):
 def test_heads_of_several_dtypes_are_not_joined_in_silence():
     model = tiny_model(per_head=True)
     model.blocks[1].sa.heads[0].key.double()
-    with pytest.raises(ValueError, match="not of one dtype: cast the whole model"):
+    with pytest.raises(ValueError, match="have different dtypes: cast the whole model"):
         flatten(model)
 
 

@@ -53,7 +53,7 @@ def test_a_step_that_cannot_be_recorded_is_described_in_one_line(monkeypatch):
     monkeypatch.setattr(Graph, "_allocate", fail)
     with pytest.raises(CannotBuild) as error:
         Graph(shared_model().config, device="cuda")
-    assert str(error.value) == "the step cannot be recorded: CUDA error: out of memory"
+    assert str(error.value) == "the step cannot be captured: CUDA error: out of memory"
 
 
 # ------------------------------------------------------------------ on a GPU

@@ -22,7 +22,7 @@ BAD = {
     "an unknown token": (lambda: NGram(torch.tensor([3, 13]), V, 2), "tokens 3 to 13"),
     "no model": (lambda: DraftModel("small"), "must be a LanguageModel, not"),
     "an engine of no drafts": (lambda: DraftModel(build(), engine=Flat), "pass Native or Native8"),
-    "an engine that was built": (lambda: DraftModel(build(), engine=3), "engine=3 decodes no"),
+    "an engine that was built": (lambda: DraftModel(build(), engine=3), "engine=3 cannot decode"),
 }
 
 

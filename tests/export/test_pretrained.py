@@ -99,7 +99,7 @@ def test_the_command_writes_the_folder(kept_folders, tmp_path, capsys):  # noqa:
     assert main(words) == 0, "an earlier export is replaced"
     (out / "nanogpt.json").write_text(json.dumps({}), encoding="utf-8")
     assert main(words) == 2
-    assert "this command did not make that folder" in capsys.readouterr().err
+    assert "this command did not create that folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [["x"], ["--form", "lecture"], ["--lesson"]])

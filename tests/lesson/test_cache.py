@@ -34,13 +34,13 @@ def random(*shape):
 
 KEYS, VALUES, _ = new_tokens([4])
 WRONG = {
-    "batch": (new_tokens([4], (3, 2)), "must be alike"),
-    "number of heads": (new_tokens([4], (2, 3)), "must be alike"),
-    "head size": (new_tokens([4], hs=5), "must be alike"),
-    "dtype": (new_tokens([4], dtype=torch.float64), "must be alike.* before another dtype"),
-    "device": (new_tokens([4], device="meta"), "must be alike"),
+    "batch": (new_tokens([4], (3, 2)), "must match"),
+    "number of heads": (new_tokens([4], (2, 3)), "must match"),
+    "head size": (new_tokens([4], hs=5), "must match"),
+    "dtype": (new_tokens([4], dtype=torch.float64), "must match.* before changing the dtype"),
+    "device": (new_tokens([4], device="meta"), "must match"),
     "length of values": ((KEYS, VALUES[..., :0, :], torch.tensor([4])), "must be"),
-    "dtype of values": ((KEYS, VALUES.double(), torch.tensor([4])), "must be alike"),
+    "dtype of values": ((KEYS, VALUES.double(), torch.tensor([4])), "must match"),
     "shape of positions": ((KEYS, VALUES, torch.tensor([[4]])), "must be"),
     "dtype of positions": ((KEYS, VALUES, torch.tensor([4.0])), "integers"),
     "an old position": (new_tokens([3]), "position 3 must come after position 3, which is cached"),
@@ -171,13 +171,13 @@ def test_a_common_beginning_is_held_once_and_copied_where_texts_part(length):
 
 def test_a_fork_of_many_texts_is_refused():
     cache = Pages()
-    with pytest.raises(ValueError, match="a cache of one text, and there are 0"):
+    with pytest.raises(ValueError, match="a cache of one text, but this one has 0"):
         cache.fork(2)
     cache.update(random(1, 5, 8), random(1, 5, 8), torch.arange(5))
     with pytest.raises(ValueError, match="fork: n=0"):
         cache.fork(0)
     cache.fork(2)
-    with pytest.raises(ValueError, match="there are 2"):
+    with pytest.raises(ValueError, match="this one has 2"):
         cache.fork(2)
     cache.reset()
     assert cache.nbytes == 0

@@ -96,7 +96,7 @@ FAILURES = {
     "a closed line": (b"", "closed connection"),
     "sent to another file": (moved("/other"), "is not Tiny Shakespeare"),
     "sent to a host that is not there": (moved("http://127.0.0.1:9/input.txt"), "refused"),
-    "sent to no address": (moved("http://[broken/input.txt"), "no file came"),
+    "sent to no address": (moved("http://[broken/input.txt"), "no file received"),
 }
 
 
@@ -169,17 +169,17 @@ def test_the_corpus_is_looked_for_in_the_order_that_is_written_down(root, monkey
 def test_a_corpus_that_is_named_and_not_there_is_an_error(root, monkeypatch, what):
     """Silence here would train on another text than the one asked for."""
     put(root / "data" / "input.txt", "local")
-    with pytest.raises(CorpusError, match=f"{what} is no file"):
+    with pytest.raises(CorpusError, match=f"{what} is not a file"):
         load_corpus(root / what)
     monkeypatch.setenv("NANOGPT_DATA", str(root / what))
-    with pytest.raises(CorpusError, match=f"NANOGPT_DATA: .*{what} is no file"):
+    with pytest.raises(CorpusError, match=f"NANOGPT_DATA: .*{what} is not a file"):
         load_corpus()
 
 
 def test_without_a_network_the_practice_corpus_steps_in_and_says_so(root):
     found = load_corpus()
     assert (found.real, found.name) == (False, "practice corpus")
-    assert found.banner.startswith("PRACTICE CORPUS, not Shakespeare: the download did not work")
+    assert found.banner.startswith("PRACTICE CORPUS, not Shakespeare: the download failed")
     assert "refused" in found.banner
     assert "NANOGPT_DATA" in found.banner
     assert contents(root) == {}, "it must not be found as input.txt the next time"
@@ -191,13 +191,13 @@ FIRST = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (FIRST.encode(), "a cut or altered Tiny Shakespeare, 61 bytes.*delete it"),
-        (FIRST.replace("\n", "\r\n").encode(), "cut or altered"),
+        (FIRST.encode(), "a truncated or altered Tiny Shakespeare, 61 bytes.*delete it"),
+        (FIRST.replace("\n", "\r\n").encode(), "truncated or altered"),
         (b"abc\xff", r"byte 3 of 4 is 0xff; save it as UTF-8"),
         (b"\xef\xbb\xbfabc\xff", r"byte 6 of 7 is 0xff; save it as UTF-8"),
-        (b"", "no two different characters"),
+        (b"", "no two distinct characters"),
         (b"ab\0c", "NUL byte at 2"),
-        (b"aaaa", "no two different characters"),
+        (b"aaaa", "no two distinct characters"),
     ],
 )
 def test_a_damaged_corpus_is_refused_with_advice(root, content, message):
@@ -213,7 +213,7 @@ def test_the_real_corpus_is_known_by_its_sum(shakespeare, root):
     assert (found.name, found.real, found.banner) == ("Tiny Shakespeare", True, "")
     assert (found.sha256, len(found.text), len(set(found.text))) == (corpus.SHA256, 1_115_394, 65)
     (root / "cut.txt").write_bytes(shakespeare.read_bytes()[:-1])
-    with pytest.raises(CorpusError, match="cut or altered"):
+    with pytest.raises(CorpusError, match="truncated or altered"):
         read_corpus(root / "cut.txt")
 
 

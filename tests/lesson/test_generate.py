@@ -190,22 +190,22 @@ BAD = {
     "too many tokens": ({"n_new": 21}, "5 and 21 new tokens exceed block_size 24: .* at most 20"),
     "noise for fewer tokens": ({"noise": torch.ones(3, 1, 13)}, r"\(3, 1, 13\).*\(4, 1, 13\)"),
     "noise of nothing": ({"noise": torch.zeros(4, 1, 13)}, "above 0: draw it"),
-    "a seed": ({"generator": 7}, "generator=7: pass one of the CPU"),
+    "a seed": ({"generator": 7}, "generator=7: pass a CPU generator"),
     "a cache that was built": ({"cache": DynamicCache()}, "not an instance"),
     "no cache at all": ({"cache": lambda: None}, "builds no cache"),
     "an engine and a cache": ({"engine": PerHead, "cache": None}, "either engine or cache"),
-    "a draft that is a class": ({"draft": PromptLookup}, "pass a draft that you built"),
+    "a draft that is a class": ({"draft": PromptLookup}, "pass a draft instance"),
     "a draft and no cache": (
         {"draft": LOOK_UP, "cache": None},
-        "a draft takes tokens back from a cache",
+        "a draft needs a cache that it can rewind",
     ),
     "a draft where no cache is kept": (
         {"draft": LOOK_UP, "past_block": "slide", "n_new": 40},
-        "where the window slides: leave it out",
+        "a sliding window: leave the draft out",
     ),
     "a draft's engine beside another": (
         {"draft": DraftModel(tiny_model(**SMALL), engine=Native), "engine": Uncached},
-        "the draft is decoded by Native, which goes with",
+        "the draft is decoded by Native, which requires",
     ),
     "a draft of another vocabulary": ({"draft": NGram(torch.arange(5), 7)}, "knows 7 .* model 13"),
     "a draft on another device": (

@@ -80,7 +80,7 @@ class Tokens(RuleBasedStateMachine):
     def a_token_of_another_text(self, layout, dtype):
         if self.form and (layout, dtype) != self.form:
             k = self.new(layout, 1, dtype)
-            self.refuse(k, -k, torch.tensor([self.last + 1]), "must be alike")
+            self.refuse(k, -k, torch.tensor([self.last + 1]), "must match")
 
     @rule(n=st.integers(0, 4))
     def rewind(self, n):

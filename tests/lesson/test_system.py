@@ -43,7 +43,7 @@ def cuda(monkeypatch):
         (True, True, "auto", "cuda, bfloat16: Test GPU multiplies"),
         (True, False, "auto", "cuda, float16: Test GPU has no native bfloat16"),
         (True, True, "cuda", "cuda, bfloat16: "),
-        (True, True, "cpu", "cpu, float32: as asked"),
+        (True, True, "cpu", "cpu, float32: as requested"),
     ],
 )
 def test_a_device_comes_with_its_dtype_and_the_reason(cuda, there, native, prefer, text):

@@ -43,7 +43,7 @@ def test_gaps_are_the_time_to_each_token_and_the_device_is_waited_for_at_each(cl
     gpu = torch.device("cuda")
     assert time_tokens(system(clock, [4, 1, 2])(), gpu) == [4, 1, 2]
     assert clock.devices == [gpu] * 4
-    with pytest.raises(ValueError, match="gave no token"):
+    with pytest.raises(ValueError, match="yielded no token"):
         time_tokens(iter(()))
 
 

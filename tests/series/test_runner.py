@@ -97,7 +97,7 @@ def test_a_manifest_that_no_run_wrote_is_named_and_left_alone(go, sources, tmp_p
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").write_text(card, encoding="utf-8")
     assert go() == 2
-    assert "holds manifest.json, and this command did not make" in capsys.readouterr().err
+    assert "contains manifest.json, and this command did not create" in capsys.readouterr().err
     assert contents(tmp_path / "out") == {"manifest.json": card.encode()}
 
 

@@ -205,7 +205,7 @@ BAD = {  # what is asked for beside a prompt and 2 new tokens, and a word of the
     "top_k": ({"sampling": SamplingParams(top_k=14)}, "top_k=14"),
     "seed": ({"seed": 1.5}, "seed=1.5"),
     "id": ({"id": []}, r"request \[\]: its id"),
-    "same id": ({"id": "good"}, "'good' is served already"),
+    "same id": ({"id": "good"}, "'good' is already being served"),
 }
 
 

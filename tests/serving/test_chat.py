@@ -224,7 +224,7 @@ def test_blocks_take_at_most_half_of_the_available_memory(monkeypatch, available
     assert engine.block_manager.n_blocks == blocks
     monkeypatch.setattr(memory, "available_memory", lambda: 8_191)
     with pytest.raises(
-        ValueError, match="16 positions takes 4,096 bytes, and half of the 8,191 that"
+        ValueError, match="16 positions takes 4,096 bytes, more than half of the 8,191"
     ):
         BatchEngine(model)
     monkeypatch.setattr(memory, "available_memory", lambda: 8_192 * 2)
@@ -539,7 +539,7 @@ BAD = [
     ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "not"),
     ({"messages": HELLO, "skip_special_tokens": False}, "skip_special_tokens", "not implemented"),
     ({"messages": HELLO, "add_special_tokens": True}, "add_special_tokens", "not implemented"),
-    ({"messages": HELLO, "stop_token_ids": [5]}, "stop_token_ids", "stop has strings"),
+    ({"messages": HELLO, "stop_token_ids": [5]}, "stop_token_ids", "use stop instead"),
     ({"messages": HELLO, "echo": True}, "echo", "not implemented"),
 ]
 

@@ -86,7 +86,7 @@ def test_each_prompt_has_its_own_room_and_each_choice_its_own_seed():
         ({"n": 1025}, "n", "n=1025: at most 1024 texts in a request, n for each prompt"),
         ({"logprobs": 21}, "logprobs", "logprobs=21: must be an integer in [0, 20]"),
         ({"echo": 1}, "echo", "echo=1: must be true or false"),
-        ({"model": "gpt-4"}, "model", 'model "gpt-4" is not here: this server has "tiny"'),
+        ({"model": "gpt-4"}, "model", 'model "gpt-4" does not exist: this server has "tiny"'),
     ],
     ids=lambda value: str(value)[:30],
 )

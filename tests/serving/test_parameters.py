@@ -403,7 +403,7 @@ def test_every_parameter_is_in_the_tables():
             "repetition_penalty=1.2: not implemented; leave it out, or send 1",
         ),
         ("min_keep", 5, "min_keep=5: not implemented; leave it out, or send 0 or 1"),
-        ("n_probs", 3, "or send 0; logprobs has them"),
+        ("n_probs", 3, "or send 0; use logprobs instead"),
         ("max_tokens", "4", 'max_tokens="4": must be an integer of at least -1'),
         ("temprature", 0.5, "temprature=0.5: no such parameter (did you mean temperature?)"),
         ("user", 5, "user=5: must be a string"),
@@ -433,8 +433,8 @@ def test_one_parameter_under_two_names_is_refused_unless_they_agree():
         (b"", "the body is empty"),
         (b" \n", "the body is empty"),
         (b'"abc"', "must be a JSON object"),
-        (b'{"prompt": "a"', "no JSON"),
-        (b"\x1f\x8b\x08", "no JSON"),
+        (b'{"prompt": "a"', "not JSON"),
+        (b"\x1f\x8b\x08", "not JSON"),
     ],
 )
 def test_a_body_that_is_ambiguous_or_no_json_is_refused(body, says):
