@@ -106,7 +106,7 @@ def training_text(rows: list[ComparedRow]) -> str:
                 "steps": f"{row['steps']:,}",
                 "seconds": summary_text(row["seconds"], 1),
                 "loss": summary_text(row["loss"], 4),
-                "sooner": f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else "",
+                "speedup": f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else "",
             }
             for row in rows
         ]
