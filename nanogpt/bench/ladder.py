@@ -172,9 +172,9 @@ def chosen_rungs(device: torch.device, only: str | None) -> list[Rung]:
 def build_engine(
     kind: type[Engine], model: LanguageModel, capacity: int | None = None
 ) -> tuple[Engine | None, RungRow]:
-    """An engine of this class and its build time in seconds, or why there is none.
+    """Build an engine of this class. Returns it with its build time, or None with the reason.
 
-    `capacity` is the most tokens of a text; None: block_size.
+    `capacity` is the maximum number of tokens in a text; None: block_size.
     """
     weight = model.lm_head.weight
     refusal = kind.refuses(model.config)

@@ -295,7 +295,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
     parser.set_defaults(size=None)  # small, unless a pretrained model replaces it
     add_model(parser)
-    about = f"with --model: the most tokens of a text, including its prompt ({TEXT_TOKENS})"
+    about = f"with --model: maximum tokens per text, including its prompt ({TEXT_TOKENS})"
     add("--text-tokens", **common.POSITIVE, help=about)
     about = "with --model: the text that prompts are cut from (Tiny Shakespeare)"
     add("--data", metavar="PATH", help=about)

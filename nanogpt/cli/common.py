@@ -53,7 +53,7 @@ def named(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-# A command: what adds its options, and what runs it and returns its exit code, or None for 0.
+# A command: one function adds its options, the other runs it and returns its exit code (None: 0).
 Calls = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int | None]]
 POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -1,8 +1,8 @@
 """Export our architectures as Hugging Face transformers models: a config, and named tensors.
 
 The lecture's architecture is OPT (Zhang et al. 2022, arXiv 2205.01068) with zero biases for
-queries, keys and values. That of the recipe `sprint` is NanoChat, Karpathy's later model, which
-rotates in the opposite direction. Nothing here needs transformers.
+queries, keys and values. The recipe `sprint` uses NanoChat's, Karpathy's later model, which rotates
+in the opposite direction. Nothing here needs transformers.
 """
 
 from __future__ import annotations

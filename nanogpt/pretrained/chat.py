@@ -29,7 +29,7 @@ def render(
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     if len(template) > LONGEST_TEMPLATE:
-        raise ValueError(f"the chat template has {len(template):,} characters: it is no template")
+        raise ValueError(f"the chat template has {len(template):,} characters: too long")
 
     def refuse(message: object) -> None:
         raise TemplateError(str(message))

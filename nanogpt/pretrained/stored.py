@@ -105,7 +105,9 @@ def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
     tensors: Tensors = {}
     for file in sorted({str(value) for value in placed.values()}):
         if Path(file).name != file or not file.endswith(".safetensors"):
-            raise PretrainedError(f"{index} names {file!r}, which is no file next to it: {AGAIN}")
+            raise PretrainedError(
+                f"{index} names {file!r}, which is not a file next to it: {AGAIN}"
+            )
         if not (folder / file).is_file():
             raise PretrainedError(f"{folder} lacks {shown(file)}, which {INDEX} names: fetch it")
         for name, tensor in tensors_of_file(folder / file).items():

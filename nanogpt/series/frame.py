@@ -28,7 +28,7 @@ from nanogpt.series.solutions import *  # whatever you have not written yet
 # %% What you add below this line stays
 
 
-# %% The rest of the program: what it does with your parts
+# %% The rest of the program, which uses your parts
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
 
 

@@ -380,7 +380,7 @@ STORY = (
     ),
 )
 ROWS = {row.id: row for part in STORY for row in part.rows}
-# The number on each notebook's card, and its caption.
+# The number on each notebook's card (a row of the table), and its caption.
 CARDS = {
     "00": ("race", "with a cache"),
     "05": ("your-cache", "with your cache, in your own loop"),

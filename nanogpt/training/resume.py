@@ -71,7 +71,7 @@ class RunFiles:
             "versions": {"torch": torch.__version__},
         }
         free = ("accumulate", "compile")  # the same run, computed differently
-        self.settings = {  # what must be the same for a run to be resumed
+        self.settings = {  # must be unchanged for a run to be resumed
             "model": type(model).__name__,
             **checkpoint.config_to_json(decoder_config(model.config)),
             **self.meta["config"],
