@@ -2,8 +2,8 @@
 
 A decode step reads every weight and the keys and values of the text so far, and performs every
 multiply-add; that bounds its speed (Williams, Waterman, Patterson 2009,
-doi:10.1145/1498765.1498785). Both limits are measured in the same run as the engines, each as the
-best of several short pieces, because other load on the machine disturbs some of them.
+doi:10.1145/1498765.1498785). Both limits are measured in the same run as the code under
+test, each as the best of several short pieces, because other load on the machine disturbs some.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     out = "where the texts are written; the same command resumes there (outputs/run/generate)"
     add("--out", type=Path, metavar="FOLDER", help=out)
     add("--max-new-tokens", type=int, default=200, metavar="N", help="new tokens per text (200)")
-    add("--temperature", type=float, default=1.0, metavar="X", help="below 1: safer tokens (1)")
+    add("--temperature", type=float, default=1.0, metavar="X", help="below 1: likelier tokens (1)")
     add("--top-k", type=int, metavar="K", help="sample only from the K most likely tokens")
     add(
         "--top-p",

@@ -2,7 +2,8 @@
 
 The lecture's architecture is OPT (Zhang et al. 2022, arXiv 2205.01068) with zero biases for
 queries, keys and values. The recipe `sprint` uses NanoChat's, Karpathy's later model, which rotates
-in the opposite direction. Nothing here needs transformers.
+in the opposite direction. An exported folder is complete or absent. Nothing here needs
+transformers.
 """
 
 from __future__ import annotations

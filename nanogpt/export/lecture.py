@@ -13,7 +13,7 @@ from ..model import LanguageModel
 
 
 def lecture_state_dict(model: LanguageModel) -> dict[str, Tensor]:
-    """A state_dict that Karpathy's own class loads unchanged: one Head each, with `tril` buffers.
+    """A state_dict that Karpathy's own class loads unchanged: separate heads, with `tril` buffers.
 
     Raises ValueError for an architecture that is not his.
     """

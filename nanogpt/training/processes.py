@@ -32,8 +32,8 @@ from .trainer import Trainer
 # of 10 minutes may be too short.
 TIMEOUT = timedelta(hours=2)
 # Keep process groups alive until the process exits. Otherwise DDP's Reducer may destroy the last
-# reference to one while it holds the GIL, and wait for a gloo thread that waits for the GIL: 1 % of
-# the runs hung.
+# reference to one while it holds the GIL, and wait for a gloo thread that waits for the GIL: 1 %
+# hung.
 _KEPT: list[dist.ProcessGroup | None] = []
 
 
