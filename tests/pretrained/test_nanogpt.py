@@ -129,7 +129,7 @@ BAD = {
             ),
             path,
         ),
-        "wte.weight is of int32",
+        "wte.weight is int32",
     ),
 }
 
