@@ -1,4 +1,4 @@
-"""The environment card: what a run's results depend on besides its code."""
+"""The environment card: everything a run's results depend on besides its code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def environment(device: Device | None = None) -> dict[str, Any]:
 
 
 def conditions(card: dict[str, Any]) -> str:
-    """The card in one line, for the footer of a figure."""
+    """The card in one line, for a figure's footer."""
     threads = f"{card['threads']} thread{'s' * (card['threads'] != 1)}"
     where = card["device_name"] if card["device"] == "cuda" else f"CPU, {threads}"
     return f"{where}, torch {card['torch']}"
@@ -54,10 +54,10 @@ def _cpu_name() -> str:
 
 
 def _git_state() -> dict[str, str | bool | None]:
-    """The commit, and whether the files have changed since; None if unknown."""
+    """The commit, and whether there are uncommitted changes; None if unknown."""
     command = ["git", "-C", str(ROOT), "status", "--porcelain=2", "--branch"]
     if IN_CHECKOUT:  # a repository around an installed copy belongs to another project
-        with suppress(OSError, subprocess.SubprocessError):  # no git on this machine
+        with suppress(OSError, subprocess.SubprocessError):  # no git
             done = subprocess.run(
                 command,
                 capture_output=True,

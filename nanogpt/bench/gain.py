@@ -37,8 +37,8 @@ class Steps(NamedTuple):
 
 @torch.inference_mode()
 def write(model: Decoder, tokens: Tensor, n_new: int, cache: Any = None) -> Iterator[Tensor]:
-    """Yield the likeliest next token, n_new times.  (B, T) -> n_new × (B, 1)"""
-    read = 0  # tokens whose keys and values the cache holds
+    """Yield the most likely next token, n_new times.  (B, T) -> n_new × (B, 1)"""
+    read = 0  # tokens whose keys and values are in the cache
     with kv_cache(model, cache, tokens.shape[1] + n_new) if cache else nullcontext():
         for _ in range(n_new):
             new = tokens[:, read:]  # without a cache, the whole text
@@ -57,12 +57,12 @@ def gain_by_length(
 
     Up to `run_to` new tokens, whole texts are generated with and without it, interleaved. Beyond
     that, whole runs without a cache would take minutes, so single steps are timed at `run_to` and
-    at each later length, the steps between are interpolated linearly, and all are added up. For a
+    at each later length, the steps in between are interpolated linearly, and all are summed. For a
     convex cost, as here, that slightly overestimates. Raises ValueError if the lengths do not
     ascend, or do not include `run_to`.
     """
     if list(lengths) != sorted(set(lengths)) or run_to not in lengths:
-        raise ValueError(f"lengths={lengths}: must ascend, and have run_to={run_to} among them")
+        raise ValueError(f"lengths={lengths}: must ascend and include run_to={run_to}")
     check_int("repeats", repeats, 1)
     start = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
 

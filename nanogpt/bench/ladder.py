@@ -34,12 +34,12 @@ Peer = Callable[[Tensor], Tensor]  # noise (n, V) -> the n tokens sampled after 
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung of the ladder: an engine, and what its work is computed from."""
+    """One rung of the ladder: an engine, and the inputs to its roofline."""
 
     number: str
     label: str
     engine: type[Engine] | None  # None: a peer
-    itemsize: int | None = None  # bytes of a weight; None: those of the model's dtype
+    itemsize: int | None = None  # bytes per weight; None: the model's dtype
 
 
 class RungRow(TypedDict, total=False):
@@ -48,15 +48,15 @@ class RungRow(TypedDict, total=False):
     rung: str
     label: str
     unavailable: str
-    build_seconds: float  # to build its engine, unless an earlier one was kept
+    build_seconds: float  # to build its engine, unless one was reused
     tokens_per_second: Summary
     speedup: Summary  # the ratio to the first rung, pair by pair
-    equal: bool  # its tokens, to the first rung's
+    equal: bool  # whether its tokens equal the first rung's
     split: Breakdown
 
 
 class Best(TypedDict):
-    """Our fastest rung at full weights and with equal tokens."""
+    """Our fastest rung with unquantized weights and equal tokens."""
 
     rung: str
     share_of_bound: Summary
@@ -172,9 +172,9 @@ def chosen_rungs(device: torch.device, only: str | None) -> list[Rung]:
 def build_engine(
     kind: type[Engine], model: LanguageModel, capacity: int | None = None
 ) -> tuple[Engine | None, RungRow]:
-    """An engine of this class and its build time in seconds, or why there is none.
+    """Build an engine of this class. Returns it with its build time, or None with the reason.
 
-    `capacity` is the most tokens of a text; None: block_size.
+    `capacity` is the maximum number of tokens in a text; None: block_size.
     """
     weight = model.lm_head.weight
     refusal = kind.refuses(model.config)
@@ -188,7 +188,7 @@ def build_engine(
 
 
 def sharpened(model: GPT | Decoder) -> GPT | Decoder:
-    """Enlarge the model's matrices in place: even untrained, its predictions are not uniform."""
+    """Scale up the matrices in place, so that even an untrained model's output is not uniform."""
     with torch.no_grad():
         for p in model.parameters():
             if p.ndim == 2:
@@ -213,7 +213,7 @@ def _generation(
 def _peer_generation(
     model: LanguageModel, n_new: int, seed: int, peer: Peer
 ) -> Callable[[], Tensor]:
-    """One generation by another program; drawing its noise is timed, as for an engine."""
+    """One generation by another program; sampling its noise is timed, as for an engine."""
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     generator = torch.Generator()
 
@@ -240,7 +240,7 @@ def _split(
 
 
 def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> Best | None:
-    """Our fastest rung at full weights, and its share of the roofline bound, turn by turn."""
+    """Our fastest unquantized rung, and its share of the roofline bound, turn by turn."""
     full = [rung for rung in seconds if rung.engine and rung.itemsize is None]
     if not full:
         return None
@@ -250,8 +250,8 @@ def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> Best 
 
 
 # ------------------------------------------------------------------ other programs
-# They decode our weights with our noise, argmax(probs / noise), so their tokens are compared with
-# ours. Float32 on the CPU.
+# They decode our weights with our noise, argmax(probs / noise), so that their tokens can be
+# compared with ours. Float32 on the CPU.
 
 JaxArray = Any  # a jax.Array: jax is an optional dependency
 JaxWeights = dict[str, JaxArray]
@@ -260,8 +260,8 @@ JaxWeights = dict[str, JaxArray]
 def jax_scan(model: Decoder) -> dict[str, Peer]:
     """The whole loop in one `lax.scan` over a static cache, compiled on the first call.
 
-    `model` is a Decoder of the lecture's architecture. XLA uses one thread if torch does, unless
-    JAX has run before. Raises ImportError without jax, ValueError for another architecture.
+    `model` is a Decoder with the lecture's architecture. XLA uses one thread if torch does, unless
+    JAX has already run. Raises ImportError without jax, ValueError for another architecture.
     """
     if torch.get_num_threads() == 1:
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -283,7 +283,7 @@ def jax_scan(model: Decoder) -> dict[str, Peer]:
 
 
 def _loop(c: DecoderConfig, w: JaxWeights, noise: JaxArray) -> JaxArray:
-    """n tokens, as JAX traces them.  (n, V) -> (n,)"""
+    """The n tokens, traced by JAX.  (n, V) -> (n,)"""
     from jax import lax, nn
     from jax import numpy as jnp
 
@@ -325,9 +325,9 @@ def _norm(w: JaxWeights, name: str, x: JaxArray) -> JaxArray:
 
 
 def hugging_face(exported: tuple[dict[str, Any], dict[str, Tensor]]) -> dict[str, Peer]:
-    """The peers of a transformers model with these weights.
+    """Peers that run these weights in transformers.
 
-    `exported` are a config and tensors from the export. Raises ImportError without transformers.
+    `exported` is a config and tensors from the export. Raises ImportError without transformers.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -1,9 +1,9 @@
 """llama.cpp compared with our engines: the package xllamacpp, on the same GGUF file.
 
 llama.cpp computes in the types of a file's tensors, and rounds activations to 8 bits if the weights
-are quantized. So the file is rewritten, with matrices expanded to F32, the weights that a Decoder
-has, or quantized to Q8_0. The build is xllamacpp's: its wheels are for any processor with AVX2;
-`pip install --no-binary xllamacpp xllamacpp` compiles it for this one.
+are quantized. So the file is rewritten with its matrices expanded to F32, which are the weights of
+our Decoder, or quantized to Q8_0. The build is xllamacpp's: its wheels run on any processor with
+AVX2; `pip install --no-binary xllamacpp xllamacpp` compiles it for this one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..pretrained.gguf_file import MAGIC, read_gguf
 from ..pretrained.needs import PretrainedError, needed
 
-TYPES = ("F32", "Q8_0")  # types that a file can be rewritten in
+TYPES = ("F32", "Q8_0")  # the types that `rewrite` can write
 REWRITTEN = ("general.architecture", "general.file_type", "general.quantization_version")
 
 
@@ -50,8 +50,8 @@ class LlamaCpp:
     def __call__(self, prompt: Tensor, n_new: int, first: Callable[[], None]) -> Tensor:
         """The n_new tokens after a prompt (T,); calls `first` at the first one.  -> (n_new,)
 
-        The streamed answer has no token numbers, and asking for them costs time. So they come from
-        another request, before the first one of a prompt.
+        The streamed reply has no token ids, and requesting them costs time. So they come from a
+        separate request, made before the first timed one for a prompt.
         """
         ids = prompt.tolist()
         request = {
@@ -103,7 +103,7 @@ def check_gguf(path: Path) -> None:
 
 
 def own_type(path: Path) -> str:
-    """The type of most numbers in a GGUF file, such as Q4_1. Raises PretrainedError."""
+    """The type of most weights in a GGUF file, such as Q4_1. Raises PretrainedError."""
     sizes: dict[str, int] = {}
     for stored in read_gguf(path).tensors.values():
         sizes[stored.kind] = sizes.get(stored.kind, 0) + stored.numel
@@ -111,7 +111,7 @@ def own_type(path: Path) -> str:
 
 
 def weight_bytes(path: Path) -> int:
-    """Bytes of a GGUF file that one decoded token reads: all but an untied table of embeddings."""
+    """Bytes of a GGUF file read per decoded token: all but an untied embedding table."""
     with needed("a GGUF file"):
         from gguf import GGUFReader
     sizes = {tensor.name: int(tensor.n_bytes) for tensor in GGUFReader(path).tensors}
@@ -120,9 +120,9 @@ def weight_bytes(path: Path) -> int:
 
 
 def rewrite(source: Path, target: Path, kind: str) -> None:
-    """Rewrite a GGUF file with its matrices as `kind` of TYPES; vectors are F32.
+    """Rewrite a GGUF file with its matrices as `kind`, one of TYPES; vectors are F32.
 
-    Raises PretrainedError for tensors that cannot be expanded, and OSError.
+    Raises PretrainedError for tensors that cannot be dequantized, and OSError.
     """
     with needed("a GGUF file"):
         import gguf

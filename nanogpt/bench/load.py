@@ -1,10 +1,10 @@
 """Throughput and latency under load: requests that arrive whether or not the server is ready.
 
-Arrivals are data: a Poisson process drawn from a seed. On the virtual clock, steps take their
+Arrivals are data: a Poisson process sampled with a seed. On the virtual clock, steps take their
 measured time and waiting takes none, so a quiet minute takes only its seconds of work to measure.
 
 The terms are those of vLLM's serving benchmark. TTFT, time to first token, counts from the arrival,
-the queue included. TPOT of a request of n tokens is (E2EL - TTFT) / (n - 1), and there is none for
+including time in the queue. TPOT of a request of n tokens is (E2EL - TTFT) / (n - 1), undefined for
 n = 1. ITL is every gap of every request. Goodput counts the requests per second that meet every
 limit.
 """
@@ -51,9 +51,9 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el")
 class Scheme:
     """A scheme for sharing one model among requests, as options of the engine."""
 
-    max_running: int | None = None  # the most texts in a step; None: as many as the others
-    static: bool = False  # a batch begins when the previous one has ended
-    budget: int | None = None  # the most tokens in a step; None: prompts are read whole
+    max_running: int | None = None  # most texts per step; None: as in the other schemes
+    static: bool = False  # a batch starts when the previous one has ended
+    budget: int | None = None  # most tokens per step; None: no chunked prefill
     reuse: bool = False  # prompts with a common prefix share keys and values
 
 
@@ -69,8 +69,8 @@ SCHEMES = {
 class Reply(NamedTuple):
     """A request's reply: tokens, and when they arrived, in seconds after the start.
 
-    A server may send several tokens at once: then there are fewer moments than tokens. A token is
-    None if the server did not say which it was. `text` is what they say, where only that is known.
+    A server may send several tokens at once, so there may be fewer moments than tokens. A token is
+    None if the server did not say which it was. `text` is the reply's text if only that is known.
     """
 
     tokens: list[int | None]
@@ -78,13 +78,13 @@ class Reply(NamedTuple):
     text: str | None = None
 
 
-Replies = dict[Hashable, Reply]  # of one run, by the id of the request
+Replies = dict[Hashable, Reply]  # one run's replies, by request id
 System = Callable[[list[Request]], Replies]  # serves the requests of one run
 Prompt = Callable[[random.Random, int], list[int]]  # samples a prompt of n tokens
 
 
 def random_tokens(vocab_size: int) -> Prompt:
-    """Prompts whose tokens are sampled one by one."""
+    """Prompts of independently sampled tokens."""
 
     def prompt(draw: random.Random, n: int) -> list[int]:
         return [draw.randrange(vocab_size) for _ in range(n)]
@@ -93,11 +93,11 @@ def random_tokens(vocab_size: int) -> Prompt:
 
 
 def pieces_of_text(tokenizer: PretrainedTokenizer, text: str) -> Prompt:
-    """Prompts cut from a text: each begins at a random word, like a new text for the tokenizer."""
+    """Prompts cut from a text: each starts at a random word and is tokenized like a new text."""
 
     def prompt(draw: random.Random, n: int) -> list[int]:
         start = draw.randrange(len(text))
-        start = text.find(" ", start, len(text) - 1) + 1 or start  # the next word, if there is one
+        start = text.find(" ", start, len(text) - 1) + 1 or start  # the next word, if any
         return first_tokens(tokenizer, text[start : start + 8 * n], n).tolist()
 
     return prompt
@@ -122,10 +122,10 @@ def poisson(
 ) -> list[Request]:
     """n requests at `rate` per second (inf: all at once). Only the arrivals depend on the rate.
 
-    Of `block_size` a prompt takes 1/16 to 1/2, uniformly; half of them begin with the same 1/4.
-    The number of new tokens is exponential with mean 1/6, at most 1/2: some are far above it.
-    Prompts are sampled by `prompt`; None: from all tokens of the vocabulary. Raises ValueError for
-    a rate of 0 and below.
+    A prompt is 1/16 to 1/2 of `block_size` long, uniformly; half of them share a prefix of 1/4. The
+    number of new tokens is exponential with a mean of 1/6 and a maximum of 1/2, so that some are
+    far above the mean. Prompts are sampled by `prompt`; None: uniformly from the vocabulary. Raises
+    ValueError if the rate is not positive.
     """
     prompt = prompt or random_tokens(vocab_size)
     if rate != inf:
@@ -162,13 +162,14 @@ def load(
 ) -> list[dict[str, Any]]:
     """Serve the same n requests with every system, at each rate (per second; inf: at once).
 
-    The systems are those of `schemes`, or a server. They take turns, repeat by repeat, after a
-    warm-up with at most 8 requests. `limits` are those of `measures`, `prompt` that of `poisson`.
+    The systems are those of `schemes`, or a server. They are interleaved, repeat by repeat, after a
+    warm-up with at most 8 requests. See `measures` for `limits` and `poisson` for `prompt`.
 
-    Returns plain data, a row for each rate and system: summaries over the repeats of all measures,
-    and the requests that `failed`. `differ` says how many texts are not those of the `reference`,
-    a system that is not timed, without one those of the first system; None where there is neither.
-    With several systems `ratio` is the speed over the first one's, pair by pair. Raises ValueError.
+    Returns plain data, a row for each rate and system: summaries of all measures over the repeats,
+    and the number of `failed` requests. `differ` counts the texts that differ from those of the
+    `reference`, a system that is not timed, or without one from those of the first system; None if
+    there is neither. With several systems, `ratio` is the speedup over the first one, pair by pair.
+    Raises ValueError.
     """
     shape = (vocab_size, block_size, greedy, prompt)
     requests_at = {rate: poisson(n, rate, *shape) for rate in rates}
@@ -193,7 +194,7 @@ def _rows(
     texts: Replies | None,
     limits: dict[str, float],
 ) -> Iterator[dict[str, Any]]:
-    """The row of each system at one rate, from all its runs."""
+    """One row per system at one rate, from all its runs."""
     base: list[float] = []
     for name, runs in done.items():
         speeds = [_tokens_per_second(replies) for replies in runs]
@@ -226,7 +227,7 @@ def _differs(reply: Reply, right: Reply) -> bool:
 
 
 def _summary_of_known(values: list[float | None]) -> Summary | None:
-    """A summary, unless a run had nothing to measure."""
+    """A summary, or None if a run had nothing to measure."""
     known = [value for value in values if value is not None]
     return summary(known) if len(known) == len(values) else None
 
@@ -238,10 +239,10 @@ BLOCK_LEN = 16  # positions of a block of keys and values
 
 
 def blocks_for(model: LanguageModel, running: int, text_tokens: int) -> int:
-    """The blocks of `running` texts of at most `text_tokens` tokens.
+    """The number of blocks for `running` texts of at most `text_tokens` tokens.
 
-    They take at most half of the available memory, like a server's. Raises ValueError if that
-    cannot hold one such text.
+    They take at most half of the available memory, as in a server. Raises ValueError if one such
+    text does not fit.
     """
     for_one = -(-text_tokens // BLOCK_LEN)
     n = fitting_blocks(model, BLOCK_LEN, running * for_one)
@@ -263,7 +264,7 @@ def schemes(
 ) -> dict[str, System]:
     """Every scheme of SCHEMES, on the virtual clock, with at most `running` texts in a step.
 
-    `n_blocks` is that of BatchEngine: None for as many as texts of block_size need.
+    `n_blocks` is passed to BatchEngine; None: enough for texts of block_size.
     """
 
     def serve(scheme: Scheme, requests: list[Request]) -> Replies:
@@ -284,11 +285,11 @@ def schemes(
 def bound(
     config: GPTConfig | DecoderConfig, requests: Sequence[Request], peak: float, bandwidth: float
 ) -> float:
-    """Upper limit of sampled tokens per second if all requests come at once and share no prompt.
+    """Upper bound on sampled tokens per second if all requests arrive at once and share no prompt.
 
-    Each token that is read costs two operations for each weight of a matrix, at the `peak` a
-    second. Each drawn after a request's first reads the keys and values in its window, in float32,
-    at the `bandwidth` in bytes a second. Weights are shared by a step: their reading is left out.
+    Each token read costs two operations per matrix weight, at `peak` operations per second. Each
+    token sampled after a request's first reads the keys and values in its window, in float32, at
+    `bandwidth` bytes per second. Reading the weights is shared within a step and not counted.
     """
     c = decoder_config(config)
     lengths = [(len(request.prompt), request.max_new_tokens - 1) for request in requests]
@@ -303,9 +304,9 @@ def drive(
 ) -> Replies:
     """Serve the requests as they arrive, on the virtual clock `now`: idle time is skipped.
 
-    With `static_batch`, at most so many of those that have arrived form a batch when the last one
-    has ended, and every text of it takes part until the longest ends: its idle cells are computed
-    too, and not counted.
+    With `static_batch`, at most that many of the waiting requests form a batch once the previous
+    one has ended, and every text stays in it until the longest ends: the padding is also computed,
+    but not counted.
     """
     wanted = {request.id: request.max_new_tokens for request in requests}
     replies = {request.id: Reply([], []) for request in requests}
@@ -341,7 +342,7 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
             n_new = longest
             if limit is not None:
                 n_new = min(longest, limit + 1 - len(request.prompt))
-            # The seed is unchanged, so the first tokens are too.
+            # The seed is unchanged, and so are the first tokens.
             engine.add(replace(request, max_new_tokens=n_new))
 
 
@@ -349,12 +350,12 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
 
 
 class LoadedServer(RemoteServer):
-    """A server with /v1/completions. Called with greedy requests it returns the whole replies.
+    """A server with /v1/completions. Calling it with greedy requests returns the complete replies.
 
-    Each request is sent when it arrives, whether or not others are answered. `errors` counts those
-    that failed, by reason. A token of a reply is the number of its character in `chars`, or -1.
-    A server that does not read these gets prompts of a few characters of its own text. After 10
-    minutes a request is given up. Raises ValueError, ConnectionError.
+    Each request is sent when it arrives, whether or not others have been answered. `errors` counts
+    failed requests by reason. A reply's token is the index of its character in `chars`, or -1. A
+    server with another vocabulary gets prompts of a few characters of its own text. A request times
+    out after 10 minutes. Raises ValueError, ConnectionError.
     """
 
     def __init__(self, url: str, chars: str = CHARS):
@@ -409,20 +410,20 @@ class LoadedServer(RemoteServer):
         return self._read(chunks)
 
     def _prompt(self, request: Request) -> dict[str, Any]:
-        """What the body says of the prompt."""
+        """The prompt's fields of the request body."""
         n = len(self.chars)
         return {"prompt": "".join(self.chars[token % n] for token in request.prompt.tolist())}
 
     def _reply_of(self, text: str, n: int | None, moments: list[float]) -> Reply:
-        """What a text tells of n tokens, if the server counted them."""
+        """The reply for a text of n tokens, if the server counted them."""
         if n not in (None, len(text)):
             return Reply([None] * n, moments)
         return Reply([self.chars.find(char) for char in text], moments)
 
     def _read(self, chunks: list[tuple[float, bytes]]) -> Reply:
-        """Its text, and the time of each event that had any.
+        """The reply's text, and the time of each event that had text.
 
-        With usage in the stream there are as many tokens as it says. Raises ConnectionError.
+        If the stream reports usage, that is the number of tokens. Raises ConnectionError.
         """
         text = ""
         moments = []
@@ -441,26 +442,26 @@ class LoadedServer(RemoteServer):
             moments.append(end)
         if end is None or not moments:
             after = number_of(len(moments), "event")
-            raise ConnectionError(f"the reply stopped after {after}, without its end")
+            raise ConnectionError(f"the reply stopped after {after} and is incomplete")
         return self._reply_of(text, n, moments)
 
 
 class LoadedTokenServer(LoadedServer):
-    """A server of a pretrained model, which gets token prompts and answers with text.
+    """A server of a pretrained model, which accepts token prompts and replies with text.
 
-    It goes on behind a token that ends a text, so that every request gets all of its new tokens.
+    It continues after an end token, so that every request gets all of its new tokens.
     """
 
     def _prompt(self, request: Request) -> dict[str, Any]:
         return {"prompt": request.prompt.tolist(), "ignore_eos": True}
 
     def _reply_of(self, text: str, n: int | None, moments: list[float]) -> Reply:
-        """Which tokens wrote a text is not known; without usage each event counts as one."""
+        """The reply for a text whose tokens are unknown; without usage each event counts as one."""
         return Reply([None] * (n or len(moments)), moments, text)
 
 
 def _events(chunks: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The events up to [DONE], JSON objects, each with its moment. Raises ConnectionError."""
+    """The events up to [DONE]: JSON objects with their times. Raises ConnectionError."""
     rest = b""
     for moment, piece in chunks:
         *lines, rest = (rest + piece).split(b"\n")
@@ -468,23 +469,23 @@ def _events(chunks: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict[str
             data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":
                 return
-            if line.startswith(b"data:"):  # else an empty line, or a comment
+            if line.startswith(b"data:"):  # otherwise an empty line or a comment
                 event = json.loads(data)
                 if event.get("error"):
                     raise ConnectionError(f"the server sent {data.decode()[:200]}")
                 yield moment, event
 
 
-# ------------------------------------------------------------------ what the requests got
+# ------------------------------------------------------------------ measures
 
 
 def measures(
     requests: Sequence[Request], replies: Replies, limits: dict[str, float]
 ) -> dict[str, float | None]:
-    """Throughput, goodput and latencies of one run, in seconds; of each latency p50 and p95.
+    """Throughput, goodput and latencies (p50 and p95, in seconds) of one run.
 
-    `limits` are seconds for ttft, tpot and e2el, all of which a request must meet. Requests without
-    a reply are left out, and a good one needs a reply.
+    `limits` are seconds for ttft, tpot and e2el; a good request meets all of them. Requests without
+    a reply are left out, and do not count as good.
     """
     each = [_latencies(r.arrival, replies[r.id]) for r in requests if r.id in replies]
     good = sum(all(max(one[key], default=0) <= limits[key] for key in limits) for one in each)
@@ -501,7 +502,7 @@ def measures(
 
 
 def _end(replies: Replies) -> float:
-    """Seconds after the start at which the last token was there."""
+    """Seconds from the start to the last token."""
     return max(reply.moments[-1] for reply in replies.values())
 
 
@@ -510,7 +511,7 @@ def _tokens_per_second(replies: Replies) -> float:
 
 
 def _latencies(arrival: float, reply: Reply) -> dict[str, list[float]]:
-    """Of one request: a list of every gap for itl, of one or none for the others."""
+    """One request's latencies: every gap for itl, at most one value for the others."""
     n = len(reply.tokens)
     moments = reply.moments
     ttft = moments[0] - arrival

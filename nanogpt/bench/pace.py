@@ -1,4 +1,4 @@
-"""How fast this machine does a fixed piece of work."""
+"""Measure how fast this machine does a fixed piece of work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..model import GPT
 def seconds_of_work() -> float:
     """Seconds for a training step and ten uncached tokens on one thread.
 
-    The smallest CPU time of 8 turns with a model of 0.22M: other load on the machine changes that
+    The smallest CPU time of 8 runs with a 0.22M model: other load on the machine changes CPU time
     by less than half, but wall-clock time by a factor of two and more.
     """
     model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(0)).eval()

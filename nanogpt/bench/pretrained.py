@@ -1,7 +1,7 @@
-"""The ladder of a pretrained model: the first token after a prompt, and the tokens after it.
+"""The ladder of a pretrained model: time to first token, and decoding speed after it.
 
 Engines decode the same prompt greedily, interleaved with other programs. Caches are as long
-as the run needs. With a large vocabulary and a long context the two parts are very different:
+as the run needs. With a large vocabulary and a long context the two phases are very different:
 the first token is compute-bound (a prefill of the whole prompt), the others are memory-bound (all
 weights are read for each token).
 """
@@ -29,7 +29,7 @@ from .roofline import Limits, LimitsData, work
 GREEDY = SamplingParams(greedy=True)
 USUAL = {"cpu": "134578"}  # rungs by the kind of device: a compiled step takes minutes to build
 
-# The n greedy tokens after a prompt (T,); calls its last argument when the first arrives.
+# Returns the n greedy tokens after a prompt (T,); calls its last argument at the first one.
 Decode = Callable[[Tensor, int, Callable[[], None]], Tensor]
 
 
@@ -38,13 +38,13 @@ class PretrainedPeer:
     """Another program on the same model."""
 
     decode: Decode
-    weights: str  # what it computes with, such as "F32"
-    weight_bytes: int  # of the weights that a token reads
-    kv_itemsize: int  # bytes of a number in its cache
+    weights: str  # their type, such as "F32"
+    weight_bytes: int  # bytes of weights read per token
+    kv_itemsize: int  # bytes per number in its cache
 
 
 class Timed(NamedTuple):
-    """One run: its tokens (n,), and the seconds to the first and from there to the last."""
+    """One run: its tokens (n,), the seconds to the first, and from there to the last."""
 
     tokens: Tensor
     first: float
@@ -59,11 +59,11 @@ class PretrainedRow(TypedDict, total=False):
     weights: str
     unavailable: str
     first_token: Summary  # seconds
-    prompt_per_second: Summary  # tokens of the prompt
-    tokens_per_second: Summary  # behind the first
-    speedup: Summary  # the ratio of the latter to the first rung, turn by turn
-    read_per_second: Summary  # bytes of weights and cache that these tokens need
-    equal_tokens: int  # from the first on, to the first rung's
+    prompt_per_second: Summary  # prompt tokens
+    tokens_per_second: Summary  # after the first
+    speedup: Summary  # tokens_per_second over the first rung's, turn by turn
+    read_per_second: Summary  # bytes of weights and cache read for these tokens
+    equal_tokens: int  # length of the common prefix with the first rung's tokens
 
 
 class PretrainedResult(TypedDict):
@@ -99,7 +99,7 @@ def pretrained_ladder(
     rows: dict[Rung, PretrainedRow] = {}
     runs: dict[Rung, Callable[[], Timed]] = {}
     dtype = str(model.dtype).removeprefix("torch.")
-    needs: dict[Rung, float] = {}  # bytes of a token
+    needs: dict[Rung, float] = {}  # bytes per token
     for rung in chosen_rungs(device, only or USUAL.get(device.type)):
         if rung.engine is None:
             continue
@@ -149,7 +149,7 @@ def _measure(
     row: PretrainedRow, turns: list[Timed], base: list[Timed], n_prompt: int, need: float
 ) -> None:
     """Add the figures of a rung's turns to its row."""
-    n = len(turns[0].tokens) - 1  # behind the first
+    n = len(turns[0].tokens) - 1  # after the first
     row["first_token"] = summary(turn.first for turn in turns)
     row["prompt_per_second"] = summary(n_prompt / turn.first for turn in turns)
     row["tokens_per_second"] = summary(n / turn.rest for turn in turns)
@@ -186,9 +186,9 @@ def _decode_by_peer(prompt: Tensor, n_new: int, decode: Decode) -> Timed:
 def transformers_peer(
     form: tuple[dict[str, Any], dict[str, Tensor]], weight_bytes: int
 ) -> dict[str, PretrainedPeer]:
-    """transformers' `generate` in float32, over its dynamic and its static cache.
+    """transformers' `generate` in float32, with its dynamic and its static cache.
 
-    `form` is a config and tensors, from the export. Raises ImportError without transformers.
+    `form` is a config and tensors from the export. Raises ImportError without transformers.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -216,7 +216,7 @@ def transformers_peer(
 
 
 class _First:
-    """A streamer of transformers, which gets the prompt and then every token."""
+    """A streamer for transformers, which receives the prompt and then every token."""
 
     def __init__(self, first: Callable[[], None]):
         self.first = first

@@ -33,7 +33,7 @@ def ladder_text(result: LadderResult) -> str:
     lines += [
         f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['step_bytes'] / 1e6:.1f} "
         f"MB ({read['how']}), peak {peak['median'] / 1e9:.0f} GFLOP/s ({peak['how']})",
-        f"roofline bound, if a token reads all weights and its cache once: {bound} tokens/s",
+        f"roofline bound, if each token reads all weights and its cache once: {bound} tokens/s",
     ]
     best = result["best"]
     if best:
@@ -50,7 +50,7 @@ def _rung(row: RungRow) -> dict[str, str]:
         "tokens/s": summary_text(row["tokens_per_second"], 0),
         "ratio to the first": summary_text(row["speedup"], 1),
         "tokens": "equal" if row["equal"] else "differ",
-        "build (s)": f"{build:.1f}" if build > 0.05 else "",  # below that nothing is built
+        "build (s)": f"{build:.1f}" if build > 0.05 else "",  # below that, nothing is built
     }
 
 
@@ -72,7 +72,7 @@ def pretrained_text(result: PretrainedResult) -> str:
     lines.append(
         f"\nread bandwidth {read['median'] / 1e9:.1f} GB/s over "
         f"{result['limits']['step_bytes'] / 1e6:.0f} MB ({read['how']}); another program's tokens "
-        f"may differ by its dtype"
+        f"may differ because of its dtype"
     )
     return "\n".join(lines)
 
@@ -95,7 +95,7 @@ def _pretrained_rung(row: PretrainedRow, n_new: int, bandwidth: float) -> dict[s
 
 
 def training_text(rows: list[ComparedRow]) -> str:
-    """The rows of `compared`: how fast each recipe reached its loss."""
+    """The rows of `compared`: how fast each recipe reaches its loss."""
     return table(
         [
             {
@@ -106,7 +106,7 @@ def training_text(rows: list[ComparedRow]) -> str:
                 "steps": f"{row['steps']:,}",
                 "seconds": summary_text(row["seconds"], 1),
                 "loss": summary_text(row["loss"], 4),
-                "sooner": f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else "",
+                "speedup": f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else "",
             }
             for row in rows
         ]
@@ -137,7 +137,7 @@ def speculation_text(result: SpeculationResult) -> str:
 
 
 def losses_text(target: dict[str, Any], draft: dict[str, Any] | None) -> str:
-    """The losses of target and draft in a line, and a warning where the draft is the better one."""
+    """The losses of target and draft in a line, with a warning if the draft's is not higher."""
     text = f"validation loss of the target {target['loss']:.3f}"
     if draft is None:
         return text
@@ -145,8 +145,8 @@ def losses_text(target: dict[str, Any], draft: dict[str, Any] | None) -> str:
     if draft["loss"] > target["loss"]:
         return text
     return (
-        f"{text}: the draft predicts no worse than the target, so this is no useful measurement: "
-        "choose a smaller draft"
+        f"{text}: the draft predicts at least as well as the target, so this measurement is not "
+        "useful: choose a smaller draft"
     )
 
 
@@ -176,7 +176,7 @@ def _model_text(about: dict[str, Any]) -> str:
 
 
 def _shares(result: dict[str, Any]) -> list[str]:
-    """Each scheme's share of the bound if all requests come at once; one line, or none."""
+    """Each scheme's share of the bound if all requests arrive at once; at most one line."""
     bound = result["bound"]
     shares = []
     for row in result["rows"]:

@@ -1,9 +1,9 @@
-"""The roofline: what a machine can do at most, measured, and what one token needs, counted.
+"""The roofline: the machine's measured limits, and the work of one token, counted.
 
-A decode step reads every weight, and the keys and values of the text so far, and does every
-multiply-add: that bounds its speed (Williams, Waterman, Patterson 2009,
-doi:10.1145/1498765.1498785). Both limits are measured in the same run as what they are compared
-with, each as the best of several short pieces: what else runs on the machine disturbs some of them.
+A decode step reads every weight and the keys and values of the text so far, and performs every
+multiply-add; that bounds its speed (Williams, Waterman, Patterson 2009,
+doi:10.1145/1498765.1498785). Both limits are measured in the same run as the code under
+test, each as the best of several short pieces, because other load on the machine disturbs some.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
 from ..timing import CPU, Summary, summary, time_tokens
 
-PIECES = 8  # of some milliseconds, of which the shortest counts
+PIECES = 8  # of a few milliseconds each; the shortest counts
 
 
 class Work(TypedDict):
-    """What one token needs: floating-point operations, and bytes that are read."""
+    """The work of one token: floating-point operations, and bytes read."""
 
     flop: float
     bytes: float
@@ -50,9 +50,9 @@ class LimitsData(TypedDict):
 
     step_bytes: float
     dtype: str
-    roofline: Summary  # tokens a second
-    read: Measured  # bytes a second
-    peak: Measured  # floating-point operations a second
+    roofline: Summary  # tokens per second
+    read: Measured  # bytes per second
+    peak: Measured  # floating-point operations per second
 
 
 def work(
@@ -64,25 +64,25 @@ def work(
     kv_itemsize: int = 4,
     n_prompt: int = 1,
 ) -> Work:
-    """Floating-point operations and bytes of one token: the mean over n_new, after a prompt.
+    """Floating-point operations and bytes per token: the mean over n_new tokens after a prompt.
 
-    The last token of the prompt is read with the first new one, and all before it are in the cache.
+    The first step reads the prompt's last token; all tokens before it are in the cache.
 
-    Counted, not measured: two operations for each weight and position, four for each number of a
-    query and key that it looks at. A step reads each weight once (`itemsize` bytes), and the keys
-    and values in its window.
+    Counted, not measured: two operations per weight and position, and four per number of each key
+    that a query attends to. A step reads each weight once (`itemsize` bytes), and the keys and
+    values in its window.
     """
     c = decoder_config(config)
     if cached:
         computed = 1.0  # positions
         start = n_prompt - 1
         seen = (positions_seen(c, layer, start, n_new) for layer in range(c.n_layer))
-        pairs = sum(seen) / n_new  # of a query and a key, in all layers
+        pairs = sum(seen) / n_new  # (query, key) pairs in all layers
         kv = 2 * c.kv_heads * c.head_size * kv_itemsize * pairs
     else:
         lengths = range(n_prompt, n_prompt + n_new)
         computed = sum(lengths) / n_new
-        # The whole square is computed, its masked part included.
+        # The whole square is computed, including its masked part.
         pairs = c.n_layer * sum(n * n for n in lengths) / n_new
         kv = 0.0
     flop = 2 * c.matrix_weights * computed + 4 * c.n_head * c.head_size * pairs
@@ -90,18 +90,18 @@ def work(
 
 
 def positions_seen(config: DecoderConfig, layer: int, start: int, n: int) -> int:
-    """How many positions the tokens at start … start + n - 1 look at in that layer, in total."""
+    """The total number of positions that tokens start … start + n - 1 attend to in that layer."""
     window = config.window_of(layer)
     most = start + n if window is None else window + config.sinks
     return sum(min(seen, most) for seen in range(start + 1, start + n + 1))
 
 
 def breakdown(seconds: float, need: Work, bandwidth: float, peak: float) -> Breakdown:
-    """The time of one token in three parts, in seconds, that add up to it.
+    """Split the seconds of one token into three parts that add up to it.
 
-    `arithmetic` is what the operations of `need` (from `work`) take at the machine's peak. `memory`
-    is what reading the bytes takes beyond that: both can overlap. `overhead` is the rest: calls,
-    waiting, and all that falls short of the peak.
+    `arithmetic` is the time for the operations of `need` (from `work`) at the machine's peak.
+    `memory` is the time for reading the bytes beyond that, because both can overlap. `overhead` is
+    the rest: calls, waiting, and everything that falls short of the peak.
     """
     arithmetic = min(seconds, need["flop"] / peak)
     memory = max(0.0, min(seconds, need["bytes"] / bandwidth) - arithmetic)
@@ -109,9 +109,10 @@ def breakdown(seconds: float, need: Work, bandwidth: float, peak: float) -> Brea
 
 
 def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU) -> Measured:
-    """Bytes per second when n_bytes are read over and over: a summary, and how it was measured.
+    """Bytes per second when n_bytes are read repeatedly: a summary, and how it was measured.
 
-    The size decides which memory answers: 1 MB fits a core's own cache, 40 MB mostly does not.
+    The size decides which memory is measured: 1 MB fits into a core's own cache, 40 MB mostly does
+    not.
     """
     buffer = torch.ones(max(n_bytes // 4, 1024), device=device)
     times = max(1, (1 << 25) // buffer.nbytes) if device.type == "cpu" else 4
@@ -130,7 +131,7 @@ def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU
 def peak_arithmetic(
     *, repeats: int = 5, device: torch.device = CPU, dtype: torch.dtype = torch.float32
 ) -> Measured:
-    """Floating-point operations per second: multiply-adds in registers, else a large matmul."""
+    """Floating-point operations per second: multiply-adds in registers, or else a large matmul."""
     lib = _native(device)
     if lib:
         out = ctypes.c_float(0)
@@ -149,7 +150,7 @@ def _measured(values: Iterable[float], how: str) -> Measured:
 
 
 class Limits:
-    """The machine's peak, and its bandwidth for as many bytes as a step reads, turn by turn."""
+    """The machine's peak, and its bandwidth at the number of bytes in a step, turn by turn."""
 
     def __init__(self, model: LanguageModel, n_new: int, n_prompt: int = 1):
         weight = model.lm_head.weight
@@ -162,7 +163,7 @@ class Limits:
         self.peaks: list[Measured] = []
 
     def measure(self) -> None:
-        """Measure both limits, between a benchmark's turns. The first time is not counted."""
+        """Measure both limits, between a benchmark's turns. The first measurement is a warm-up."""
         self.reads.append(read_bandwidth(int(self.need["bytes"]), repeats=1, device=self.device))
         self.peaks.append(peak_arithmetic(repeats=1, device=self.device, dtype=self.dtype))
 
@@ -188,7 +189,7 @@ def _over_turns(turns: list[Measured]) -> Measured:
 
 
 def _native(device: torch.device) -> ctypes.CDLL | None:
-    """The library of native loops; None on another device or where it cannot be built."""
+    """The library of native loops; None on another device or if it cannot be built."""
     try:
         return helpers_library() if device.type == "cpu" else None
     except CannotBuild:

@@ -1,7 +1,7 @@
-"""What speculation buys over the best engine, at the same tokens.
+"""The speedup of speculative decoding over the best engine, with identical tokens.
 
-The roofline bound of plain decoding is one reading of weights and cache a token. A pass that reads
-known and proposed tokens together needs one reading for several, so speculation may exceed it.
+The roofline bound of plain decoding is one read of weights and cache per token. A pass over known
+and proposed tokens together reads them once for several tokens, so speculation may exceed it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .roofline import Limits
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 ITSELF = "itself, in 8 bits"
 BASELINE = ("", 0)  # plain decoding: no draft, no proposals
-IN_A_ROW = 5  # passes of one measurement
+IN_A_ROW = 5  # passes per measurement
 
-Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
+Drafts = dict[str, Callable[[int], Draft]]  # by name; the argument is the number of proposals
 
 
 class Generation(NamedTuple):
@@ -43,14 +43,14 @@ class Generation(NamedTuple):
 
 
 class SpeculationRow(TypedDict):
-    """What one draft with one number of proposals gave, over all repeats."""
+    """The result of one draft with one number of proposals, over all repeats."""
 
     draft: str
     k: int
     acceptance_rate: float
-    equal: bool  # all tokens, to those of plain decoding
+    equal: bool  # whether all tokens equal those of plain decoding
     tokens_per_pass: float
-    predicted: float  # tokens for each pass: (1 - aᵏ⁺¹) / (1 - a)
+    predicted: float  # tokens per pass: (1 - aᵏ⁺¹) / (1 - a)
     tokens_per_second: Summary
     speedup: Summary  # over plain decoding, pair by pair
 
@@ -62,14 +62,14 @@ class SpeculationResult(TypedDict):
     n_new: int
     repeats: int
     rows: list[SpeculationRow]
-    plain: Summary  # tokens a second without a draft
-    roofline: Summary  # tokens a second that the machine's limits allow plain decoding
+    plain: Summary  # tokens per second without a draft
+    roofline: Summary  # tokens per second of plain decoding at the machine's limits
 
 
 def speculation(
     model: LanguageModel, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5
 ) -> SpeculationResult:
-    """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
+    """Time plain decoding and every draft with every k, interleaved; each repeat has its own seed.
 
     Batch 1, a prompt of one token. The result has a row for each draft and k, and the machine's
     limits, measured in the same turns. Raises CannotBuild: all of it is native code.
@@ -80,7 +80,7 @@ def speculation(
         for k in ks:
             made[name, k] = make(k)
     limits = Limits(model, n_new)
-    # The warm-up has seed 42, each turn after it the next one.
+    # The warm-up uses seed 42, and each turn after it the next seed.
     turns = {way: partial(_run, model, n_new, count(42), draft) for way, draft in made.items()}
     runs = interleave(turns, repeats, after_turn=limits.measure)
     base = runs.pop(BASELINE)
@@ -133,10 +133,10 @@ def _row(
 def pass_seconds(
     model: LanguageModel, counts: list[int], *, repeats: int = 15
 ) -> dict[int, Summary]:
-    """Seconds of one native pass over so many tokens, after at most 100 others: a summary each.
+    """Seconds of one native pass for each number of tokens, after at most 100 others: summaries.
 
-    Each turn times some in a row, after one that fills the processor's caches again: a pass of a
-    small model is the shorter of the two. Raises ValueError for counts that the block cannot hold,
+    Each turn times several in a row, after one that refills the processor's caches, because a pass
+    of a small model is shorter than that. Raises ValueError for counts that exceed the block,
     CannotBuild without a compiler.
     """
     engine = _native(model)
@@ -154,7 +154,7 @@ def pass_seconds(
 
 
 def usual_drafts(model: LanguageModel, text: Tensor) -> Drafts:
-    """The drafts that need no training: the model in 8 bits, a table, the text so far."""
+    """Drafts that need no training: the model in 8 bits, a table, the text so far."""
     V = model.config.vocab_size
     n = 3
     while n > 1 and V**n > LARGEST_TABLE:

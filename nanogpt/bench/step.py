@@ -1,4 +1,4 @@
-"""The seconds of one training step by part, and its arithmetic, beside the machine's peak."""
+"""The time of one training step by part, and its share of the machine's peak arithmetic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS = ("forward", "backward", "optimizer")
 def step_parts(trainer: Trainer, step: int, repeats: int = 8) -> dict[str, float]:
     """Median seconds of each part of that step: forward, backward, optimizer.
 
-    The weights move, as in training. The first two turns, which allocate memory, do not count.
+    The weights change, as in training. The first two runs, which allocate memory, do not count.
     """
     taken = []
     for _ in range(repeats + 2):
@@ -38,9 +38,9 @@ def step_parts(trainer: Trainer, step: int, repeats: int = 8) -> dict[str, float
 
 
 def step_rows(recipe: str, corpus: Corpus, device: Device) -> list[dict[str, str]]:
-    """A row for each stage of a recipe at its own size: milliseconds of the parts, rate, share.
+    """A row for each stage of a recipe at its own size: milliseconds per part, rate, share of peak.
 
-    The rate counts the arithmetic of products and attention over forward and backward alone.
+    The rate is the arithmetic of products and attention over the time of forward and backward.
     """
     shape = SIZES[RECIPES[recipe].size]
     sizes = {name: getattr(shape, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}

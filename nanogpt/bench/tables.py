@@ -1,4 +1,4 @@
-"""Measurements in words: tables, clocks and counts; and the seconds of interleaved runs."""
+"""Measurements as text: tables, times and counts; and the timing of interleaved runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from .. import timing
 from ..timing import CPU, Name, Result, Summary, interleave
 
-SHOWN = {  # labels of rungs: as results store them, and as they are displayed
+SHOWN = {  # rung labels: as stored in results, and as displayed
     "per-Head, no cache": "per-head, no cache",
     "per-Head, cache by torch.cat": "per-head, torch.cat cache",
     "batched heads, torch.cat": "packed heads (fused QKV)",
@@ -18,7 +18,7 @@ SHOWN = {  # labels of rungs: as results store them, and as they are displayed
 
 
 def shown_label(label: str) -> str:
-    """The displayed label of a rung; stored results, some of them published, keep their own."""
+    """The displayed label of a rung; stored results, some of them published, keep the old one."""
     return SHOWN.get(label, label)
 
 
@@ -28,7 +28,7 @@ def time_interleaved(
     device: torch.device = CPU,
     after_turn: Callable[[], None] = lambda: None,
 ) -> tuple[dict[Name, list[float]], dict[Name, Result]]:
-    """The seconds of every run of `interleave`, and the last result of each."""
+    """Time interleaved runs: the seconds of every run, and the last result of each."""
 
     def timed(run: Callable[[], Result]) -> tuple[float, Result]:
         before = timing.clock(device)
@@ -42,23 +42,23 @@ def time_interleaved(
 
 
 def summary_text(s: Summary, digits: int) -> str:
-    """A summary as text: median [low – high]; of one measurement, the number alone."""
+    """A summary as text: median [low – high], or only the number for a single measurement."""
     spread = f" [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]" if s["n"] > 1 else ""
     return f"{s['median']:,.{digits}f}{spread}"
 
 
 def repeats_text(n: int) -> str:
-    """How often each thing was timed, in words."""
+    """The number of repeats, in words."""
     return f"medians of {n}, interleaved" if n > 1 else "timed once, interleaved"
 
 
 def number_of(n: int, noun: str) -> str:
-    """A number and its noun, as in "1 request" and "2 requests"."""
+    """A number and its noun: "1 request", "2 requests"."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows of equal keys as text below these keys; a column without a word stands to the right."""
+    """Format rows with the same keys as a text table; numeric columns are right-aligned."""
     columns = []
     for name in rows[0]:
         column = [name, *(str(row[name]) for row in rows)]
@@ -69,5 +69,5 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Minutes and seconds, as in 1:05."""
+    """Minutes and seconds, such as 1:05."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

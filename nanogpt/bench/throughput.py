@@ -11,9 +11,9 @@ from ..config import GPTConfig
 from ..decoder.config import DecoderConfig, decoder_config
 from ..device import Device
 
-# Operations a second of the matrix units at most, from the makers' data sheets: without sparsity,
-# in the 16-bit type that the card multiplies fastest. A name must match as a whole word: an RTX
-# A1000 is not an A100, an L40 not an L4.
+# Peak operations per second of the matrix units, from the vendors' data sheets: without sparsity,
+# in the card's fastest 16-bit type. A name must match as a whole word: an RTX A1000 is not an A100,
+# nor is an L40 an L4.
 PEAKS = {
     "H200": 989e12,
     "H100": 989e12,
@@ -28,12 +28,12 @@ PEAKS = {
 
 
 def flops_per_token(config: GPTConfig | DecoderConfig, block: int | None = None) -> int:
-    """Floating-point operations of one training step for each token, forward and backward.
+    """Floating-point operations of one training step per token, forward and backward.
 
-    Windows are `block` characters long, block_size when None.
+    Windows are `block` characters long; None: block_size.
 
-    6 for each weight of a matrix and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B).
-    Embedding tables compute nothing and do not count.
+    6 per matrix weight, and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B). Embedding
+    tables compute nothing and do not count.
     """
     block = block or config.block_size
     c = decoder_config(config)
@@ -43,7 +43,7 @@ def flops_per_token(config: GPTConfig | DecoderConfig, block: int | None = None)
 
 
 def peak_flops(device: Device) -> float | None:
-    """Operations a second at most: for a GPU from PEAKS (None if not there), on a CPU measured."""
+    """Peak operations per second: from PEAKS for a GPU (None if unknown), measured on a CPU."""
     if device.device.type == "cuda":
         name = torch.cuda.get_device_name(device.device)
         for part, peak in PEAKS.items():
@@ -52,7 +52,7 @@ def peak_flops(device: Device) -> float | None:
         return None
     a = torch.ones(256, 256)
     best = float("inf")
-    for _ in range(32):  # what else runs here disturbs most of them, but not the shortest
+    for _ in range(32):  # other load disturbs most of them, but not the shortest
         before = time.perf_counter()
         a @ a
         best = min(best, time.perf_counter() - before)
@@ -60,5 +60,5 @@ def peak_flops(device: Device) -> float | None:
 
 
 def share_text(share: float) -> str:
-    """A share of a measured limit, in percent; unknown where it is over 1, as none can be."""
+    """A share of a measured limit, in percent; "unknown" if it is above 1, which is impossible."""
     return f"{100 * share:.3g}%" if share <= 1 else "unknown: the limit was measured while busy"

@@ -1,9 +1,9 @@
-"""How soon each recipe reaches a loss: entries trained interleaved, compared with a baseline.
+"""Measure how fast each recipe reaches a loss: interleaved training, compared with a baseline.
 
-Seconds are those of training alone, without evaluation: CPU seconds of this process on one thread,
-wall-clock seconds with more threads or on a GPU. The runs of one seed take turns, so that they meet
-the same load. Each learning rate schedule ends where its run ends. A loss is the mean over all of
-the validation text in windows of the model's own block: compare only losses of equal blocks.
+Seconds are those of training without evaluation: CPU seconds of this process on one thread,
+wall-clock seconds with more threads or on a GPU. The runs of one seed are interleaved, so that they
+see the same load. Each learning-rate schedule ends with its run. A loss is the mean over all of the
+validation text in windows of the model's own block: compare only losses at equal blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..training.loop import prepare
 from ..training.recipes import MODERN, TrainConfig, recipe_for
 from ..training.trainer import Trainer, full_loss
 
-TURNS = 40  # pieces that each run is trained in
+TURNS = 40  # pieces per training run
 BASELINE = "lecture"  # the entry that the others are compared with
 
 
@@ -38,19 +38,19 @@ class Run(TypedDict):
     """One training run as plain data."""
 
     name: str
-    goal: float | None  # the loss that its length was chosen for
+    goal: float | None  # the loss for which its length was chosen
     seed: int
     block_size: int
     n_params: int
     steps: int
-    chars: int  # in one step
+    chars: int  # per step
     seconds: float
     loss: float  # over all of the validation text
-    curve: list[list[float]]  # pairs of seconds and a loss
+    curve: list[list[float]]  # (seconds, loss) pairs
 
 
 class Group(TypedDict):
-    """The runs of one entry with all seeds."""
+    """The runs of one entry over all seeds."""
 
     name: str
     goal: float | None
@@ -69,15 +69,15 @@ class ComparedRow(Group, total=False):
 
 
 class Effect(TypedDict):
-    """The change of a median, beside the larger range of the seeds."""
+    """The change of a median, and the larger of the two ranges over seeds."""
 
     change: float
     range: float
-    clear: bool  # whether the change is longer than the range
+    clear: bool  # whether the change is larger than the range
 
 
 class Effects(TypedDict):
-    """What an idea changes."""
+    """The effects of an idea."""
 
     loss: Effect
     seconds: Effect
@@ -85,17 +85,17 @@ class Effects(TypedDict):
 
 @dataclass(frozen=True)
 class Entry:
-    """One training run: a recipe, changes to it, and the loss that its length was chosen for."""
+    """One training run: a recipe, changes to it, and the loss for which its length was chosen."""
 
     name: str
     recipe: str
     goal: float | None = None
-    # Fields of a config, on top of SIZES["article"]; and fields of TrainConfig.
+    # Fields of a config, on top of SIZES["article"], and of TrainConfig.
     shape: dict[str, Any] = field(default_factory=dict)
     train: dict[str, Any] = field(default_factory=dict)
 
     def configs(self, vocab_size: int, seed: int) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
-        """How to train, and what."""
+        """The training settings and the model's config."""
         start: GPTConfig | DecoderConfig = SIZES["article"]
         if self.shape.keys() - GPTConfig.__dataclass_fields__:
             start = decoder_config(start)
@@ -105,7 +105,7 @@ class Entry:
 
 
 class Runner:
-    """The run of one entry, trained a piece at a time, with its own clock."""
+    """Trains one entry a piece at a time, with its own clock."""
 
     def __init__(
         self, entry: Entry, corpus: Corpus, seed: int, device: Device, steps: int | None = None
@@ -125,7 +125,7 @@ class Runner:
         self.curve: list[list[float]] = []
 
     def advance(self, until: int) -> None:
-        """Train up to step `until`, on the clock."""
+        """Train up to step `until`, with the clock running."""
         before = _clock(self.device)
         for step in range(self.done, until):
             self.trainer.step(step)
@@ -133,7 +133,7 @@ class Runner:
         self.done = until
 
     def evaluate(self) -> None:
-        """Add a point to the curve, from a fifth of the validation text; not on the clock."""
+        """Add a point to the curve, from a fifth of the validation text, with the clock stopped."""
         loss = full_loss(self.model, self.val, every=5)
         self.curve.append([round(self.seconds, 2), round(loss, 4)])
 
@@ -164,17 +164,17 @@ def train_interleaved(
         for turn in range(TURNS + 1):
             for runner in runners:
                 runner.advance(runner.config.steps * turn // TURNS)
-                if turn % 4 == 0:  # a loss takes as long as ten steps
+                if turn % 4 == 0:  # an evaluation takes as long as ten steps
                     runner.evaluate()
             bar.update(int(turn > 0))
     return [runner.result() for runner in runners]
 
 
 def compared(runs: list[Run]) -> list[ComparedRow]:
-    """One row for each entry: summaries over the seeds, and how much sooner than the baseline.
+    """One row per entry: summaries over the seeds, and the speedup over the baseline.
 
-    `sooner` is the ratio of the baseline's seconds to the entry's, seed by seed. It is given only
-    where the loss is no higher than the baseline's at the same block.
+    The speedup, `sooner`, is the ratio of the baseline's seconds to the entry's, seed by seed. It
+    is present only if the loss is no higher than the baseline's at the same block.
     """
     baseline = {run["seed"]: run for run in runs if run["name"] == BASELINE}
     least = summary(run["loss"] for run in baseline.values())["median"] if baseline else 0.0
@@ -203,19 +203,19 @@ def compared(runs: list[Run]) -> list[ComparedRow]:
 
 
 def published(name: str) -> dict[str, Any]:
-    """A result that ships: race, ideas, heads or speculate. Raises OSError."""
+    """Load a bundled result: race, ideas, heads or speculate. Raises OSError."""
     path = ROOT / "outputs" / "race" / f"{name}.json"
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return result
 
 
 def _clock(device: Device) -> float:
-    # With several threads CPU seconds add up over them.
+    # CPU seconds add up over threads.
     alone = device.device.type == "cpu" and torch.get_num_threads() == 1
     return time.process_time() if alone else clock(device.device)
 
 
-# ------------------------------------------------------------------ how soon is each at a loss?
+# ------------------------------------------------------------------ time to a loss
 
 END = 1.8125  # about where the lecture's recipe ends at block 32
 SMALL = {"block_size": 256, "n_layer": 3, "n_head": 3, "n_embd": 96}
@@ -226,7 +226,7 @@ RACE = (
     Entry("fast", "fast", 1.72, SMALL),
 )
 
-# ------------------------------------------------------------------ what does each idea add?
+# ------------------------------------------------------------------ the effect of each idea
 
 # One shape, and 300 steps of 768 characters for every line: an idea changes the loss, the seconds
 # of a step, or both.
@@ -242,16 +242,16 @@ CHANGES: dict[str, dict[str, Any]] = {
     "epochs": {"epochs": True},
 }
 RATES = "rate 5e-3, warm-up, line to zero"
-WHOLE = list(CHANGES)[-1]  # the line that has every idea of the lecture's architecture
+WHOLE = list(CHANGES)[-1]  # the line with every idea for the lecture's architecture
 TODAY = "RMSNorm, RoPE, QK-norm, ReLU²"
 
 
 class Place(str, Enum):
-    """Where an idea is added or taken away."""
+    """Where an idea is added or removed."""
 
-    ON_TOP = "on top"  # beside the line before it
-    ALONE = "alone"  # beside AdamW with its rate and schedule
-    WITHOUT = "without"  # the line of all ideas, with this one taken away
+    ON_TOP = "on top"  # compared with the line before it
+    ALONE = "alone"  # compared with AdamW with its rate and schedule
+    WITHOUT = "without"  # all ideas except this one
 
     def __str__(self) -> str:
         return self.value
@@ -262,7 +262,7 @@ PLACES = tuple(Place)
 
 @dataclass(frozen=True)
 class Ablation:
-    """An entry that has one idea alone, or all ideas but one."""
+    """An entry with one idea alone, or with all ideas but one."""
 
     idea: str
     place: Place
@@ -276,7 +276,7 @@ def _idea(
     shape: dict[str, Any] | None = None,
     **more: Any,
 ) -> Entry:
-    """The lecture's recipe and shape, with the optimizer's settings `base` and some changes."""
+    """The lecture's recipe and shape, with optimizer settings `base` and some changes."""
     train = {**PLAIN, **base}
     for change in changes:
         train.update(CHANGES[change])
@@ -307,7 +307,7 @@ def _all_but(idea: str, base: dict[str, Any], *changes: str, **more: Any) -> Abl
 
 
 def _ablations() -> tuple[Ablation, ...]:
-    """Each idea alone; all without each."""
+    """Each idea alone, and all ideas but one."""
     names = list(CHANGES)
     ablations = [_only(name, name) for name in names]
     ablations += [
@@ -327,10 +327,10 @@ IDEAS = (*LADDER, *(ablation.entry for ablation in ABLATIONS))
 
 
 def effects(rows: Sequence[ComparedRow]) -> dict[tuple[str, Place], Effects]:
-    """What each idea changes in each Place, by (idea, place), from the rows of IDEAS.
+    """The effects of each idea in each Place, by (idea, place), from the rows of IDEAS.
 
-    WITHOUT has its sign turned: below zero the idea always helps. With five seeds of normal noise,
-    chance makes one comparison in 260 clear.
+    The sign of WITHOUT is flipped, so that below zero always means the idea helps. With five seeds
+    and normal noise, one comparison in 260 is clear by chance.
     """
     by_name = {row["name"]: row for row in rows}
     names = [entry.name for entry in LADDER]
@@ -354,13 +354,13 @@ def effects(rows: Sequence[ComparedRow]) -> dict[tuple[str, Place], Effects]:
 
 
 def _effect(before: Summary, after: Summary) -> Effect:
-    """The change of the median between two summaries, beside the larger of their ranges."""
+    """The change of the median between two summaries, and the larger of their ranges."""
     change = after["median"] - before["median"]
     widest = max(s["high"] - s["low"] for s in (before, after))
     return {"change": change, "range": widest, "clear": abs(change) > widest}
 
 
-# ------------------------------------------------------------------ what do shared keys cost?
+# ------------------------------------------------------------------ the cost of shared keys
 
 # The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
 STEPS = {

@@ -16,7 +16,7 @@ from contextlib import suppress
 from ..console import STOPS, stop_code
 from .common import leave, missing, run_command
 
-BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell has it
+BROKEN_PIPE = 141  # 128 + SIGPIPE, as in a shell
 
 COMMANDS = {  # command: what it does
     "run": "run the notebooks and render them",
@@ -49,8 +49,8 @@ MODULES = dict.fromkeys(
 def main(argv: list[str] | None = None) -> int:
     """Run the command named by the first words. Returns its exit code, 2 for an unknown command.
 
-    Without `argv` this is the process's main function: it handles Ctrl-C, SIGTERM and SIGHUP to
-    the end, unless they are ignored, for example under nohup, and reopens closed streams.
+    Without `argv` this is the process's main function: it handles Ctrl-C, SIGTERM and SIGHUP until
+    the exit, unless they are ignored, for example under nohup, and reopens closed streams.
     """
     if argv is not None:
         return _dispatch(list(argv))
@@ -67,11 +67,11 @@ def main(argv: list[str] | None = None) -> int:
     except FileNotFoundError:
         print("error: the current directory was deleted: cd to another one", file=sys.stderr)
         code = 2
-    except OSError as error:  # of printing: all others are told by the command
+    except OSError as error:  # from printing; a command reports all others itself
         code = cannot_print(error)
     except KeyboardInterrupt:  # a second one
         code = stop_code()
-    for number in ours:  # all is done: what Python does at its end can be cut
+    for number in ours:  # the work is done: Python's shutdown may be interrupted
         signal.signal(number, signal.SIG_DFL)
     return flushed(code)
 
@@ -125,7 +125,7 @@ def _dispatch(words: list[str]) -> int:
                 print(f"error: {name}: {missing(error)}", file=sys.stderr)
                 return 2
             return run_command(name, COMMANDS[name], module.CALLS[name], words[n:])
-    group = [name for name in COMMANDS if name.split()[0] in words[:1]]  # as of "bench"
+    group = [name for name in COMMANDS if name.split()[0] in words[:1]]  # for example of "bench"
     first = words[0] if group else "COMMAND"
     rest = words[1:] if group else words
     wants_help = rest[:1] in (["-h"], ["--help"])

@@ -41,7 +41,7 @@ from ..training.trainer import full_loss
 from . import common
 from .pretrained import SOURCES, load_on, short_name, size_text
 
-RUNNING = 32  # the most texts in a step
+RUNNING = 32  # most texts per step
 LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: limits that a good request meets
 
 
@@ -273,7 +273,7 @@ def time_speculation(args: argparse.Namespace) -> None:
 
 
 def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
-    """Which weights these are, how many, and their loss on this validation text."""
+    """The identity and number of the weights, and their loss on this validation text."""
     about = {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
     return about | {"n_params": saved.model.n_params, "loss": full_loss(saved.model, val)}
 
@@ -286,7 +286,7 @@ RATES = (5.0, 20.0, 80.0, inf)
 PRETRAINED_RATES = (0.5, 2.0, inf)
 REQUESTS = 64
 PRETRAINED_REQUESTS = 16
-# Tokens of a pretrained model's longest text; our own models use their block size.
+# Length of the longest text for a pretrained model; our own models use their block size.
 TEXT_TOKENS = 256
 
 
@@ -295,7 +295,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
     parser.set_defaults(size=None)  # small, unless a pretrained model replaces it
     add_model(parser)
-    about = f"with --model: the most tokens of a text, including its prompt ({TEXT_TOKENS})"
+    about = f"with --model: maximum tokens per text, including its prompt ({TEXT_TOKENS})"
     add("--text-tokens", **common.POSITIVE, help=about)
     about = "with --model: the text that prompts are cut from (Tiny Shakespeare)"
     add("--data", metavar="PATH", help=about)
@@ -313,7 +313,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Subject(NamedTuple):
-    """What the load is for: a model, if any, and how its texts are made."""
+    """The subject of a load test: a model, if any, and the source of its texts."""
 
     name: str
     model: LanguageModel | None
@@ -323,7 +323,7 @@ class Subject(NamedTuple):
     chars: str = load.CHARS  # for our own models
     tokenizer: PretrainedTokenizer | None = None
     corpus: Corpus | None = None  # the text that a pretrained model's prompts are cut from
-    n_blocks: int | None = None  # blocks for keys and values; None: as many as block_size needs
+    n_blocks: int | None = None  # blocks for keys and values; None: enough for block_size
 
     @property
     def prompt(self) -> load.Prompt | None:
@@ -333,7 +333,7 @@ class Subject(NamedTuple):
         return load.pieces_of_text(self.tokenizer, self.corpus.text)
 
     def about(self) -> dict[str, Any]:
-        """The model, as a result names it."""
+        """The model's description in a result."""
         assert self.model is not None
         about: dict[str, Any] = {"model": self.name, "n_params": self.n_params}
         about["dtype"] = str(self.model.dtype).removeprefix("torch.")

@@ -37,14 +37,14 @@ EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1, as argparse reads it from an option."""
+    """Parse an integer of at least 1, for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: must be an integer of at least 1")
     return int(text)
 
 
 def named(text: str) -> Path:
-    """A path, as argparse reads it from an option: Path("") would be the current directory."""
+    """Parse a path, for argparse. Refuses "", because Path("") is the current directory."""
     if not text:
         raise argparse.ArgumentTypeError("'': give a path")
     try:
@@ -53,7 +53,7 @@ def named(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-# A command: what adds its options, and what runs it and returns its exit code, or None for 0.
+# A command: one function adds its options, the other runs it and returns its exit code (None: 0).
 Calls = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int | None]]
 POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -105,7 +105,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 
 def add_lesson(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add --lesson [PATH]; `what` is the help on what the reader's code does there."""
+    """Add --lesson [PATH]; `what` says in the help how your code is used."""
     path = (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
     about = f"use the code that you wrote in the notebooks: {what} (outputs/mine/lesson.py)"
     parser.add_argument("--lesson", nargs="?", type=Path, const=path, metavar="PATH", help=about)
@@ -194,7 +194,7 @@ def run_command(words: str, about: str, calls: Calls, argv: list[str]) -> int:
 
 
 def leave(number: int, frame: object) -> None:
-    """End the process on a Ctrl-C or kill before a command has begun: nothing is written yet."""
+    """End the process on a Ctrl-C or kill before a command has begun and written anything."""
     if speaks():
         with suppress(OSError):  # a terminal that is gone
             os.write(2, b"\nstopped: nothing was written\n")
@@ -251,7 +251,7 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
 
 
 def missing(error: ModuleNotFoundError) -> str:
-    """Which package is not installed, and the extra that installs it. Re-raises one of our own."""
+    """The missing package and the extra that installs it. Re-raises if the package is ours."""
     package = (error.name or "").partition(".")[0]
     if package in ("", "nanogpt"):
         raise error

@@ -72,7 +72,7 @@ def _from_checkpoint(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace, saved: Checkpoint) -> None:
-    """With --lesson: check that the reader's heads compute what is exported. Raises ValueError."""
+    """With --lesson: check that your heads match the exported weights. Raises ValueError."""
     if args.lesson:
         from ..series.practice import lesson_of, logits_apart
 
@@ -89,7 +89,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "file"
     )
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
-    add_lesson(parser, "check that your heads compute what is exported")
+    add_lesson(parser, "check that your heads give the same logits")
     add("--out", type=Path, metavar="PATH", help="(outputs/run/export, or lecture.safetensors)")
     add_overwrite(parser)
 

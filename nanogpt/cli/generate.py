@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write what is not done yet. However this ends, the message says how much is kept."""
+    """Write the remaining shards. However this ends, the message says how many are kept."""
     if args.model is not None:
         print_text(args)
         return
@@ -127,14 +127,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="FOLDER", help=out)
     add("--max-new-tokens", type=int, default=200, metavar="N", help="new tokens per text (200)")
     add("--temperature", type=float, default=1.0, metavar="X", help="below 1: likelier tokens (1)")
-    add("--top-k", type=int, metavar="K", help="sample only from the K likeliest tokens")
+    add("--top-k", type=int, metavar="K", help="sample only from the K most likely tokens")
     add(
         "--top-p",
         type=float,
         metavar="P",
-        help="sample only from the fewest tokens whose probabilities add up to P",
+        help="sample only from the smallest set of tokens whose probabilities add up to P",
     )
-    add("--greedy", action="store_true", help="always take the likeliest token")
+    add("--greedy", action="store_true", help="always pick the most likely token")
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add_lesson(parser, "heads, KVCache, sample and loop")
     add("--shard-size", type=int, metavar="N", help="texts per file (32)")

@@ -93,7 +93,7 @@ def load_on(
 ) -> tuple[Decoder, PretrainedTokenizer]:
     """Load a source's model on a device, and its tokenizer. The default dtype is float32.
 
-    Announces a download on stderr. Raises what load_pretrained raises.
+    Announces a download on stderr. Raises the errors of load_pretrained.
     """
     import torch
 

@@ -159,8 +159,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--allow-origin", action="append", default=[], metavar="URL", help=pages)
     add("--backend", choices=["native", "modules"], help="native, if it can be built")
     add_lesson(parser, "serve with your heads")
-    add("--running", type=int, default=64, metavar="N", help="the most requests in a step (64)")
-    add("--waiting", type=int, default=256, metavar="N", help="the most requests waiting (256)")
+    add("--running", type=int, default=64, metavar="N", help="maximum requests per step (64)")
+    add("--waiting", type=int, default=256, metavar="N", help="maximum waiting requests (256)")
     limit = "time limit per request in seconds (60; with --model 600)"
     add("--timeout", type=float, metavar="S", help=limit)
     add_shared(parser, "--threads", "--device")

@@ -87,7 +87,7 @@ def _size(args: argparse.Namespace) -> str:
 
 
 def number(text: str) -> float | str:
-    """A number, or None for "none", as argparse reads it."""
+    """Parse a number, or "none", for argparse."""
     return "none" if text.lower() == "none" else float(text)
 
 

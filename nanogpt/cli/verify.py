@@ -196,7 +196,7 @@ def kinds_options(parser: argparse.ArgumentParser) -> None:
     add("--minutes", type=float, default=20.0, metavar="N", help="minutes for all of them (20)")
     add("--seconds", type=float, default=6.0, metavar="N", help="seconds for each (6)")
     add("--folder", type=Path, default=KINDS, metavar="PATH", help=f"({KINDS})")
-    about = "judge nothing: write README.md again from kinds.json"
+    about = "test nothing: write README.md again from kinds.json"
     add("--render", action="store_true", help=about)
 
 
@@ -296,7 +296,7 @@ def sweep_options(parser: argparse.ArgumentParser) -> None:
         "--sequences",
         **POSITIVE,
         default=1000,
-        help="the fewest texts to decode with and without a cache (1000)",
+        help="minimum number of texts to decode with and without a cache (1000)",
     )
     add("--seed", type=int, default=0, metavar="N", help="seed of the models and texts (0)")
     add("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")

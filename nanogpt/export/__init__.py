@@ -1,1 +1,1 @@
-"""Weights as transformers and vLLM load them: for notebook 10."""
+"""Export weights for transformers and vLLM: used in notebook 10."""

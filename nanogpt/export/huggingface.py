@@ -1,8 +1,9 @@
-"""Our architectures as models that Hugging Face's transformers has: a config, and named tensors.
+"""Export our architectures as Hugging Face transformers models: a config, and named tensors.
 
-The lecture's is OPT (Zhang et al. 2022, arXiv 2205.01068) with zero biases for queries, keys and
-values. That of the recipe `sprint` is NanoChat, Karpathy's later model, whose rotation turns the
-other way. A folder of them is whole or not there. Nothing here needs transformers.
+The lecture's architecture is OPT (Zhang et al. 2022, arXiv 2205.01068) with zero biases for
+queries, keys and values. The recipe `sprint` uses NanoChat's, Karpathy's later model, which rotates
+in the opposite direction. An exported folder is complete or absent. Nothing here needs
+transformers.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from ..files import (
 from ..model import GPT, LanguageModel
 from ..training.recipes import MODERN
 
-RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
-MARK = "nanogpt.json"  # the origin of an export, and the sign that its folder is ours
+RESIDUAL = 1e-9  # of a fold that is exact up to rounding, in float64
+MARK = "nanogpt.json"  # the origin of an export; marks the folder as ours
 WEIGHTS = "model.safetensors"
 FORMAT = f"{OURS} export"
 CARD = """\
@@ -60,10 +61,9 @@ tokens = model.generate(**prompt, max_new_tokens=100, do_sample=False)
 print(tokenizer.decode(tokens[0]))
 ```
 
-- A token is a character. There is no token for a beginning, an end, or padding: id 0 is a
-  character, so pass an attention mask, as above. A character that the model never saw raises an
-  error.
-- Prompt and answer together must fit into {c.block_size} characters.
+- A token is a character. There are no tokens for beginning, end, or padding: id 0 is a character,
+  so pass an attention mask, as above. A character outside the vocabulary raises an error.
+- Prompt and continuation together must fit into {c.block_size} characters.
 """
 
 State = dict[str, Tensor]
@@ -71,11 +71,11 @@ Exported = tuple[dict[str, Any], State]  # config.json, and the tensors
 
 
 class ExportError(ValueError):
-    """A model or a folder that cannot be used; the message names what is in the way."""
+    """A model or a folder that cannot be used; the message names the obstacle."""
 
 
 def form_of(config: GPTConfig | DecoderConfig) -> Callable[[State, DecoderConfig], Exported]:
-    """`opt` or `nanochat`, whichever holds this shape. Raises ExportError naming what has none."""
+    """`opt` or `nanochat`, whichever fits. Raises ExportError, naming the fields that do not."""
     more = beyond_lecture(config)
     free = {name: x for name, x in more.items() if name not in {*MODERN, "rope_base", "n_kv_head"}}
     if not more:
@@ -83,11 +83,11 @@ def form_of(config: GPTConfig | DecoderConfig) -> Callable[[State, DecoderConfig
     if not free and all(getattr(config, name) == value for name, value in MODERN.items()):
         return nanochat
     fields = ", ".join(f"{name}={value}" for name, value in (free or more).items())
-    raise ExportError(f"{fields}: neither the lecture's form nor that of `sprint` has it")
+    raise ExportError(f"{fields}: neither the lecture's architecture nor that of `sprint` has it")
 
 
 def exported(model: LanguageModel) -> Exported:
-    """config.json and the tensors, float32 on the CPU. Raises ExportError for what has no form."""
+    """config.json and the tensors, float32 on the CPU. Raises ExportError if nothing fits."""
     check_standard(model)
     form = form_of(model.config)
     state = {name: w.detach().cpu().float() for name, w in model.state_dict().items()}
@@ -115,12 +115,11 @@ def exported(model: LanguageModel) -> Exported:
 
 
 def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
-    """The vector d by which a bias of the head moves into the norm before it.  (V, C), (V,) -> (C,)
+    """The vector d that moves the head's bias into the norm before it.  (V, C), (V,) -> (C,)
 
-    OPT has no bias in its head. The head's input is norm(x) · g + b, so W d is added to the logits
-    when d is added to b. Softmax does not see a constant, so W d = bias + λ1 is enough. That has a
-    solution for any bias where V <= C + 1. Raises ExportError where there is none but for rounding.
-    float64.
+    OPT has no bias in its head. The head's input is norm(x) · g + b, so adding d to b adds W d to
+    the logits. Softmax ignores a constant, so W d = bias + λ1 is enough. That has a solution for
+    any bias if V <= C + 1. Raises ExportError if there is no solution up to rounding. float64.
     """
     V, C = weight.shape
     target = bias.double()
@@ -130,8 +129,8 @@ def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     residual = float((system @ solution - target).abs().max())
     if residual > RESIDUAL * max(1.0, float(solution.abs().max())):
         raise ExportError(
-            f"the head's bias does not move into the last norm: logits would be {residual:.2g} "
-            f"off; it does with {C + 1} characters at most, not {V}"
+            f"the head's bias cannot be moved into the last norm: logits would be {residual:.2g} "
+            f"off; it can with {C + 1} characters at most, not {V}"
         )
     return solution[:C]
 
@@ -173,7 +172,7 @@ def opt(state: State, c: DecoderConfig) -> Exported:
 def nanochat(state: State, c: DecoderConfig) -> Exported:
     """NanoChatForCausalLM, without its soft cap on logits.
 
-    It rotates by -θ where we rotate by θ. The second coordinate of each point, negated in queries
+    It rotates by -θ where we rotate by θ. Negating the second coordinate of each pair, in queries
     and keys alike, turns one into the other.
     """
     half = c.head_size // 2
@@ -211,15 +210,15 @@ def nanochat(state: State, c: DecoderConfig) -> Exported:
 def write_folder(saved: Checkpoint, folder: Path) -> dict[str, Any]:
     """Export a checkpoint into `folder` and return its config.json.
 
-    An earlier export there is replaced, file by file, each whole. Raises ExportError for a model
-    that has no counterpart, and OSError.
+    Replaces an earlier export there, each file atomically. Raises ExportError for a model that has
+    no counterpart, and OSError.
     """
     config, tensors = exported(saved.model)
     folder = real_path(folder)
     origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
     others = _files(saved, config)
     for name in (MARK, WEIGHTS, *others):
-        check_replaceable(folder / name)  # all, before the first is written
+        check_replaceable(folder / name)  # check all before writing the first
     write_json(folder / MARK, {"format": FORMAT, **origin, "sha256": saved.sha256})
     with atomic_path(folder / WEIGHTS) as temporary:
         try:
@@ -233,7 +232,7 @@ def write_folder(saved: Checkpoint, folder: Path) -> dict[str, Any]:
 
 
 def _files(saved: Checkpoint, config: dict[str, Any]) -> dict[str, str | dict[str, Any]]:
-    """All files but the weights and the list, by name: text, or data for JSON."""
+    """All files except the weights and the list, by name: text, or data for JSON."""
     block = saved.model.config.block_size
     nothing = {key: None for key in config if key.endswith("_token_id")}
     return {
@@ -250,7 +249,7 @@ def _files(saved: Checkpoint, config: dict[str, Any]) -> dict[str, str | dict[st
 
 
 def tokenizer(chars: str) -> dict[str, Any]:
-    """tokenizer.json: each character a word, joined without blanks; an unknown one is an error."""
+    """tokenizer.json: each character is a token, joined without spaces; others are an error."""
     pattern = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated"}
     vocabulary = {char: i for i, char in enumerate(chars)}
     return {

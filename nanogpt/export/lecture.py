@@ -1,4 +1,4 @@
-"""The weights as Karpathy's own class in gpt.py loads them."""
+"""Export the weights for Karpathy's own class in gpt.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..model import LanguageModel
 
 
 def lecture_state_dict(model: LanguageModel) -> dict[str, Tensor]:
-    """A state_dict that Karpathy's own class loads unchanged: per-Head, with his `tril` buffers.
+    """A state_dict that Karpathy's own class loads unchanged: separate heads, with `tril` buffers.
 
     Raises ValueError for an architecture that is not his.
     """

@@ -1,8 +1,8 @@
-"""A pretrained Decoder back in the form of its family, as Hugging Face's transformers loads it.
+"""Export a pretrained Decoder in the format of its family, for Hugging Face's transformers.
 
-The tables of nanogpt.pretrained.families, which say how a config.json and its tensors become a
-Decoder, are read in the other direction. Which family a shape belongs to is tried: it is the one
-whose config.json, read back, gives the same shape.
+The tables of nanogpt.pretrained.families, which turn a config.json and its tensors into a Decoder,
+are used in reverse. A shape's family is found by trial: its config.json, read back, must give the
+same shape.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ CLASSES = {
 
 
 def family_form(model: Decoder) -> Exported:
-    """config.json and the tensors of a Decoder, in its dtype, for the family that computes it.
+    """config.json and the tensors of a Decoder, in its dtype, for the family that fits it.
 
-    A bias that the family always has and the model has not, as nanoGPT's bias=False, is zeros.
-    Raises ExportError for a shape that no family has, ValueError for changed modules.
+    A bias that the family requires and the model lacks, as with nanoGPT's bias=False, is zeros.
+    Raises ExportError for a shape that fits no family, ValueError for changed modules.
     """
     check_standard(model)
     family, config, described = _family_of(model.config)
@@ -60,12 +60,12 @@ def family_form(model: Decoder) -> Exported:
 
 
 def _family_of(c: DecoderConfig) -> tuple[Family, dict[str, Any], DecoderConfig]:
-    """The family of a shape, its config.json, and the shape that this describes.
+    """The family of a shape, its config.json, and the shape described by that config.json.
 
     Raises ExportError.
     """
     c = replace(c, dropout=0.0)
-    filled = []  # families that have a bias more, which may be zeros
+    filled = []  # families with an additional bias, which may be zeros
     for family in FAMILIES.values():
         config = _fields(c, family)
         try:
@@ -81,13 +81,13 @@ def _family_of(c: DecoderConfig) -> tuple[Family, dict[str, Any], DecoderConfig]
         return filled[0]
     fields = ", ".join(f"{name}={value}" for name, value in beyond_lecture(c).items())
     raise ExportError(
-        f"none of the families {', '.join(FAMILIES)} computes this shape "
+        f"none of the families {', '.join(FAMILIES)} has this shape "
         f"({fields or 'the lecture, whose head has a bias'}): save it as a checkpoint"
     )
 
 
 def _fields(c: DecoderConfig, family: Family) -> dict[str, Any]:
-    """The fields of a config.json of that family, as near to that shape as it comes."""
+    """The config.json fields of that family that come closest to the shape."""
     numbers = {"n_kv_head": c.kv_heads, "head_dim": c.head_size, "ffn_dim": c.hidden}
     names = {activation: name for name, activation in reversed(ACTIVATIONS.items())}
     values = asdict(c) | numbers | {"activation": names[c.activation]}
@@ -103,7 +103,7 @@ def _fields(c: DecoderConfig, family: Family) -> dict[str, Any]:
 
 
 def _as_stored(part: Part, tensor: Tensor, family: Family) -> dict[str, Tensor]:
-    """One parameter of a Decoder as the tensors that the family's files have for it."""
+    """One parameter of a Decoder, as the tensors in the family's files."""
     names = family.names
     modules = names.modules[part.module]
     pieces = [tensor]
@@ -125,9 +125,9 @@ def write_pretrained(
 ) -> dict[str, Any]:
     """Write a folder that transformers and `load_pretrained` load, and return its config.json.
 
-    The weights keep the model's dtype. `source` says where the model came from. An earlier export
-    there is replaced, file by file, each whole. Raises ExportError for a shape that no family has,
-    and OSError.
+    The weights keep the model's dtype. `source` says where the model came from. Replaces an earlier
+    export there, each file atomically. Raises ExportError for a shape that fits no family, and
+    OSError.
     """
     config, tensors = family_form(model)
     folder = real_path(folder)
@@ -136,7 +136,7 @@ def write_pretrained(
     config["eos_token_id"] = ids or None
     others["config.json"] = config
     for name in (MARK, WEIGHTS, *others):
-        check_replaceable(folder / name)  # all, before the first is written
+        check_replaceable(folder / name)  # check all before writing the first
     write_json(folder / MARK, {"format": FORMAT, "source": source})
     with atomic_path(folder / WEIGHTS) as temporary:
         try:
@@ -156,7 +156,7 @@ def write_pretrained(
 def _tokenizer_files(
     tokenizer: PretrainedTokenizer | CharTokenizer, block_size: int
 ) -> dict[str, dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json, with the chat template if there is one."""
+    """tokenizer.json and tokenizer_config.json, with the chat template if any."""
     about: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

@@ -1,4 +1,4 @@
-"""A Decoder with the tensors of a file: all names and shapes are checked before one is read."""
+"""Build a Decoder from a file's tensors, after checking every name and shape."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TIED_HEAD = "lm_head.weight"
 def assemble(
     c: DecoderConfig, names: Names, tensors: Tensors, dtype: torch.dtype, where: str
 ) -> Decoder:
-    """A Decoder of that config in eval mode, with the tensors of a file in that dtype.
+    """Build a Decoder with this config in eval mode, its weights converted to `dtype`.
 
-    Raises PretrainedError for tensors that are missing, left over, of another shape or of integers,
-    for numbers that are not finite, and when the model does not fit the memory that is available.
+    Raises PretrainedError for tensors that are missing, unexpected, integer or of the wrong shape,
+    for values that are not finite, and if the model does not fit into the available memory.
     """
     if c.n_layer > len(tensors):
         raise PretrainedError(f"{where}: {c.n_layer:,} layers in {len(tensors):,} tensors: {AGAIN}")
@@ -40,7 +40,7 @@ def assemble(
         ):
             raise PretrainedError(
                 f"{where} has the tensor {shown(stored.name)}, which is not part of a model of its "
-                f"config: only transformers or llama.cpp compute it"
+                f"config: only transformers or llama.cpp can run it"
             )
     check_memory(sources, dtype, where)
     with torch.device("meta"), Unfilled():  # the shape, without numbers
@@ -61,9 +61,9 @@ def assemble(
 
 
 def check_memory(sources: list[tuple[Part, list[Stored]]], dtype: torch.dtype, where: str) -> None:
-    """Raise PretrainedError unless the tensors fit into the memory that is available.
+    """Raise PretrainedError unless the tensors fit into the available memory.
 
-    Beside the model there is one tensor of the file at a time; expanding a quantized one takes
+    Apart from the model, one tensor of the file is in memory at a time; dequantizing one takes
     about three times its size in float32.
     """
     stored = [one for _, found in sources for one in found]
@@ -73,8 +73,8 @@ def check_memory(sources: list[tuple[Part, list[Stored]]], dtype: torch.dtype, w
     if available is not None and model + extra > available:
         raise PretrainedError(
             f"{where} needs {_gigabytes(model)} as {dtype} and {_gigabytes(extra)} to load it, and "
-            f"{_gigabytes(available)} of memory are available: close other programs, take "
-            f"dtype=torch.bfloat16, or a smaller model"
+            f"{_gigabytes(available)} of memory are available: close other programs, use "
+            f"dtype=torch.bfloat16, or load a smaller model"
         )
 
 
@@ -83,7 +83,7 @@ def _gigabytes(n: int) -> str:
 
 
 def _with_prefix(tensors: Tensors, names: Names) -> Tensors:
-    """The tensors by their usual names: files of a model without its head leave out the prefix."""
+    """The tensors by their usual names: a model saved without its head has no prefix."""
     if not names.prefix or any(name.startswith(names.prefix) for name in tensors):
         return tensors
     heads = names.modules["lm_head"]
@@ -109,12 +109,12 @@ def _sources(
             if stored.shape != shape:
                 raise PretrainedError(
                     f"{where}: {stored.name} has the shape {stored.shape}, and its config needs "
-                    f"{shape}: the two are not of one model"
+                    f"{shape}: the two do not belong to the same model"
                 )
             if not stored.floating:
                 raise PretrainedError(
-                    f"{where}: {stored.name} is of {stored.kind}, and weights are of F32, F16 or "
-                    f"BF16: take a file that is not quantized, or a GGUF file"
+                    f"{where}: {stored.name} is {stored.kind}, and weights must be F32, F16 or "
+                    f"BF16: use a file that is not quantized, or a GGUF file"
                 )
             found.append(stored)
         sources.append((part, found))
@@ -122,13 +122,13 @@ def _sources(
 
 
 def _wanted(part: Part, names: Names, tensors: Tensors) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The name and shape in the file of each tensor of a parameter."""
+    """The name and shape, in the file, of each tensor that makes up a parameter."""
     modules = names.modules[part.module]
     stacked = names.stacked.get(part.module, "")
     if f"{stacked.format(i=part.layer)}.{part.kind}" in tensors:
         modules = (stacked,)
     shapes = part.shapes
-    if len(modules) == 1:  # the file has stacked them too
+    if len(modules) == 1:  # the file also stacks them
         rows = sum(shape[0] for shape in shapes)
         shapes = ((rows, *shapes[0][1:]),)
     for module, shape in zip(modules, shapes, strict=True):
@@ -139,7 +139,7 @@ def _wanted(part: Part, names: Names, tensors: Tensors) -> Iterator[tuple[str, t
 def _filled(
     part: Part, found: list[Stored], c: DecoderConfig, names: Names, dtype: torch.dtype
 ) -> Tensor:
-    """One parameter of the Decoder, its parts in their rows."""
+    """One parameter of the Decoder, its parts stacked along the rows."""
     rows = sum(shape[0] for shape in part.shapes)
     filled = torch.empty((rows, *part.shapes[0][1:]), dtype=dtype)
     start = 0
@@ -156,10 +156,10 @@ def _filled(
 
 
 def unpermuted(rows: Tensor, head_size: int) -> Tensor:
-    """Rows of queries or keys from llama.cpp's order.  (heads · hs, …) -> (heads · hs, …)
+    """Reorder query or key rows from llama.cpp's order.  (heads · hs, …) -> (heads · hs, …)
 
-    It rotates neighbours, rows 2 i and 2 i + 1 of a head; a Decoder rotates rows i and i + hs / 2,
-    as transformers does.
+    llama.cpp rotates neighbours, rows 2 i and 2 i + 1 of a head; a Decoder rotates rows i and
+    i + hs / 2, as transformers does.
     """
     pairs = rows.unflatten(0, (-1, head_size // 2, 2))  # (heads, hs / 2, 2, …)
     turned: Tensor = pairs.transpose(1, 2).reshape(rows.shape)
@@ -167,5 +167,5 @@ def unpermuted(rows: Tensor, head_size: int) -> Tensor:
 
 
 def _is_embedding(head: Stored, tokens: Tensor) -> bool:
-    """Whether a head that is stored beside a tied embedding is that embedding."""
+    """Whether a head stored alongside a tied embedding is that embedding."""
     return head.shape == tuple(tokens.shape) and torch.equal(head.read().to(tokens.dtype), tokens)

@@ -17,19 +17,19 @@ LONGEST_TEMPLATE = 2**20  # characters
 def render(
     template: str, messages: Sequence[Message], answer: bool, specials: dict[str, str]
 ) -> str:
-    """The messages in a model's template, with the beginning of an answer if `answer`.
+    """Format messages with a model's template; `answer` appends the start of the reply.
 
-    The names that templates use, and the options of the environment, are those of transformers'
-    apply_chat_template. In the sandbox (of jinja2 3.1.6, which closed its known holes) a template
-    can neither reach Python's own attributes nor change its arguments. Raises ValueError, and
-    ModuleNotFoundError without jinja2.
+    Template variables and environment options are those of transformers' apply_chat_template. In
+    the sandbox (of jinja2 3.1.6, which closed its known holes) a template can neither access
+    Python's own attributes nor change its arguments. Raises ValueError, and ModuleNotFoundError
+    without jinja2.
     """
     check_messages(messages)
     with needed("a chat template"):
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     if len(template) > LONGEST_TEMPLATE:
-        raise ValueError(f"the chat template has {len(template):,} characters: it is none")
+        raise ValueError(f"the chat template has {len(template):,} characters: too long")
 
     def refuse(message: object) -> None:
         raise TemplateError(str(message))
@@ -58,7 +58,7 @@ def render(
     ) as error:
         raise ValueError(
             f"the model's chat template refuses these messages ({first_line(error)}): "
-            f"correct them, or encode a plain text"
+            f"correct them, or encode plain text"
         ) from error
 
 
@@ -77,5 +77,5 @@ def check_messages(messages: Any) -> None:
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:
-    """A value as JSON that keeps letters as they are; jinja2's own filter is for HTML."""
+    """Convert a value to JSON without escaping letters; jinja2's own filter is for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,4 +1,4 @@
-"""A DecoderConfig from other people's configs. What is not computed exactly is refused by name."""
+"""Convert other people's configs to a DecoderConfig, or name the field that is not supported."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from .families import (
 from .needs import PretrainedError, shown
 from .stored import AGAIN, Tensors
 
-NOT_OURS = "only transformers or llama.cpp compute this model"
+NOT_OURS = "only transformers or llama.cpp can run this model"
 LARGEST_SIZE = 2**31 - 1
 SWITCHES = frozenset(["tied", "qkv_bias", "proj_bias", "ffn_bias"])
-OPTIONAL = frozenset(["n_kv_head", "head_dim", "ffn_dim"])  # None: what a DecoderConfig makes of it
+OPTIONAL = frozenset(["n_kv_head", "head_dim", "ffn_dim"])  # None: DecoderConfig's default
 ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 def family_of(name: Any, where: str) -> Family:
-    """The family of that name. Raises PretrainedError for one that is not supported."""
+    """Look up a family by name. Raises PretrainedError for one that is not supported."""
     if not isinstance(name, str) or name not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise PretrainedError(f"{where}={name!r:.80}: the supported families are {known}")
@@ -48,7 +48,7 @@ def family_of(name: Any, where: str) -> Family:
 
 
 def config_from_hf(fields: dict[str, Any], where: str) -> tuple[Family, DecoderConfig]:
-    """The family and shape that the fields of a config.json describe. Raises PretrainedError."""
+    """The family and shape described by the fields of a config.json. Raises PretrainedError."""
     family = family_of(fields.get("model_type"), f"{where}: model_type")
     known = {*family.fields, *family.only, *family.harmless, *ONLY, *HARMLESS, "layer_types"}
     if family is not GPT2:
@@ -56,7 +56,7 @@ def config_from_hf(fields: dict[str, Any], where: str) -> tuple[Family, DecoderC
     for name, value in fields.items():
         if name not in known:
             raise PretrainedError(
-                f"{where}: {shown(name)}={value!r:.80} is a field that this package does not know, "
+                f"{where}: {shown(name)}={value!r:.80} is a field unknown to this package, "
                 f"and it may change the arithmetic: {NOT_OURS}"
             )
         allowed = (ONLY | family.only).get(name)
@@ -84,11 +84,11 @@ def _same(value: Any, other: Any) -> bool:
 
 
 def _not_computed(where: str, name: str, value: Any) -> PretrainedError:
-    return PretrainedError(f"{where}: {shown(name)}={value!r:.80} is not computed here: {NOT_OURS}")
+    return PretrainedError(f"{where}: {shown(name)}={value!r:.80} is not supported: {NOT_OURS}")
 
 
 def _checked(where: str, name: str, value: Any, ours: str) -> Any:
-    """The value of a field as the DecoderConfig takes it. Raises PretrainedError, with its name."""
+    """Check a field's value for the DecoderConfig. Raises PretrainedError, naming the field."""
     try:
         if ours == "activation":
             if not isinstance(value, str) or value not in ACTIVATIONS:
@@ -112,11 +112,11 @@ def _decoder_config(made: dict[str, Any], where: str) -> DecoderConfig:
     try:
         return DecoderConfig(**made)
     except (TypeError, ValueError) as error:
-        raise PretrainedError(f"{where} describes no decoder: {error}") from error
+        raise PretrainedError(f"{where} does not describe a decoder: {error}") from error
 
 
 def _rope_fields(fields: dict[str, Any], where: str, context: int) -> dict[str, Any]:
-    """The base and the scaling of rotary positions, from the fields of transformers 4 or 5."""
+    """The base and scaling of rotary positions, from the fields of transformers 4 or 5."""
     given: dict[str, Any] = {}
     for name in ("rope_scaling", "rope_parameters"):
         part = fields.get(name) or {}
@@ -160,7 +160,7 @@ def config_from_gguf(
 ) -> tuple[Family, DecoderConfig]:
     """The family and shape that a GGUF file describes. Raises PretrainedError.
 
-    The tensors show whether there are biases, and whether the head is tied.
+    Whether there are biases, and whether the head is tied, is inferred from the tensors.
     """
     kind = metadata.get("general.type", "model")
     if kind != "model":
@@ -209,21 +209,19 @@ def config_from_gguf(
 
 
 def _decimal(value: Any) -> Any:
-    """A float32 of a file as the decimal number that was meant: 1e-05, not 9.99999975e-06."""
+    """The decimal number intended by a file's float32: 1e-05, not 9.99999975e-06."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _scaling_from(tensors: Tensors, made: dict[str, Any], where: str) -> RopeScaling:
-    """Llama 3's scaling from the divisors that llama.cpp keeps, if they are those of its formula.
+    """Recover Llama 3's scaling from the divisors that llama.cpp stores, if they fit its formula.
 
-    The file has the results, not the numbers that they come from; of those only the factor differs
-    between the releases of Llama 3 (8 in 3.1, 32 in 3.2).
+    The file has the results, not the parameters of the formula. Only one of those, the factor,
+    differs between the releases of Llama 3 (8 in 3.1, 32 in 3.2).
     """
     stored = tensors[ROPE_FREQS]
     head_size = made.get("head_dim") or made["n_embd"] // made["n_head"]
-    refused = (
-        f"{where}: {ROPE_FREQS} is not Llama 3's scaling, and no other is computed: {NOT_OURS}"
-    )
+    refused = f"{where}: {ROPE_FREQS} is not Llama 3's scaling, the only supported one: {NOT_OURS}"
     if stored.shape != (head_size // 2,) or not stored.floating:
         raise PretrainedError(refused)
     divisors = stored.read().double()
@@ -246,14 +244,14 @@ NANOGPT_SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
 
 
 def config_from_nanogpt(arguments: Any, where: str) -> DecoderConfig:
-    """The shape that the `model_args` of nanoGPT's ckpt.pt describe. Raises PretrainedError.
+    """The shape described by the `model_args` of nanoGPT's ckpt.pt. Raises PretrainedError.
 
-    Source: GPTConfig in model.py of https://github.com/karpathy/nanoGPT. Its `bias` is about every
-    linear layer and norm but the head.
+    Source: GPTConfig in model.py of https://github.com/karpathy/nanoGPT. Its `bias` applies to
+    every linear layer and norm except the head.
     """
     if not isinstance(arguments, dict):
         raise PretrainedError(
-            f"{where} has no model_args, as nanoGPT's ckpt.pt has: name that file"
+            f"{where} has no model_args, unlike nanoGPT's ckpt.pt: pass that file"
         )
     for name, value in arguments.items():
         if name not in (*NANOGPT_SIZES, "bias", "dropout"):

@@ -1,8 +1,8 @@
-"""The families of models that can be loaded, as data: config fields and names of tensors.
+"""The supported model families, as data: config fields and tensor names.
 
-A family is one `Family` below. Each field of a config.json is in one of its tables, or is refused
-by name. Tensor names are tables from the modules of a `Decoder` to those of the file; several names
-are stacked, in their order, into one matrix.
+A family is one `Family` below. Each field of a config.json is in one of its tables; any other field
+is refused by name. Tensor names map the modules of a `Decoder` to those of the file; several names
+are stacked, in order, into one matrix.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..decoder.config import Activation, DecoderConfig, Norm, Positions
 
 @dataclass(frozen=True)
 class Names:
-    """What a file calls the modules of a Decoder, and how it keeps their matrices."""
+    """A file's names for the modules of a Decoder, and how it stores their matrices."""
 
-    modules: Mapping[str, tuple[str, ...]]  # {i} stands for the number of a block
-    prefix: str = ""  # of all names but the head's; files of a model without its head lack it
+    modules: Mapping[str, tuple[str, ...]]  # {i} is the index of a block
+    prefix: str = ""  # of all names but the head's; absent if the model was saved without its head
     transposed: bool = False  # matrices of linear layers are (in, out), as in GPT-2's Conv1D
     permuted: bool = False  # rows of queries and keys are in llama.cpp's order
     stacked: Mapping[str, str] = field(
         default_factory=dict
-    )  # one name for all of a module, if used
-    ignored: tuple[str, ...] = ()  # ends of names of tensors that are not weights
+    )  # if used, one name for the whole module
+    ignored: tuple[str, ...] = ()  # suffixes of tensors that are not weights
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Family:
     """One architecture: `model_type` in a config.json, `general.architecture` in GGUF."""
 
     model_type: str
-    fixed: dict[str, Any]  # fields of the DecoderConfig that all its models have
-    fields: Mapping[str, tuple[str, ...]]  # of config.json: what they set in the DecoderConfig
-    defaults: dict[str, Any]  # the values of fields that a config.json may leave out
+    fixed: dict[str, Any]  # DecoderConfig fields that all its models share
+    fields: Mapping[str, tuple[str, ...]]  # config.json field: what it sets in the DecoderConfig
+    defaults: dict[str, Any]  # values of fields that a config.json may omit
     names: Names
     gguf_names: Names
-    only: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # fields: the values computed
+    only: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # field: the supported values
     harmless: frozenset[str] = frozenset()  # fields that decoding does not read
 
 
@@ -54,7 +54,7 @@ ACTIVATIONS = {
     "relu2": Activation.RELU2,
 }
 
-# Of every family: about training, files, classification or how transformers returns results.
+# For every family: fields about training, files, classification or transformers' return values.
 HARMLESS = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
@@ -70,7 +70,7 @@ HARMLESS = frozenset(
     exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     """.split()
 )
-# Of every family: fields that change the arithmetic, and the values for which they do not.
+# For every family: fields that change the arithmetic, and the values for which they do not.
 ONLY: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "tie_encoder_decoder": (False,),
@@ -96,7 +96,7 @@ SHAPE = {
     "rms_norm_eps": ("norm_eps",),
     "tie_word_embeddings": ("tied",),
 }
-# None stands for what the DecoderConfig makes of it.
+# None stands for DecoderConfig's default.
 SHAPE_DEFAULTS: dict[str, Any] = {
     "num_key_value_heads": None,
     "head_dim": None,
@@ -153,7 +153,7 @@ GPT2_MODULES = {
     "ln_f": ("transformer.ln_f",),
     "lm_head": ("lm_head",),
 }
-CAUSAL_MASKS = (".attn.bias", ".attn.masked_bias")  # buffers that older files hold
+CAUSAL_MASKS = (".attn.bias", ".attn.masked_bias")  # buffers in older files
 GPT2_NAMES = Names(GPT2_MODULES, prefix="transformer.", transposed=True, ignored=CAUSAL_MASKS)
 NANOGPT_NAMES = Names(GPT2_MODULES, ignored=CAUSAL_MASKS)
 
@@ -171,8 +171,8 @@ GGUF_MODULES = {
     "ln_f": ("output_norm",),
     "lm_head": ("output",),
 }
-ROPE_FREQS = "rope_freqs.weight"  # what a scaling divides the speeds of rotation by
-STACKED = {"blocks.{i}.sa.qkv": "blk.{i}.attn_qkv"}  # llama.cpp's converter can do it
+ROPE_FREQS = "rope_freqs.weight"  # divisors of the rotation frequencies
+STACKED = {"blocks.{i}.sa.qkv": "blk.{i}.attn_qkv"}  # an option of llama.cpp's converter
 GGUF_NAMES = Names(GGUF_MODULES, stacked=STACKED, ignored=(ROPE_FREQS,))
 GGUF_LLAMA_NAMES = Names(GGUF_MODULES, permuted=True, stacked=STACKED, ignored=(ROPE_FREQS,))
 GGUF_GPT2_NAMES = Names(
@@ -247,7 +247,7 @@ FAMILIES = {family.model_type: family for family in (LLAMA, QWEN2, QWEN3, GPT2)}
 
 # ------------------------------------------------------------------ metadata of GGUF
 
-# Behind the name of the architecture and a dot.
+# Keys follow the name of the architecture and a dot.
 GGUF_FIELDS = {
     "context_length": "block_size",
     "block_count": "n_layer",
@@ -277,17 +277,17 @@ GGUF_BIASES = {
     "ffn_bias": ("blk.0.ffn_up.bias",),
 }
 GGUF_HEAD_SIZES = ("rope.dimension_count", "attention.value_length")  # must be the head size
-GGUF_HARMLESS = frozenset(["vocab_size"])  # the embedding's rows say it
+GGUF_HARMLESS = frozenset(["vocab_size"])  # known from the embedding's rows
 
 
 # ------------------------------------------------------------------ the tensors of a Decoder
 
 
 class Part(NamedTuple):
-    """One parameter of a Decoder, and the shapes that are stacked in it."""
+    """One parameter of a Decoder, and the shapes stacked in it."""
 
     module: str  # its key in `Names.modules`
-    layer: int  # the number of its block; 0 outside of blocks
+    layer: int  # the index of its block; 0 outside the blocks
     kind: str  # "weight" or "bias"
     shapes: tuple[tuple[int, ...], ...]
     matrix: bool = False  # of a linear layer
@@ -299,7 +299,7 @@ class Part(NamedTuple):
 
 
 def layout(c: DecoderConfig) -> Iterator[Part]:
-    """Every parameter of a Decoder of that config; that of a tied head is the embedding's."""
+    """Every parameter of a Decoder with this config; a tied head shares the embedding's."""
     C = c.n_embd
     gates = (c.hidden,) if c.gated else ()
     heads = (c.n_head * c.head_size, c.kv_heads * c.head_size, c.kv_heads * c.head_size)

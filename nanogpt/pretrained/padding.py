@@ -17,15 +17,15 @@ from .tokenizer import PretrainedTokenizer
 def without_spare_tokens(
     model: LanguageModel, tokenizer: PretrainedTokenizer | CharTokenizer
 ) -> LanguageModel:
-    """A model over the same weights that never samples an id which the tokenizer lacks.
+    """A model with the same weights that never samples an id missing from the tokenizer.
 
         model, tokenizer = load_pretrained("owner/name")
         model = without_spare_tokens(model, tokenizer)
 
-    Makers pad a vocabulary to a round number. The head's bias of a spare id becomes -inf, which is
-    a probability of 0 for every engine, cache and backend; all other logits are the same. A model
-    without spare ids is returned as it is. Raises ValueError for sizes that do not belong together,
-    and for a padded model that is not a plain Decoder without logit_softcap.
+    Vocabularies are often padded to a round number. The head's bias of a spare id becomes -inf,
+    which is a probability of 0 in every engine, cache and backend; all other logits are unchanged.
+    A model without spare ids is returned as it is. Raises ValueError for sizes that do not belong
+    together, and for a padded model that is not a plain Decoder without logit_softcap.
     """
     check_type("model", model, LanguageModel)
     check_type("tokenizer", tokenizer, (PretrainedTokenizer, CharTokenizer))
@@ -43,7 +43,7 @@ def without_spare_tokens(
         raise ValueError(
             f"the tokenizer has {n:,} tokens, the model's vocabulary {size:,}: load both from the "
             f"same source; spare tokens can be ruled out for a Decoder without logit_softcap and "
-            f"without code of its own"
+            f"without custom code"
         )
     config = replace(model.config, head_bias=True)
     with torch.device("meta"), Unfilled():  # the shape, without numbers

@@ -1,7 +1,7 @@
-"""Tensors in files: what their headers say, and how to read one.
+"""Tensors in files: their headers, and how to read one.
 
-No code in a file runs: a PyTorch file is unpickled with weights_only=True, all others are not
-pickles.
+No code in a file runs: PyTorch files are unpickled with weights_only=True, and no other format is
+a pickle.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ..files import identify
 from .needs import PretrainedError, shown
 
 INDEX = "model.safetensors.index.json"
-LARGEST_JSON = 64 * 2**20  # bytes of a JSON file that is read whole; tokenizers take up to 20 MB
+LARGEST_JSON = 64 * 2**20  # bytes of a JSON file; tokenizers take up to 20 MB
 LARGEST_PICKLE = 16 * 2**20  # bytes of names and shapes in a PyTorch file
 AGAIN = "fetch it again"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor of a file: its header, and how to read its numbers."""
+    """One tensor of a file: its header, and how to read its values."""
 
     name: str
     shape: tuple[int, ...]
-    kind: str  # the file's own name of the dtype, such as BF16 or Q4_1
-    floating: bool  # whether it has numbers with a fraction, rounded to blocks or not
+    kind: str  # the file's own name for the dtype, such as BF16 or Q4_1
+    floating: bool  # whether it holds real numbers, quantized or not
     read: Callable[[], Tensor]
 
     @property
@@ -48,12 +48,12 @@ Tensors = dict[str, Stored]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises PretrainedError."""
+    """Read the object in a JSON file. Raises PretrainedError."""
     try:
         if path.stat().st_size > LARGEST_JSON:
             size = path.stat().st_size
             raise PretrainedError(
-                f"{path} has {size:,} bytes, and at most {LARGEST_JSON:,} are read: {AGAIN}"
+                f"{path} has {size:,} bytes, and the limit is {LARGEST_JSON:,}: {AGAIN}"
             )
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -67,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def why_no_json(path: Path, error: BaseException) -> str:
-    """What a file is instead of JSON, such as a page about it; else what its reader says."""
+    """What a file is instead of JSON, such as a web page; otherwise the parser's message."""
     what = identify(path)[0]
     return f"it is {what}" if what and what != "JSON" else first_line(error)
 
@@ -76,7 +76,7 @@ def why_no_json(path: Path, error: BaseException) -> str:
 
 
 def tensors_of_folder(folder: Path) -> Tensors:
-    """The tensors of a folder: model.safetensors, the shards of its index, or the only such file.
+    """The tensors of a folder: model.safetensors, its index's shards, or the only such file.
 
     Raises PretrainedError for a folder without any, and for a missing or damaged file.
     """
@@ -98,14 +98,16 @@ def tensors_of_folder(folder: Path) -> Tensors:
 
 
 def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
-    """The tensors of all files that an index names. Each must be in the file of its entry."""
+    """The tensors of all files listed in an index. Each must be in the file of its entry."""
     placed = read_json(index).get("weight_map")
     if not isinstance(placed, dict) or not placed:
         raise PretrainedError(f"{index} has no weight_map: {AGAIN}")
     tensors: Tensors = {}
     for file in sorted({str(value) for value in placed.values()}):
         if Path(file).name != file or not file.endswith(".safetensors"):
-            raise PretrainedError(f"{index} names {file!r}, which is no file beside it: {AGAIN}")
+            raise PretrainedError(
+                f"{index} names {file!r}, which is not a file next to it: {AGAIN}"
+            )
         if not (folder / file).is_file():
             raise PretrainedError(f"{folder} lacks {shown(file)}, which {INDEX} names: fetch it")
         for name, tensor in tensors_of_file(folder / file).items():
@@ -133,7 +135,7 @@ def tensors_of_file(path: Path) -> Tensors:
     except (SafetensorError, OSError, ValueError) as error:
         what = identify(path)[0]
         reason = f"is {what}" if what else f"is damaged ({first_line(error)})"
-        raise PretrainedError(f"{path} {reason}, and no safetensors file: {AGAIN}") from error
+        raise PretrainedError(f"{path} {reason}, not a safetensors file: {AGAIN}") from error
     floating = ("F64", "F32", "F16", "BF16")
     return {
         name: Stored(name, shape, kinds[name], kinds[name] in floating, partial(_read, path, name))
@@ -142,7 +144,7 @@ def tensors_of_file(path: Path) -> Tensors:
 
 
 def _read(path: Path, name: str) -> Tensor:
-    """The numbers of one tensor."""
+    """Read the values of one tensor."""
     try:
         with safe_open(path, framework="pt") as file:
             tensor: Tensor = file.get_tensor(name)
@@ -153,14 +155,15 @@ def _read(path: Path, name: str) -> Tensor:
         ) from error
 
 
-# ------------------------------------------------------------------ PyTorch files, as nanoGPT's
+# ------------------------------------------------------------------ PyTorch files, like nanoGPT's
 
 
 def contents_of_pt(path: Path) -> dict[str, Any]:
-    """What torch.save wrote, if it is plain data and tensors. Raises PretrainedError.
+    """Read a file written by torch.save, if it holds plain data and tensors.
 
     It is read with weights_only=True, so no code in it runs, and its tensors stay in the file until
-    somebody needs them. A compressed archive is refused, because it may grow without bound.
+    they are needed. A compressed archive is refused, because it may expand without bound. Raises
+    PretrainedError.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -176,11 +179,11 @@ def contents_of_pt(path: Path) -> dict[str, Any]:
             raise
         what = identify(path)[0] or f"damaged ({first_line(error)})"
         raise PretrainedError(
-            f"{path} is {what}, and no file of torch.save as of version 1.6: {AGAIN}"
+            f"{path} is {what}, not a file written by torch.save of version 1.6 or later: {AGAIN}"
         ) from error
     try:
         data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # the unpickler raises whatever a hostile file leads it to
+    except Exception as error:  # a malicious file can make the unpickler raise anything
         raise PretrainedError(
             f"{path} holds more than tensors and plain data, or is damaged "
             f"({first_line(error)}): save its state_dict alone"
@@ -191,7 +194,7 @@ def contents_of_pt(path: Path) -> dict[str, Any]:
 
 
 def tensors_of_state(state: dict[str, Any], where: str) -> Tensors:
-    """The tensors of a state_dict, also of a compiled model. Raises PretrainedError."""
+    """The tensors of a state_dict, compiled models included. Raises PretrainedError."""
     tensors: Tensors = {}
     for key, tensor in state.items():
         if not isinstance(key, str) or type(tensor) not in (Tensor, torch.nn.Parameter):
@@ -199,7 +202,7 @@ def tensors_of_state(state: dict[str, Any], where: str) -> Tensors:
                 f"{where}: {key!r:.100} is a {type(tensor).__name__}, not a tensor"
             )
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-            raise PretrainedError(f"{where}: {shown(key)} is no plain tensor: save it as one")
+            raise PretrainedError(f"{where}: {shown(key)} is not a plain tensor: save it as one")
         name = key.removeprefix("_orig_mod.")
         kind = str(tensor.dtype).removeprefix("torch.")
         floating = tensor.is_floating_point() and tensor.dtype.itemsize > 1

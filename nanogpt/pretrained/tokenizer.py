@@ -1,4 +1,4 @@
-"""Tokenizers of pretrained models: pieces of words as numbers, end tokens, chat templates."""
+"""Tokenizers of pretrained models: subword ids, end tokens, chat templates."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 HALF = "\ufffd"  # the replacement character: these bytes are part of a character
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # a token of one byte, in a vocabulary of characters
-LONGEST = 4  # bytes of a character in UTF-8, so tokens that can wait for the rest of one
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte token in a vocabulary of characters
+LONGEST = 4  # bytes of a UTF-8 character, so the most tokens that can wait for the rest of one
 
 
 class PretrainedTokenizer:
-    """Text as tokens, as the model's makers cut it. Offers what `nanogpt.data.CharTokenizer` does.
+    """A pretrained model's own tokenizer, with the interface of `nanogpt.data.CharTokenizer`.
 
-    `stop` are the tokens that end a text or an answer. `template` is the model's chat template
-    (Jinja), None if it has none; `specials` are names that the template uses, such as bos_token.
+    `stop` are the tokens that end a text or a reply. `template` is the model's chat template
+    (Jinja), or None; `specials` are names used in the template, such as bos_token.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class PretrainedTokenizer:
         template: str | None = None,
         specials: dict[str, str] | None = None,
     ):
-        tokenizer.no_truncation()  # a tokenizer.json may hold those of its training
+        tokenizer.no_truncation()  # a tokenizer.json may keep its training's settings
         tokenizer.no_padding()
         self.tokenizer = tokenizer
-        self.has_bytes = tokenizer.token_to_id("<0x00>") is not None  # SentencePiece's, of a byte
+        self.has_bytes = tokenizer.token_to_id("<0x00>") is not None  # SentencePiece's byte tokens
         self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.stop = tuple(dict.fromkeys(stop))
-        self._bytes: dict[int, bytes | None] = {}  # of tokens that were asked for
+        self._bytes: dict[int, bytes | None] = {}  # of the tokens looked up so far
         self.template = template
         self.specials = dict(specials or {})
         wrong = [token for token in self.stop if token >= self.size]
@@ -56,7 +56,7 @@ class PretrainedTokenizer:
             )
 
     def __len__(self) -> int:
-        """One more than the highest token. A model may have more rows, which no text uses."""
+        """One more than the highest token id. A model may have more rows, which no text uses."""
         return self.size
 
     def encode(self, text: str) -> Tensor:
@@ -75,14 +75,14 @@ class PretrainedTokenizer:
                 f"the text is not valid Unicode ({first_line(error)}): correct it"
             ) from None
         if not text or not ids:
-            raise ValueError("the prompt is empty: give a word or more, such as 'The'")
+            raise ValueError("the prompt is empty: pass at least one word, such as 'The'")
         return torch.tensor(ids, dtype=torch.int64)
 
     def decode(self, tokens: Tensor | Sequence[int], special: bool = False) -> str:
-        """The text of tokens, of any shape, or a list; `special` writes control tokens out.
+        """The text of tokens: a tensor of any shape or a list. `special` includes control tokens.
 
-        Tokens behind the vocabulary have no text. Raises ValueError for negative tokens and for
-        what is no integer.
+        Tokens beyond the vocabulary have no text. Raises ValueError for anything that is negative
+        or not an integer.
         """
         numbers = torch.as_tensor(tokens).flatten().tolist()
         wrong = [i for i in numbers if type(i) is not int or not 0 <= i < 2**32]
@@ -99,13 +99,13 @@ class PretrainedTokenizer:
         return str(self.tokenizer.decode(numbers, skip_special_tokens=not special))
 
     def stream(self, tokens: Iterable[Tensor | int]) -> Iterator[str]:
-        """The text of tokens as they come, in whole characters: part of one waits for the rest.
+        """Decode tokens as they arrive, in whole characters: a partial one waits for the rest.
 
             for text in tokenizer.stream(generate(model, prompt, 200)):
                 print(text, end="", flush=True)
 
-        Together it is `decode` of all tokens. Ends before the first of `stop`, without asking for
-        more. Each of `tokens` is one token, as a number or a tensor of one element.
+        The joined text equals `decode` of all tokens. Ends before the first token in `stop`,
+        without asking for more. Each of `tokens` is one token, as a number or a one-element tensor.
         """
         pieces = self.pieces()
         for token in tokens:
@@ -120,9 +120,9 @@ class PretrainedTokenizer:
             yield rest
 
     def bytes_of(self, token: int) -> bytes | None:
-        """The bytes of a token within a text, in UTF-8; None for a control token, which has none.
+        """The UTF-8 bytes of a token within a text; None for a control token.
 
-        A token may be a part of a character, so its bytes alone need not be valid UTF-8.
+        A token may be part of a character, so its bytes alone need not be valid UTF-8.
         """
         if token not in self._bytes:
             self._bytes[token] = self._find_bytes(token)
@@ -135,21 +135,21 @@ class PretrainedTokenizer:
         if HALF in text:
             raw = _raw_bytes(self.tokenizer.id_to_token(token))
             return text.encode() if raw is None else raw
-        # Some decoders drop the space at the beginning of a text, so the token is the second here.
+        # Some decoders drop the space at the beginning of a text, so the token comes second here.
         return self.decode([token, token])[len(text) :].encode()
 
     def pieces(self) -> Pieces:
-        """The text of tokens that are pushed one by one, as in `stream`."""
+        """A decoder for tokens that are pushed one by one, as in `stream`."""
         return Pieces(self)
 
     def chat_text(self, messages: Sequence[Message], answer: bool = True) -> str:
-        """The messages in the model's own template; `answer` adds the beginning of an answer.
+        """Format messages with the model's own template; `answer` appends the start of the reply.
 
         A message is a dictionary with the strings "role" (system, user or assistant) and "content".
         Raises ValueError for messages that the template refuses, and for a model without one.
         """
         if self.template is None:
-            raise ValueError("this model has no chat template: encode a plain text instead")
+            raise ValueError("this model has no chat template: encode plain text instead")
         return render(self.template, messages, answer, self.specials)
 
     def chat(self, messages: Sequence[Message], answer: bool = True) -> Tensor:
@@ -158,7 +158,7 @@ class PretrainedTokenizer:
 
 
 def _raw_bytes(piece: str | None) -> bytes | None:
-    """The bytes of a token as its vocabulary writes it; None if it is not written in bytes."""
+    """The bytes of a token as spelled in its vocabulary; None if it is not spelled in bytes."""
     if piece is None:
         return None
     byte = BYTE.fullmatch(piece)
@@ -172,7 +172,7 @@ def _raw_bytes(piece: str | None) -> bytes | None:
 
 @cache
 def _letters_of_bytes() -> dict[str, int]:
-    """GPT-2's alphabet: a printable byte is its own letter, the others are numbered from 256 on."""
+    """GPT-2's byte alphabet: printable bytes stand for themselves, the others start at 256."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
@@ -180,38 +180,38 @@ def _letters_of_bytes() -> dict[str, int]:
 
 
 class Pieces:
-    """The text of one token after another, in whole characters: half a one waits for its rest."""
+    """Decodes one token after another into whole characters; a partial one waits for its rest."""
 
     def __init__(self, tokenizer: PretrainedTokenizer, special: bool = False):
         self.tokenizer = tokenizer
         self.special = special
-        self.shown: list[int] = []  # tokens of the last text, which decide on a space in the next
+        self.shown: list[int] = []  # tokens of the last text, which decide whether a space follows
         self.waiting: list[int] = []
 
     def push(self, token: int) -> str:
-        """The text that this token completes; "" if it completes none."""
+        """The text that this token completes, or ""."""
         self.waiting.append(token)
         before, text = self._texts()
         if text.endswith(HALF) and len(self.waiting) < LONGEST:
             return ""
         if text:
             self.shown = self.waiting
-        elif not before:  # the space that a text of SentencePiece loses, or a control token
+        elif not before:  # SentencePiece's dropped leading space, or a control token
             self.shown = [*self.shown, *self.waiting][-LONGEST:]
         self.waiting = []
         return text
 
     def end(self) -> str:
-        """The text of what waits, at the end of all tokens."""
+        """The remaining text, after the last token."""
         return self._texts()[1]
 
     def _texts(self) -> tuple[str, str]:
-        """The text of the shown tokens, and that of the waiting ones behind it."""
+        """The text of the shown tokens, and of the pending ones after it."""
         before = self.tokenizer._decoded(self.shown, self.special)
         text = self.tokenizer._decoded([*self.shown, *self.waiting], self.special)
         if text.startswith(before):
             return before, text[len(before) :]
-        # The library drops valid characters before invalid bytes; they are shown already.
+        # The library drops valid characters before invalid bytes; they have already been shown.
         return before, self.tokenizer._decoded(self.waiting, self.special)
 
 
@@ -219,7 +219,7 @@ class Pieces:
 
 
 def tokenizer_of_folder(folder: Path) -> PretrainedTokenizer:
-    """The tokenizer of a folder: tokenizer.json, and what the files beside it say.
+    """The tokenizer of a folder, from tokenizer.json and the config files next to it.
 
     Raises PretrainedError, and ModuleNotFoundError without the package `tokenizers`.
     """
@@ -229,7 +229,7 @@ def tokenizer_of_folder(folder: Path) -> PretrainedTokenizer:
             raise PretrainedError(
                 f"{folder} has a tokenizer.model of SentencePiece and no tokenizer.json: make one "
                 f"with AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of "
-                f"transformers, which needs sentencepiece and protobuf for it"
+                f"transformers, which needs sentencepiece and protobuf"
             )
         raise PretrainedError(
             f"{folder} has no tokenizer.json: put it there, or pass tokenizer=, such as "
@@ -265,7 +265,7 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Turn errors of `tokenizers` into ValueErrors: it raises plain ones, and Rust panics."""
+    """Turn errors of `tokenizers` into ValueErrors: it raises bare Exceptions and Rust panics."""
     try:
         yield
     except PretrainedError:
@@ -281,14 +281,14 @@ def _read_if_there(path: Path) -> dict[str, Any]:
 
 
 def _content(value: Any) -> str | None:
-    """The text of a special token, which is a string or an object around one."""
+    """The text of a special token, which is a string or an object that contains one."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def token_ids(value: Any) -> list[int]:
-    """The tokens of a field that holds one, several or none."""
+    """The token ids in a field that holds one, several or none."""
     values = value if isinstance(value, list) else [value]
     return [one for one in values if type(one) is int and one >= 0]
 

@@ -1,1 +1,1 @@
-"""Runs, renders and publishes the notebooks, and holds the imports of their cells."""
+"""Run, render and publish the notebooks; also the modules that their cells import."""

@@ -1,4 +1,4 @@
-"""The repository's address on GitHub, owner/name, which `make badges` writes; empty until then."""
+"""The repository's address on GitHub, owner/name, set by `make badges`; empty until then."""
 
 REPO = ""
 REF = "main"

@@ -1,8 +1,8 @@
 """A verifiable certificate of the reader's own cache: text, verdict, speed.
 
-It states its checks. Each name of the lesson is checked again, the referee tries the classes in
-several models, the loop generates to the last position with each cache, and training updates the
-weights as the package does.
+It lists its checks. Every name in the lesson is checked again, the referee tests the classes in
+several models, the loop generates up to the last position with each cache, and training updates the
+weights exactly as the package does.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ from .plots.canvas import note, page, page_width
 from .proof import CACHES
 from .session import Run
 
-SEEDS = 5  # models and texts that the referee tries
+SEEDS = 5  # models and texts for the referee
 TOKENS = 160  # tokens of the text on the page
 REFEREE = 600  # time limit in seconds for one of these models
-# For a sound cache, one process may say "equal" and another "rounding", because kernels differ.
+# For a correct cache, one process may say "equal" and another "rounding", because kernels differ.
 SOUND = ("equal", "rounding")
 DIGESTS = ("its weights", "my code")  # facts that are a sha256, shown in monospace
-SPINE = [name for name, one in EXERCISES.items() if one.notebook <= "06"]  # what it is about
+SPINE = [
+    name for name, one in EXERCISES.items() if one.notebook <= "06"
+]  # the exercises that it covers
 CLAIMS = ("name", "date", "speed")  # what the page states but cannot be recomputed
 TITLE = "The certificate of a KV cache"
 SERIF = "DejaVu Serif"
-MARK = b"nanogpt-notebooks certificate"  # after the end of the picture, where viewers stop
+MARK = b"nanogpt-notebooks certificate"  # after the end of the picture data, ignored by viewers
 HTML = f"""\
 <!doctype html><html lang="en"><meta charset="utf-8"><title>{TITLE}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -76,17 +78,17 @@ def certificate(
 ) -> dict[str, str]:
     """Check the lesson, write the certificate, and show it. Returns its facts, by name.
 
-    `speed` and `rung` are measured in the notebook, in words: "420 tokens a second [410 to 430]",
+    `speed` and `rung` are the notebook's measurements as text: "420 tokens a second [410 to 430]",
     "rung 2 of 9"; `equal` is whether the reader's loop produced the right tokens there. `name` is
     the reader's; "" takes it from NANOGPT_NAME, an earlier page or a prompt. The page is written
     to outputs/mine as certificate.html and certificate.png, with the weights unless they are the
-    bundled ones. If the reader has written no cache, there is no certificate: {}. Raises
-    LessonError for a lesson with a bug, and keeps an earlier page; ValueError if another file is
-    in the way.
+    bundled ones. Returns {} and writes nothing if the reader has written no cache. Raises
+    LessonError for a lesson with a bug, and keeps an earlier page; ValueError if an unrelated file
+    has that name.
     """
     lesson = mine.read_lesson().check()
     if not (_broken(lesson) or {*CACHES} & {*lesson.yours}):
-        print("No certificate: the caches are the solutions'. Fill in KVCache or StaticKVCache")
+        print("No certificate: both caches are the solution's. Fill in KVCache or StaticKVCache")
         print("in notebook 02 to get one.")
         return {}
     if not equal:
@@ -214,7 +216,7 @@ def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
         verdict = report.verdict
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a lesson may call exit(), and TooLong is not an Exception
+    except BaseException as error:  # a lesson may call exit(), and TooLong is no Exception
         wrong.append(f"BUG: the referee cannot run your Head: {type(error).__name__}: {error}")
     return lines + wrong, {verdict} | ({"bug"} if lesson.broken or wrong else set())
 
@@ -229,7 +231,7 @@ def report_on(scope: mine.Scope, seed: int) -> Report:
     shape = GPTConfig(vocab_size=17, block_size=64, n_layer=2, n_head=2, n_embd=16)
     model = GPT(shape, scope["Head"], torch.Generator().manual_seed(seed)).eval()
     for weight in model.parameters():
-        weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
+        weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask has a visible effect
     caches = [scope[name] for name in CACHES]
     with limit(REFEREE, "the referee, with your Head, KVCache and StaticKVCache, did not finish"):
         return referee(model, seed=seed, caches=caches, seconds=math.inf)
@@ -237,10 +239,10 @@ def report_on(scope: mine.Scope, seed: int) -> Report:
 
 @torch.no_grad()
 def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
-    """The text from the reader's loop, heads and cache, to the trained model's last position.
+    """The text from the reader's loop, heads and cache, up to the trained model's last position.
 
     Raises LessonError if the package's model generates a different text without a cache, and
-    ValueError for a model that is not the lecture's.
+    ValueError for a model with another architecture than the lecture's.
     """
     c = trained.model.config
     device = trained.model.lm_head.weight.device

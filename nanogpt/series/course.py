@@ -1,9 +1,9 @@
-"""What a learner calls: check, hint and catch_up. The set-up cell of every notebook imports them.
+"""The learner's functions: check, hint and catch_up. Every notebook's set-up cell imports them.
 
     Head = check(Head)
 
-The name of a function or a class says which exercise it answers. Correct code is added to the
-reader's lesson, which this notebook and the later ones use. A wrong answer raises no error, so the
+The name of a function or class identifies the exercise. Correct code is added to the reader's
+lesson, which this notebook and the later ones use. A wrong answer raises no error, so that the
 notebook continues; in a test, write `assert check(Head) is Head`.
 """
 
@@ -30,22 +30,22 @@ __all__ = ["catch_up", "check", "hint"]
 
 T = TypeVar("T")
 
-HELPERS = 20  # the most cells that an answer may use
+HELPERS = 20  # most cells that an answer may depend on
 STAGES = ("a question", "the idea", "the line")
 
-_last = ""  # the exercise that was checked last
-_shown: dict[str, int] = {}  # how many stages of its hint were shown, by exercise
+_last = ""  # the most recently checked exercise
+_shown: dict[str, int] = {}  # number of hint stages already shown, by exercise
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic sums on a GPU
 explain_errors()
 
 
 def check(answer: T) -> T:
-    """Check the answer to a blank, and return the code that the notebook continues with.
+    """Check the answer to a blank, and return the code for the rest of the notebook.
 
-    If the answer passes, that is the answer, which is also kept in the lesson. Otherwise the
-    mistake is named, and the notebook continues with the lesson's version or the solution.
-    Raises LessonError if no exercise has the answer's name.
+    An answer that passes is returned and added to the lesson. Otherwise the mistake is named, and
+    the lesson's version or the solution is returned. Raises LessonError if no exercise has the
+    answer's name.
     """
     global _last
     if isinstance(answer, str):
@@ -73,8 +73,8 @@ def check(answer: T) -> T:
 def hint(exercise: Any = None) -> None:
     """Print the next stage of the hint: a question, the idea, then the line.
 
-    It is for the exercise checked last, or for the one given as a name, function or class. Raises
-    LessonError if there is none.
+    Without an argument, for the exercise checked last; otherwise for the one given as a name,
+    function or class. Raises LessonError if there is none.
     """
     name = exercise if isinstance(exercise, str) else getattr(exercise, "__name__", "")
     name = _name_of(name) if name else _last
@@ -104,9 +104,9 @@ def _name_of(answer: Any) -> str:
 
 
 def _with_helpers(answer: Any, cell: str) -> str:
-    """An answer's cell, preceded by what it uses from the notebook: functions, classes and imports.
+    """An answer's cell, preceded by the functions, classes and imports it uses from the notebook.
 
-    Names that the solutions also define, and other exercises, are left out: the lesson has them.
+    Omits names that the solutions also define, and other exercises: the lesson has them.
     """
     page = _page(answer)
     known = {*public_names(), *EXERCISES, *dir(builtins)}
@@ -123,7 +123,7 @@ def _with_helpers(answer: Any, cell: str) -> str:
 
 
 def _page(answer: Any) -> Scope:
-    """The notebook's names, where a function or a class was defined."""
+    """The namespace of the notebook in which a function or class was defined."""
     parts = vars(answer).values() if isinstance(answer, type) else [answer]
     pages = (getattr(inspect.unwrap(part), "__globals__", None) for part in parts if callable(part))
     return next((page for page in pages if page), {})
@@ -143,7 +143,7 @@ def _source(thing: Any, name: str, page: Scope) -> str:
 def _cell(answer: Any, name: str) -> str:
     """The source of the cell that defined a function or a class; empty if it cannot be found.
 
-    inspect does not know cells with a magic such as %%time, but the history has them.
+    inspect cannot find cells with a magic such as %%time, but the history has them.
     """
     parts = vars(answer).values() if isinstance(answer, type) else [answer]
     for part in parts:

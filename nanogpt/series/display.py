@@ -12,7 +12,7 @@ from ..bench.tables import table
 
 
 def show_source(*objects: type | Callable[..., Any], fold: str = "") -> None:
-    """Show the source of functions and classes as it runs, so that text and code cannot differ."""
+    """Show the actual source of functions and classes, so that text and code cannot differ."""
     text = "\n\n".join(inspect.getsource(thing).rstrip() for thing in objects)
     show_code(text, "python", fold=fold)
 
@@ -20,7 +20,7 @@ def show_source(*objects: type | Callable[..., Any], fold: str = "") -> None:
 def show_code(text: str, language: str, *, fold: str = "") -> None:
     """Show code of any language, highlighted if the viewer can.
 
-    With `fold`, it is folded under these words.
+    With `fold`, it is collapsed under that label.
     """
     code = text.strip("\n")
     block = f"```{language}\n{code}\n```"

@@ -1,4 +1,4 @@
-"""Run one notebook strictly, in a fresh kernel, and remove what differs between runs."""
+"""Run one notebook strictly, in a fresh kernel, and remove the parts that differ between runs."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ MIMES = {
     "image/png",
     "text/markdown",
 }  # every viewer shows these, even for untrusted notebooks
-MAX_BYTES = 1_000_000  # of an executed notebook: GitHub does not show larger ones
+MAX_BYTES = 1_000_000  # limit for an executed notebook: GitHub does not show larger ones
 LOG = "kernel.log"
 ENVIRONMENT = {
-    "TQDM_DISABLE": "1",  # one plain line for each evaluation instead of a bar
+    "TQDM_DISABLE": "1",  # one plain line per evaluation instead of a bar
     "PYTHONHASHSEED": "0",
-    "NANOGPT_HEADLESS": "1",  # headless: the solutions run, and nothing is kept as the reader's
+    "NANOGPT_HEADLESS": "1",  # run the solutions, and keep nothing as the reader's
     "MPLBACKEND": None,  # removed: the kernel chooses its own
-    "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a debugger's warning that no reader can use
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # hides a debugger warning that does not help readers
 }
 
-BeforeCell = Callable[[int, NotebookNode], None]  # the number of a cell from 0, and the cell
+BeforeCell = Callable[[int, NotebookNode], None]  # the index of a cell (from 0), and the cell
 
 _alive: WeakSet[AsyncKernelManager] = WeakSet()
 
 
 class NotebookError(Exception):
-    """A notebook that failed, or whose output cannot be published; one line says where and why."""
+    """A notebook failed, or its output cannot be published; one line says where and why."""
 
 
 def execute(
@@ -69,14 +69,14 @@ def execute(
 ) -> None:
     """Run the notebook `source` from the repository's root and write it, normalised, to `target`.
 
-    `variables` are those of its kernel (None: without it), whose log goes to LOG beside `target`;
-    `timeout` is in seconds and for each cell, before which `before_cell(index, cell)` is called.
-    Raises NotebookError when a cell fails, takes too long or kills its kernel, and when some
-    reader could not see the output. `target` is written in every case.
+    `variables` are the kernel's environment variables (None removes one), and its log is LOG next
+    to `target`. `timeout` is in seconds per cell, and `before_cell(index, cell)` is called before
+    each. Raises NotebookError if a cell fails, takes too long or kills its kernel, and if some
+    viewers could not show the output. `target` is written in every case.
     """
     papermill.execute_notebook(
         nbfile.filled(read(source)),
-        None,  # papermill would write the whole notebook before and after each cell
+        None,  # otherwise papermill writes the whole notebook before and after each cell
         parameters,
         engine_name="nanogpt",
         kernel_name="python3",
@@ -87,12 +87,12 @@ def execute(
 
 
 class Strict(NBClientEngine):
-    """papermill's own engine, with our kernel, a word before each cell, and our errors.
+    """papermill's own engine, with our kernel, a callback before each cell, and our errors.
 
-    The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
-    one. Personal IPython start-up files are left out, and the temporary files of a kernel go with
-    it. On its way out a kernel may log that it was interrupted though all is well, so its log goes
-    into a file, for the case that its notebook fails.
+    The kernel is this very interpreter, because a `python3` kernel found elsewhere may be another
+    one. Personal IPython start-up files are ignored, and a kernel's temporary files are deleted
+    with it. A kernel may log an interruption on exit even if all is well, so its log goes to a
+    file, which is shown only if the notebook fails.
     """
 
     @staticmethod
@@ -103,15 +103,15 @@ class Strict(NBClientEngine):
         options: tuple[dict[str, str | None], Path, int, BeforeCell],
         **_: Any,
     ) -> None:
-        """Run all cells in a new kernel, their outputs into the notebook. Raises NotebookError."""
+        """Run all cells in a new kernel, storing their outputs. Raises NotebookError."""
         variables, target, timeout, before_cell = options
         kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
-        with suppress(TraitError):  # newer ones print a warning where channels are not encrypted
+        with suppress(TraitError):  # newer versions warn if channels are not encrypted
             kernel.transport_encryption = "auto"
         client = Cells(nb_man, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
         client.resources = {"metadata": {"path": str(ROOT)}}
         client.before_cell = before_cell
-        # Killed at the end: asked to end, a kernel would take another 3 seconds.
+        # Killed at the end: a regular shutdown would take another 3 seconds.
         client.record_timing = False
         client.shutdown_kernel = "immediate"
         _alive.add(kernel)
@@ -131,7 +131,7 @@ papermill_engines.register("nanogpt", Strict)
 
 
 class Cells(PapermillNotebookClient):
-    """Runs each cell of code after `before_cell(index, cell)`; an error names the cell."""
+    """Runs each code cell after `before_cell(index, cell)`; an error names the cell."""
 
     before_cell: BeforeCell
 
@@ -156,20 +156,20 @@ class Cells(PapermillNotebookClient):
 
 
 def kill_all() -> None:
-    """End every kernel of this process at once; those that wait for one see that it is dead."""
+    """Kill every kernel of this process; whoever waits for one sees that it is dead."""
     for kernel in list(_alive):
         started = kernel.provisioner
         if not isinstance(started, LocalProvisioner) or started.process is None:
-            continue  # it is not there yet, or is gone by now
+            continue  # not started yet, or already gone
         with suppress(OSError):
             if started.pgid and hasattr(os, "killpg"):
-                os.killpg(started.pgid, signal.SIGKILL)  # with what its cells started
+                os.killpg(started.pgid, signal.SIGKILL)  # including processes started by its cells
             else:
                 started.process.kill()
 
 
 def save(nb: NotebookNode, target: Path) -> None:
-    """Write an executed notebook, whole and normalised; papermill goes on with `nb` itself."""
+    """Write an executed notebook atomically and normalised; papermill keeps using `nb` itself."""
     write_whole(target, nbfile.to_text(normalise(deepcopy(nb))).encode())
 
 
@@ -207,5 +207,5 @@ def check_outputs(path: Path) -> None:
     if size > MAX_BYTES:
         raise NotebookError(
             f"the executed notebook has {size:,} bytes, over {MAX_BYTES:,}: "
-            f"draw fewer or smaller figures"
+            f"use fewer or smaller figures"
         )

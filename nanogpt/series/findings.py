@@ -1,6 +1,6 @@
 """Findings: claims about a run's numbers, shown only if the run supports them.
 
-A short run has too few seeds, repeats or steps for some claims. Then the cell says so, and shows
+A short run has too few seeds, repeats or steps for some claims. The cell then says so, and shows
 the published result next to its own, marked as published.
 """
 
@@ -16,18 +16,18 @@ from ..files import PUBLISHED
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, whether a run supports it, and whether that run can tell at all."""
+    """A claim, whether a run supports it, and whether that run is long enough to tell."""
 
     name: str
     claim: str  # without numbers: "Muon lowers the loss by more than a seed does"
-    numbers: str  # those of the run: "−0.12, a seed 0.01"
+    numbers: str  # the run's: "−0.12, a seed 0.01"
     holds: bool
     enough: bool = True
-    needs: str = ""  # what a run needs to tell: "5 repeats, this run has 2"
+    needs: str = ""  # the requirement: "5 repeats, this run has 2"
 
     @property
     def supported(self) -> bool:
-        """Whether the run can tell, and supports the claim."""
+        """Whether the run is long enough, and supports the claim."""
         return self.enough and self.holds
 
     def __str__(self) -> str:

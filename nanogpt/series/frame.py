@@ -1,9 +1,9 @@
 # ruff: noqa: F401, F403, F405, I001, SIM118 (this line is not in the lesson)
 """A GPT that learns Shakespeare, then writes some: python lesson.py
 
-The parts under the lines `# %%` with a name are yours: the checks of the notebooks accepted them.
-What you have not written yet is imported, and so is the model around your heads.
-You may edit all of it.
+Each part below a line `# %% NAME` is yours: its check in a notebook accepted it.
+Everything you have not written yet is imported, and so is the model around your heads.
+You may edit anything here.
 Yours so far: nothing.
 """
 
@@ -18,20 +18,22 @@ import torch.nn.functional as F
 from safetensors.torch import safe_open, save_file
 from torch import Tensor
 
-sys.path.append(str(Path(__file__).resolve().parent.parent.parent))  # where the imports below are
+sys.path.append(
+    str(Path(__file__).resolve().parent.parent.parent)
+)  # so that the imports below work
 from nanogpt import GPT, GPTConfig, kv_cache  # the model around your heads, and its caches
-from nanogpt.series.solutions import *  # what you have not written yet, and what it needs
+from nanogpt.series.solutions import *  # whatever you have not written yet
 
 
 # %% What you add below this line stays
 
 
-# %% The rest of the program: what it does with your parts
+# %% The rest of the program, which uses your parts
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
 
 
 def train(text, path, steps=1500, batch=16):
-    """Train a model of this text; its weights go to `path`."""
+    """Train a model on this text and save its weights to `path`."""
     chars = "".join(sorted(set(text)))
     shape = {"vocab_size": len(chars), "block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 64}
     shape["dropout"] = 0.0
@@ -49,7 +51,7 @@ def train(text, path, steps=1500, batch=16):
 
 
 def load(path):
-    """The model that notebook 01, or `train`, has put there, and its characters."""
+    """Load the model saved by notebook 01 or by `train`, and its characters."""
     with safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["nanogpt"])
         shape = {name: about["config"][name] for name in SHAPE if name in about["config"]}

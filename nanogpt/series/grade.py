@@ -1,8 +1,9 @@
 """Grade a folder of learners' lesson.py files: for teachers.
 
 Each file is graded in its own process (`grade_one`), with limits on time and memory. A file that
-cannot be graded is reported in one line, and the others continue. This is not a sandbox: the code
-runs as you, with your files and your network, and the limits are only there for accidents.
+cannot be graded is reported in one line, and grading continues with the others. This is not a
+sandbox: the code runs under your account, with your files and your network, and the limits only
+guard against accidents.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from ..files import PACKAGE
 from .checks import EXERCISES
 from .limits import PATIENCE
 
-LARGEST = 1_000_000  # bytes of a file that is read; a lesson has some thousands
+LARGEST = 1_000_000  # bytes; a lesson has a few thousand
 START = 120  # seconds at most until a process has imported torch
-POLL = 0.05  # seconds between two looks at a process
-DEPTH = 2  # folders below the one that is named
+POLL = 0.05  # seconds between polls of a process
+DEPTH = 2  # folder levels that are searched
 SHORT = 160  # characters of a sentence on the terminal
-WIDE = 30  # of a name
+WIDE = 30  # characters of a name
 SKIPPED = {"__pycache__", "__MACOSX"}
 HEAD = ("name", "file", "passed", "of", "seconds", "not judged because")  # of the CSV
 
@@ -61,7 +62,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Submission:
-    """A learner's file, and why it is not even opened, if it is not."""
+    """A learner's file, and the reason if it is not even opened."""
 
     name: str
     path: Path
@@ -70,11 +71,11 @@ class Submission:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one exercise; of a mistake, the sentence that names it."""
+    """The outcome of one exercise; for a mistake, the sentence that names it."""
 
     outcome: Outcome
     sentence: str = ""
-    mistake: str = ""  # the message of the check's table that explains it, if one does
+    mistake: str = ""  # the matching message from the check's table, if any
 
     def __str__(self) -> str:
         return WORDS.get(self.outcome, self.sentence)
@@ -82,7 +83,7 @@ class Result:
 
 @dataclass
 class Grade:
-    """The results of a submission by exercise, and why it could not be judged (whole)."""
+    """The results of a submission by exercise, and the reason if it could not be fully graded."""
 
     submission: Submission
     results: dict[str, Result] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class Grade:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a file may take: `seconds` of computing for each exercise, and memory in GiB."""
+    """Limits for a file: `seconds` of computing for each exercise, and memory in GiB."""
 
     seconds: float = 20
     gib: float = 4
@@ -107,9 +108,9 @@ class Limits:
 
 
 def exercises(only: Sequence[str] = ()) -> list[str]:
-    """The exercises that count, in the order of the notebooks: those named, or of these notebooks.
+    """The exercises to grade, in the notebooks' order; `only` has exercise or notebook names.
 
-    Raises ValueError for what is neither.
+    Raises ValueError for any other name.
     """
     known = list(EXERCISES)
     numbers = {one.notebook for one in EXERCISES.values()}
@@ -123,7 +124,7 @@ def exercises(only: Sequence[str] = ()) -> list[str]:
 
 
 def handed_in(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
-    """The exercises that at least one file has; all if none has any."""
+    """The exercises that occur in at least one file; all if none has any."""
     missing = {Outcome.MISSING, Outcome.NOT_JUDGED}
     there = set()
     for one in grades:
@@ -132,11 +133,11 @@ def handed_in(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
 
 
 def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
-    """The learners' files in a folder, and the names of other files at its top.
+    """The learners' files in a folder, and the names of other files at its top level.
 
-    NAME.py, NAME/lesson.py, or one folder deeper. In a folder without lesson.py its one Python file
-    is taken; of several, each. Links are not followed. Raises OSError if the folder cannot be read,
-    ValueError if it holds no submission.
+    NAME.py, NAME/lesson.py, or one folder deeper. In a folder without a lesson.py, every Python
+    file is a submission. Links are not followed. Raises OSError if the folder cannot be read,
+    ValueError if it contains no submission.
     """
     found: list[Submission] = []
     others: list[str] = []
@@ -153,20 +154,20 @@ def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
         )
     names = Counter(one.name for one in found)
     for i, one in enumerate(found):
-        if names[one.name] > 1:  # anna.py beside anna/lesson.py
+        if names[one.name] > 1:  # anna.py next to anna/lesson.py
             name = one.path.relative_to(folder).as_posix()
             found[i] = Submission(name, one.path, one.problem)
     return found, others
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What a folder holds, sorted by name, without hidden files and what systems add."""
+    """A folder's contents, sorted by name, without hidden files and system files."""
     names = sorted(os.listdir(folder))
     return [folder / name for name in names if name[0] != "." and name not in SKIPPED]
 
 
 def _in_folder(folder: Path, name: str, depth: int) -> list[Submission]:
-    """The submissions in a folder of that name, to `depth` folders down."""
+    """The submissions in the folder of that name, up to `depth` levels down."""
     try:
         paths = _visible(folder)
     except OSError as error:
@@ -185,7 +186,7 @@ def _in_folder(folder: Path, name: str, depth: int) -> list[Submission]:
 
 
 def _submission(name: str, path: Path) -> Submission:
-    """A file of that name; a link, a folder or a pipe is not opened."""
+    """The submission in a file of that name; links, folders and pipes are not opened."""
     if path.is_symlink():
         return Submission(name, path, "a link, which is not followed: copy the file itself")
     if not path.is_file():
@@ -194,7 +195,7 @@ def _submission(name: str, path: Path) -> Submission:
 
 
 def read_text(path: Path) -> bytes:
-    """The bytes of a lesson. Raises OSError, and ValueError for what cannot be one."""
+    """Read a lesson as bytes. Raises OSError, and ValueError for a file that cannot be a lesson."""
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{size:,} bytes: a lesson may have at most {LARGEST:,}")
@@ -215,9 +216,9 @@ def read_text(path: Path) -> bytes:
 def grade(
     found: Sequence[Submission], names: Sequence[str], limits: Limits, workers: int
 ) -> list[Grade]:
-    """Grade all submissions, `workers` at once, in their order.
+    """Grade all submissions, `workers` at once; results are in the order of the submissions.
 
-    Raises KeyboardInterrupt after a Ctrl-C, which says how many were judged; no process is left.
+    After a Ctrl-C, raises KeyboardInterrupt, which says how many were graded; no process is left.
     """
     stop = threading.Event()
     futures: list[Future[Grade]] = []
@@ -253,7 +254,7 @@ def judge_one(
     except (OSError, ValueError) as error:
         return Grade(submission, problem=getattr(error, "strerror", None) or str(error))
     with tempfile.TemporaryDirectory(prefix="nanogpt-grade-", ignore_cleanup_errors=True) as folder:
-        work = Path(folder, "work")  # where the code of the learner runs
+        work = Path(folder, "work")  # working directory of the learner's code
         results = Path(folder, "results.jsonl")
         work.mkdir()
         results.touch()
@@ -270,7 +271,7 @@ def judge_one(
 def _run(
     arguments: list[str], work: Path, results: Path, limits: Limits, stop: threading.Event
 ) -> str:
-    """Run `grade_one` to its end, or kill it. Returns how it ended, in words."""
+    """Run `grade_one` until it ends, or kill it. Returns how it ended, in words."""
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -289,7 +290,7 @@ def _run(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a Ctrl-C is ours, and its own processes end with it
+        start_new_session=True,  # it does not get our Ctrl-C, and its children are killed with it
     )
     size = 0
     patience: float = START
@@ -312,7 +313,7 @@ def _run(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process, and those that it has started."""
+    """Kill a process and its children."""
     with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -322,7 +323,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _read_results(grade: Grade, lines: list[str], names: Sequence[str], ending: str) -> None:
-    """Put the results that a process has left into the grade."""
+    """Read the results that a process has written into the grade."""
     running = ""
     last = ""
     for line in lines:
@@ -352,7 +353,7 @@ def _read_results(grade: Grade, lines: list[str], names: Sequence[str], ending: 
 
 
 def one_line(text: str) -> str:
-    """A text as one line that a terminal can show: what a learner's error says may be anything."""
+    """A text as one printable line, because a learner's error message may contain anything."""
     words = " ".join(text.split())
     return "".join(char if char.isprintable() else "?" for char in words)[:1000]
 
@@ -384,9 +385,9 @@ def report(grades: Sequence[Grade], names: Sequence[str]) -> str:
 
 
 def mistakes(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
-    """For each exercise with mistakes a paragraph: how often each, and whose; frequent ones first.
+    """A paragraph per exercise: how often each mistake occurs, and whose; most frequent first.
 
-    Sentences that differ in numbers and quoted code only are counted together.
+    Sentences that differ only in numbers and quoted code are counted together.
     """
     paragraphs = []
     found = list(grades)
@@ -413,7 +414,7 @@ def mistakes(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
 
 
 def kind_of(sentence: str) -> str:
-    """A sentence without its numbers, and without code and values that it quotes."""
+    """A sentence without its numbers, quoted code and quoted values."""
     return re.sub(r"`[^`]*`|\[[^\]]*\]|\d[\d.,e+-]*", "…", sentence)
 
 
@@ -422,7 +423,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def as_csv(grades: Sequence[Grade], names: Sequence[str]) -> bytes:
-    """The table as CSV in UTF-8, with the mark at its start by which spreadsheets know that."""
+    """The table as CSV in UTF-8, with a byte-order mark for spreadsheets."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*HEAD, *names])
@@ -435,6 +436,6 @@ def as_csv(grades: Sequence[Grade], names: Sequence[str]) -> bytes:
 
 
 def _cell(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """A cell that spreadsheets do not interpret as a formula."""
     words = one_line(text)
     return f"'{words}" if words[:1] in tuple("=+-@") else words

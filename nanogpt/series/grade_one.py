@@ -1,9 +1,9 @@
-"""Grade one learner's lesson in its own process, which `series.grade` starts and may kill.
+"""Grade one learner's lesson in a separate process, which `series.grade` starts and may kill.
 
     python -m nanogpt.series.grade_one LESSON RESULTS SECONDS GIB NAME...
 
 The lesson is executed once, then each exercise is checked once. Each result is immediately written
-to RESULTS as a line of JSON, so a killed process leaves what it has found so far.
+to RESULTS as a line of JSON, so a killed process leaves its results so far.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     """Grade the lesson given by the arguments, and end this process."""
     lesson, path, seconds, gib, *names = sys.argv[1:]
     with open(path, "a", encoding="utf-8") as results:
-        # Before the limits: to import torch, and what its optimizers import, takes seconds.
+        # Before the limits, because importing torch and its optimizers takes seconds.
         importlib.import_module("torch._dynamo")
         solved = public_names()
         set_limits(float(gib))
@@ -38,13 +38,13 @@ def main() -> None:
         text = Path(lesson).read_text(encoding="utf-8-sig", errors="surrogateescape")
         judge_text(text, solved, names, float(seconds), results)
         report(results, event="done")
-        os._exit(0)  # threads and exit handlers of the lesson do not matter any more
+        os._exit(0)  # ignore the lesson's threads and exit handlers
 
 
 def set_limits(gib: float) -> None:
-    """Compute on one thread, in `gib` more GiB of memory, and write no large file.
+    """Limit this process to one thread, `gib` more GiB of memory, and no large files.
 
-    A system without these limits goes on without them.
+    Limits that the system does not support are skipped.
     """
     import torch
 
@@ -60,7 +60,7 @@ def set_limits(gib: float) -> None:
 
 
 def report(results: IO[str], **facts: str | None) -> None:
-    """Append a line to the results, on disk at once."""
+    """Append a line to the results and flush it to disk."""
     results.write(json.dumps(facts) + "\n")
     results.flush()
 
@@ -90,7 +90,7 @@ def judge_text(
         words = str(found) if found else None
         mistake = found.mistake if found else None
         report(results, event="judged", name=name, words=words, mistake=mistake)
-        if found:  # what uses it is checked with the solution
+        if found:  # check its users with the solution
             put_solution(scope, name)
 
 
@@ -99,13 +99,15 @@ def run(text: str, scope: Scope, seconds: float) -> str | None:
     try:
         with limit(seconds, f"{FILE} did not finish"):
             execute(text, FILE, scope)
-    except BaseException as error:  # exit() too, and TooLong is no Exception
+    except BaseException as error:  # also exit(), and TooLong is no Exception
         lines = [
             frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == FILE
         ]
         line = lines[-1] if lines else getattr(error, "lineno", None)
         at = f" at line {line}" if line else ""
-        reason = str(getattr(error, "msg", error)).partition("\n")[0]  # of a SyntaxError: no place
+        reason = str(getattr(error, "msg", error)).partition("\n")[
+            0
+        ]  # of a SyntaxError: without the location
         return f"stops{at} ({type(error).__name__}{f': {reason}' if reason else ''})"
     return None
 

@@ -1,6 +1,7 @@
 """The cells of an executed notebook as HTML, and their text, independent of pages and folders.
 
-nbconvert draws them with the template in page/. Its filters for prose, code and pictures are here.
+nbconvert renders them with the template in page/. This module has its filters for prose, code and
+pictures.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from traitlets.config import Config
 
 from .nbfile import FILLED, alt_text, figure_name, moving, ours, phone_png, png_of, tagged
 
-WIDE = 96  # characters of code that fit the column; longer lines scroll, and can be focused
+WIDE = 96  # characters of code that fit the column; longer lines scroll and are focusable
 FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
 TITLE = "# @title "
 RIGHT = re.compile(
     r"Right: (\S+) does what it should\.(?:\nFrom here on the solution's \1 runs\.)?"
 )
-SHOWN = ["image/png", "text/markdown", "text/plain"]  # of one output, the first that it has
+SHOWN = ["image/png", "text/markdown", "text/plain"]  # for each output, the first type that it has
 URL = "data:image/png;base64,"
-COVERS = {  # the figure that a notebook is about, by its name
+COVERS = {  # the name of each notebook's main figure
     "00": "race",
     "01": "loss",
     "02": "triangle",
@@ -72,10 +73,10 @@ class Part(TypedDict):
     """The template's facts about a code cell."""
 
     source: str
-    note: str | None  # where its code comes from
-    folded: str | None  # the label of its closed fold; None when it is open
+    note: str | None  # the origin of its code
+    folded: str | None  # the label of its closed fold; None if it is open
     filled: bool  # whether it is a blank that this run filled in
-    answers: bool  # whether its outputs are folded too, so that a reader guesses first
+    answers: bool  # whether its outputs are also folded, so that a reader guesses first
     timing: bool
 
 
@@ -163,10 +164,10 @@ def coloured(code: str, language: str = "python") -> str:
 
 
 def article(nb: NotebookNode, prose: Prose, name: str = "", colab: str | None = None) -> str:
-    """The cells of a notebook as nbconvert draws them, with the template in page/.
+    """The cells of a notebook, rendered by nbconvert with the template in page/.
 
-    `name` and `colab`, the notebook's own, are where a reader fills in a blank.
-    Raises SyntaxError, EOFError, OSError or ValueError for a picture that is damaged.
+    `name` and `colab`, the notebook's own, say where a reader can fill in a blank.
+    Raises SyntaxError, EOFError, OSError or ValueError for a damaged picture.
     """
     shown = [cell for cell in nb.cells if ours(cell).get("generated") != "links"]
     exporter = HTMLExporter(
@@ -199,7 +200,7 @@ def script_json(data: object) -> str:
 
 
 def moving_kinds(nb: NotebookNode) -> list[str]:
-    """A page's kinds of interactive figures, each once. Raises ValueError for an unknown one."""
+    """The distinct kinds of interactive figures on a page. Raises ValueError for an unknown one."""
     kinds = set()
     for cell in nb.cells:
         for output in cell.get("outputs", []):
@@ -213,7 +214,7 @@ def moving_kinds(nb: NotebookNode) -> list[str]:
 
 
 def setup(cells: list[NotebookNode]) -> tuple[str, str] | None:
-    """The first and last id of the set-up: folded code before the first idea, without a picture."""
+    """The first and last cell id of the set-up: folded code at the top, without a picture."""
     opening: list[str] = []
     for cell in cells[1:]:
         folded = cell.cell_type == "code" and part(cell)["folded"]
@@ -224,13 +225,13 @@ def setup(cells: list[NotebookNode]) -> tuple[str, str] | None:
 
 
 def checks(cells: list[NotebookNode]) -> list[str]:
-    """The ids of cells that check a blank which this run filled in with the solution."""
+    """The ids of cells that check a blank filled in with the solution by this run."""
     pairs = zip(cells, cells[1:], strict=False)
     return [check.id for blank, check in pairs if blank.source.startswith(FILLED)]
 
 
 def verdict(text: str) -> str:
-    """A check's output for a page on which the blank is empty: it checked the solution."""
+    """Reword a check's output for a page with an empty blank: the solution was checked."""
     return RIGHT.sub(r"The solution passes its check: \1 does what it should.", text)
 
 
@@ -272,9 +273,9 @@ def picture(png: str) -> Picture:
 
 
 def cover(nb: NotebookNode, number: str) -> Cover | None:
-    """A small cover: the upper part of the figure in COVERS, else of the first one.
+    """A small cover: the upper part of the figure in COVERS, or else of the first one.
 
-    Uses the phone version if there is one, because its words are large. None without figures.
+    Uses the phone version if available, because its text is large. None without figures.
     """
     figures: list[NotebookNode] = []
     for cell in nb.cells:
@@ -303,13 +304,13 @@ def plain(text: str) -> str:
 
 
 def promise(text: str) -> str:
-    """The first paragraph of a page, as plain words."""
+    """The first paragraph of a page, as plain text."""
     first = re.search(r"<p>(.*?)</p>", text, re.S)
     return plain(first[1]) if first else ""
 
 
 def minutes(nb: NotebookNode) -> tuple[int, int]:
-    """The minutes stated in a notebook's box: to read, and with the blanks; else 0, 0."""
+    """The minutes stated in a notebook's box: to read, and with the blanks; 0, 0 if missing."""
     numbers = MINUTES.search(nb.cells[0].source)
     return (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
 
@@ -317,7 +318,7 @@ def minutes(nb: NotebookNode) -> tuple[int, int]:
 def sections(nb: NotebookNode, prose: Prose) -> list[list[str]]:
     """A page by heading, as rows of id, heading, text, and the names in its code.
 
-    `prose` is one that has rendered nothing yet, so that the ids are those of the page.
+    `prose` must not have rendered anything yet, so that the ids match the page's.
     """
     rows = [["", "", "", ""]]
     for cell in nb.cells:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-PATIENCE = 5  # times as long in wall-clock time, on a busy machine
+PATIENCE = 5  # wall-clock limit as a multiple of the CPU limit, for busy machines
 
 
 class TooLong(BaseException):
@@ -18,9 +18,9 @@ class TooLong(BaseException):
 
 @contextmanager
 def limit(seconds: float, words: str) -> Iterator[None]:
-    """Around a reader's code: raise TooLong after `seconds`, if signals are available.
+    """Wrap a reader's code: raise TooLong after `seconds`, if signals are available.
 
-    It counts CPU seconds; in wall-clock time it may take PATIENCE times as long. Signals work only
+    The limit is in CPU seconds; the wall-clock limit is PATIENCE times as long. Signals work only
     in the main thread, and not on Windows. An outer limit continues after an inner one.
     """
     main = threading.current_thread() is threading.main_thread()

@@ -1,6 +1,6 @@
-"""The data of the interactive figures of a run's measurements: plain data in and out.
+"""Data for the interactive figures of a run's measurements: plain data in and out.
 
-Each function returns a kind, a script in figures/, and its data, as `Run.figure` takes them.
+Each function returns a kind (a script in figures/) and its data, for `Run.figure`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ..bench.tables import shown_label
 from ..config import GPTConfig
 from ..timing import Summary, summary
 
-Json = dict[str, Any]  # plain data, as it goes to a script
+Json = dict[str, Any]  # plain data for a script
 
-GROUPS = 16  # the most groups of neighbouring tokens, one point each
-FAR = 0.25  # relative distance from the line; if half of the times are farther, the line is dropped
+GROUPS = 16  # most groups of neighbouring tokens, one point each
+FAR = 0.25  # relative distance from the line; the line is dropped if half of the times are farther
 PARTS = ("arithmetic", "memory", "overhead")
 DOES = {  # the work of a rung, by the labels of bench.ladder
     "per-Head, no cache": "Reads the whole text again for every token, head by head.",
@@ -39,8 +39,8 @@ def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> t
 
     `timing` is the result of `time_pair` after a prompt of one token, and `count` is notebook 05's
     `multiplications`. `line` is the straight line through the points' medians, in seconds: `step`
-    for every step and `each` for every multiplication; half of them are no farther from it than the
-    share `off`. It is None where they lie on no such line, as in a very short text.
+    per step and `each` per multiplication; half of the medians are within the relative distance
+    `off` of it. It is None if no line fits, for example for a very short text.
     """
     W = config.matrix_weights
     L = config.n_layer
@@ -59,7 +59,7 @@ def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> t
 
 
 def _points(without: list[float], cached: list[float]) -> list[Json]:
-    """The gaps of neighbouring positions as summaries; the first token has no gap before it."""
+    """The gaps between tokens as summaries, grouped by position; the first token has no gap."""
     groups = max(1, min(GROUPS, len(cached) // 3))
     cuts = [len(cached) * i // groups for i in range(groups + 1)]
     points = []
@@ -91,10 +91,10 @@ def _line(points: list[Json], count: Callable[[int, bool], int]) -> Json | None:
 
 
 def moving_ladder(ladders: list[tuple[str, Json, str]]) -> tuple[str, Json]:
-    """The rungs of some ladders, each with the parts of a token's time.
+    """The rungs of several ladders, each with the breakdown of a token's time.
 
-    A ladder is its name, its result as bench.ladder gives it, and the conditions that it was
-    published with; "" is this run.
+    A ladder is its name, its result from bench.ladder, and the conditions with which it was
+    published, or "" for this run.
     """
     return "ladder", {"ladders": [_ladder(*one) for one in ladders]}
 

@@ -1,7 +1,7 @@
-"""The reader's own code: outputs/mine/lesson.py keeps what a check accepts.
+"""The reader's own code: outputs/mine/lesson.py keeps everything that passes its check.
 
-The lesson is the reader's program, which all notebooks use. If an exercise is missing from it, or
-no longer passes its check, the solution runs.
+The lesson is the reader's program, used in all notebooks. If an exercise is missing from it, or no
+longer passes its check, the solution runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODULE = "nanogpt_lesson"
 
 Scope = dict[str, Any]  # a lesson's names and their values
 
-_runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
+_runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code may run
 
 
 class LessonError(InOneLine, ValueError):
@@ -38,7 +38,7 @@ class LessonError(InOneLine, ValueError):
 
 
 def choose(mine: str | bool) -> None:
-    """Whose code runs, according to a notebook's parameter `mine`. Raises ValueError.
+    """Choose whose code runs, from a notebook's parameter `mine`. Raises ValueError.
 
     "auto": yours if you step through a notebook, the solutions in a headless run; "true": yours
     wherever you have written some; "false": the solutions.
@@ -66,7 +66,8 @@ def mine(*names: str) -> Any:
 
         Head, KVCache = run.mine("Head", "KVCache")
 
-    One object for one name, else a list. Raises LessonError if a name is not an exercise.
+    Returns one object for one name, otherwise a list. Raises LessonError if a name is not an
+    exercise.
     """
     unknown = [name for name in names if name not in EXERCISES]
     if unknown:
@@ -84,7 +85,7 @@ def mine(*names: str) -> Any:
 class Lesson:
     """A reader's program: its own names if they pass their checks, else the solutions.
 
-    `text` is executed at once; a name is checked on first use, after the names that it uses.
+    `text` is executed immediately; a name is checked on first use, after the names it depends on.
     `path` is where the text is, or will be, stored.
     """
 
@@ -93,11 +94,11 @@ class Lesson:
         sys.modules[MODULE] = module
         self.path = path
         self.text = text
-        self.scope: Scope = vars(module)  # with the solution for anything that fails
+        self.scope: Scope = vars(module)  # the solution replaces anything that fails
         self.scope.update(public_names())
         self.scope.update({"__name__": MODULE, "__file__": str(path)})
         self.stops = _run(text, path, self.scope)  # where and why it stops, if it does
-        self.written = dict(self.scope)  # the reader's version, right or wrong
+        self.written = dict(self.scope)  # the reader's own version, even if it fails
         self.broken: dict[str, str] = {}  # a line for each name that fails its check
         self._right: set[str] = set()
         self._checked: set[str] = set()
@@ -144,7 +145,7 @@ class Lesson:
         self.scope[name] = self.written[name] = solution
 
     def say(self, names: Iterable[str], words: str = "{}") -> None:
-        """Print which of these names fail, and in `words` whose code runs."""
+        """Print which of these names fail, and whose code runs, formatted with `words`."""
         names = list(names)
         self.check(names)
         yours = ", ".join(name for name in names if name in self._right)
@@ -161,7 +162,7 @@ class Lesson:
 def read_lesson(path: Path | None = None) -> Lesson:
     """The lesson at `path`. None: the reader's own, if it runs here.
 
-    Executed and checked once, as long as the file does not change.
+    Executed and checked only once unless the file changes.
     """
     if path is None and not (_runs and lesson_path().is_file()):
         return _lesson("", None)
@@ -175,7 +176,7 @@ def _lesson(text: str, path: Path | None) -> Lesson:
 
 
 def public_names() -> Scope:
-    """The names from `from nanogpt.series.solutions import *`: the solutions, and what they use."""
+    """The names from `from nanogpt.series.solutions import *`: the solutions and their imports."""
     return {name: value for name, value in vars(solutions).items() if not name.startswith("_")}
 
 
@@ -189,7 +190,7 @@ def put_solution(scope: Scope, name: str) -> None:
 
 
 def execute(text: str, name: str, scope: Scope) -> None:
-    """Execute code so that inspect and error messages find its lines."""
+    """Execute code so that inspect and error messages can find its lines."""
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     exec(compile(text, name, "exec"), scope)
 
@@ -210,14 +211,14 @@ def _run(text: str, path: Path | None, scope: Scope) -> str | None:
 
 
 def _uses(text: str) -> dict[str, set[str]]:
-    """The names that each function and class uses, directly or through other names of the text."""
+    """The names used by each function and class, directly or through other names in the text."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return {}
     parts = [node for node in body if isinstance(node, program.DEFS)]
     uses = {node.name: program.names_in(node) - {node.name} for node in parts}
-    for _ in uses:  # the longest possible chain from one to another
+    for _ in uses:  # the longest possible chain of uses
         for used in uses.values():
             used |= set().union(*(uses.get(name, ()) for name in used))
     return uses
@@ -245,7 +246,7 @@ def keep(name: str, cell: str) -> str:
                 f"of its own cell. {found}"
             )
         with held(path.with_name(".lesson.lock"), f"to {path}", wait=20):
-            new, replaced = merged()  # another notebook may have written since
+            new, replaced = merged()  # another notebook may have changed it meanwhile
             if replaced not in new:
                 before = earlier.read_bytes() if earlier.is_file() else b""
                 write_whole(earlier, before + replaced.encode())

@@ -1,10 +1,10 @@
 """Keep the notebooks equal to the package: mirrored code, the set-up cell, links and badges.
 
-The README's table of speedups is written from the published measurements.
+Also writes the README's table of speedups from the published measurements.
 
-The package is the truth. A code cell whose metadata says {"nanogpt": {"mirror": [names]}} holds the
-source of those objects; {"nanogpt": {"generated": "setup"}}, "links" and "solution" mark the cells
-that this module writes. The sources keep no outputs and no execution counts.
+The package is the source of truth. A code cell whose metadata says {"nanogpt": {"mirror": [names]}}
+has the source of those objects; {"nanogpt": {"generated": "setup"}}, "links" and "solution" mark
+the cells that this module writes. The sources keep no outputs and no execution counts.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from .nbfile import (
 from .speed import with_speedups
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
+PUBLISHED_LINK = re.compile(  # in the README, with its badge if any
     rf"(?:{re.escape(BADGE)}\([^)]*\) )?(\[[^]]*\]\(outputs/published/(\d\d_\w+)\.ipynb\))"
 )
 ONLINE = re.compile(r"(\[Read it online\]\()[^)]*")  # the README's link to the pages
 WIDTH = 116  # characters of a line of prose
-PAGES = "outputs/published/html/index.html"  # where they are as long as there is no address
+PAGES = "outputs/published/html/index.html"  # their location until there is an address
 
 SETUP = """\
 # @title Set-up, the same in every notebook; opened alone, as on Colab, it fetches the repository
@@ -72,15 +72,15 @@ def setup_cell(repo: str, ref: str) -> str:
 
 
 def colab(stem: str, repo: str, ref: str) -> str:
-    """Where Colab opens the notebook of that name; empty where the repository has no address."""
+    """The notebook's address on Colab; empty if the repository has no address."""
     place = f"{repo}/blob/{ref}/notebooks/{stem}.ipynb"
     return f"https://colab.research.google.com/github/{place}" if repo else ""
 
 
 def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
-    """Badge, executed page, neighbours and branches of the notebook; the first two by address.
+    """The notebook's badge and executed page (if there is an address), neighbours and branches.
 
-    `titles` has the title of each notebook of the series by the name of its file, in order.
+    `titles` maps the file names of all notebooks, in order, to their titles.
     """
     links = {other: f"[{words}]({other})" for other, words in titles.items()}
     near = place(name, titles)
@@ -99,7 +99,7 @@ def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
 
 
 def solution_cell(name: str, *, hint: bool = True, solved: bool = True) -> str:
-    """What is folded below an exercise's blank: the second stage of its hint, and its solution."""
+    """The folded cell below an exercise's blank: the second stage of its hint, and the solution."""
     parts = []
     if hint:
         words = "\n".join(textwrap.wrap(EXERCISES[name].hints[1], WIDTH))
@@ -134,7 +134,7 @@ def write_cells(nb: NotebookNode, name: str, titles: dict[str, str], repo: str, 
         if cell.cell_type == "code":
             cell.outputs = []
             cell.execution_count = None
-    nb.cells = [cell for cell in nb.cells if cell.source]  # editors leave an empty one behind
+    nb.cells = [cell for cell in nb.cells if cell.source]  # editors leave an empty one at the end
     nb.metadata = nbformat.from_dict(METADATA)
     nb.nbformat = 4
     nb.nbformat_minor = 5
@@ -148,12 +148,11 @@ def sync(
     check: bool = False,
     more: dict[Path, str] | None = None,
 ) -> list[Path]:
-    """Write the files below `root` that differ (with `check`: none), and return their paths.
+    """Write the files below `root` that differ (none with `check`), and return their paths.
 
-    These are the notebooks, the README's badges and table of speedups, and the files whose texts
-    `more` gives.
-    Everything is written aside before the first file is replaced, so an error changes nothing.
-    Raises SyncError and OSError.
+    These are the notebooks, the README (badges and table of speedups), and the files in `more`,
+    given as texts. Everything is written to temporary files before the first file is replaced, so
+    an error changes nothing. Raises SyncError and OSError.
     """
     books = {path: read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))}
     titles = {path.name: title(nb) for path, nb in books.items()}
@@ -167,14 +166,14 @@ def sync(
         wanted[readme] = with_address(text, repo, ref)
     wanted.update(more or {})
     differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
-    with ExitStack() as files:  # all are written beside the old ones before the first is renamed
+    with ExitStack() as files:  # write all next to the old ones before renaming the first
         for path in [] if check else differ:
             files.enter_context(atomic_path(path)).write_text(wanted[path], encoding="utf-8")
     return differ
 
 
 def with_address(readme: str, repo: str, ref: str) -> str:
-    """The README's text, with the address in its badges and in its link to the pages."""
+    """The README's text with the address in its badges and in its link to the pages."""
 
     def with_badge(link: re.Match[str]) -> str:
         badge = f"{BADGE}({colab(link[2], repo, ref)}) " if repo else ""
@@ -188,15 +187,14 @@ def with_address(readme: str, repo: str, ref: str) -> str:
 def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
     """Write the repository's address wherever it occurs, and return the changed paths.
 
-    Those are series/address.py and all that `sync` writes; published files get it when they are
-    published again. Raises SyncError unless `repo` is owner/name and `ref` a plain branch or tag.
+    Updates series/address.py and everything that `sync` writes; published files get the address
+    when they are published again. Raises SyncError unless `repo` is owner/name and `ref` a plain
+    branch or tag.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9._-]{1,100}(?<!\.git)(?<!\.)", repo):
-        raise SyncError(
-            f"repo={repo!r}: give owner/name, for example for https://github.com/owner/name"
-        )
+        raise SyncError(f"repo={repo!r}: pass owner/name, as in https://github.com/owner/name")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", ref):
-        raise SyncError(f"ref={ref!r}: give a branch or a tag, without slashes")
+        raise SyncError(f"ref={ref!r}: pass a branch or a tag, without slashes")
     path = root / "nanogpt" / "series" / "address.py"
     text = path.read_text(encoding="utf-8")
     for name, value in {"REPO": repo, "REF": ref}.items():

@@ -1,6 +1,6 @@
-"""The data of figures that react to a hand: plain numbers of a run, for the scripts in figures/.
+"""Data for the interactive figures: plain numbers of a run, for the scripts in figures/.
 
-The name of the script and its data go to `run.figure(…, moving=(name, data))`.
+Pass the name of the script and its data to `run.figure(…, moving=(name, data))`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..decoder.pack import as_decoder
 from ..model import GPT, LanguageModel, replica
 from .solutions import multiplications
 
-Json = dict[str, Any]  # plain data, as it goes to a script
-Query = tuple[str, int, int]  # a character, the position it was given, its place in the text
-Key = tuple[str, int, int | None]  # the same; the place of one of an earlier text is None
+Json = dict[str, Any]  # plain data for a script
+Query = tuple[str, int, int]  # a character, the position passed to the model, its index in the text
+Key = tuple[str, int, int | None]  # the same; the index is None for a key from an earlier text
 
-SHOWN = 8  # numbers of a query, a key or a value that a figure draws
-# A letter for each cell of a mask: right ones, then mistakes.
+SHOWN = 8  # numbers shown of a query, a key or a value
+# A letter for each cell of a mask: correct cells, then mistakes.
 SEEN = "."
 HIDDEN = "-"
 AHEAD = "a"  # it sees a later token
@@ -40,10 +40,10 @@ UNSEEN = "u"  # it hides a token that must be seen
 
 @torch.no_grad()
 def decode(model: GPT | Decoder, tokens: Tensor, chars: str) -> Json:
-    """Weights, queries, keys and values of every head, over a text.  (1, T) and its characters
+    """Weights, queries, keys and values of every head on a text.  (1, T), and its characters
 
-    `weights[layer][head][t]` are the t + 1 weights of query t. Of each query, key and value the
-    first SHOWN numbers are kept.
+    `weights[layer][head][t]` are the t + 1 weights of query t. Queries, keys and values are cut to
+    their first SHOWN numbers.
     """
     copied = replica(as_decoder(model))
     attentions = [module for module in copied.modules() if isinstance(module, CausalSelfAttention)]
@@ -62,7 +62,7 @@ def decode(model: GPT | Decoder, tokens: Tensor, chars: str) -> Json:
 
 
 class Recording(CausalSelfAttention):
-    """Attention that keeps the queries, keys and values of its last pass in `seen`."""
+    """Attention that stores the queries, keys and values of its last pass in `seen`."""
 
     seen: tuple[Tensor, Tensor, Tensor]
 
@@ -87,10 +87,10 @@ def _heads(q: Tensor, k: Tensor, v: Tensor) -> list[Json]:
 
 
 def rounded(numbers: Any, digits: int) -> Any:
-    """Nested lists of numbers, each rounded to that many digits."""
+    """Round every number in nested lists to that many digits."""
     if isinstance(numbers, list):
         return [rounded(one, digits) for one in numbers]
-    return round(numbers, digits) + 0.0  # no minus before a zero
+    return round(numbers, digits) + 0.0  # avoids -0.0
 
 
 # ------------------------------------------------------------------ triangle: passes
@@ -99,9 +99,9 @@ def rounded(numbers: Any, digits: int) -> Any:
 def triangle(
     chars: str, weights: Sequence[Sequence[float]], prompt: int, config: GPTConfig
 ) -> Json:
-    """The weights of one head over a text, (T, T), and the shape by which `work` counts.
+    """The weights of one head on a text, (T, T), and the shape with which `work` counts.
 
-    `prompt` characters are the prefill at first; a reader moves its end.
+    `prompt` is the initial length of the prefill in characters; the reader can change it.
     """
     rows = [rounded(list(row[: t + 1]), 4) for t, row in enumerate(weights)]
     shape = [config.matrix_weights, config.n_layer, config.n_embd]
@@ -109,9 +109,9 @@ def triangle(
 
 
 def passes(length: int, prompt: int, chunk: int) -> list[tuple[int, int]]:
-    """First and last row, the last one excluded, of each pass that reads `length` tokens.
+    """The rows [first, end) of each pass while reading `length` tokens.
 
-    The prompt is read in chunks of at most `chunk`, the rest token by token.
+    The prompt is read in chunks of at most `chunk` tokens, the rest token by token.
     """
     starts = [*range(0, prompt, chunk), *range(prompt, length)]
     return list(zip(starts, [*starts[1:], length], strict=True))
@@ -120,7 +120,7 @@ def passes(length: int, prompt: int, chunk: int) -> list[tuple[int, int]]:
 def work(data: Json, prompt: int, chunk: int) -> list[Json]:
     """The cost of each pass, with a cache and without: rows and multiplications, as pairs.
 
-    Counted as notebook 05 does. Without a cache the prompt is read at once, with its last chunk.
+    Counted as in notebook 05. Without a cache, the whole prompt is read with its last chunk.
     """
     W, L, C = data["shape"]
     costs = []
@@ -138,9 +138,9 @@ def work(data: Json, prompt: int, chunk: int) -> list[Json]:
 
 @contextmanager
 def watched() -> Iterator[list[Json]]:
-    """A list of the passes through any GPT while the block runs: tokens, positions, mask.
+    """Record the passes through any GPT while the block runs: tokens, positions, mask.
 
-    The mask is the one of the pass's first head, (T, S), if it attends by nanogpt.attention.
+    The mask is that of the pass's first head, (T, S), if it uses nanogpt.attention.
     """
     seen: list[Json] = []
     check = LanguageModel.checked_positions
@@ -163,24 +163,24 @@ def watched() -> Iterator[list[Json]]:
         yield seen
     for step in seen:
         if step["mask"] is not None:
-            step["mask"] = step["mask"].tolist()  # not before: a GPU would have to wait
+            step["mask"] = step["mask"].tolist()  # only now, because a GPU would have to wait
 
 
 def grid(seen: list[Json], n_new: int, character: Callable[[int], str]) -> Json | None:
-    """Queries and keys of the last text that was read in those passes, and which cells are wrong.
+    """Queries and keys of the last text read in those passes, and which mask cells are wrong.
 
-    A query or key is (character, position that the code gave it, place in the text); the place of
-    a key of an earlier text is None. `cells` are rows of letters: SEEN and HIDDEN are right. None
-    where a mask is not known, or is not over the tokens in the order in which they were read.
+    A query or key is (character, position passed to the model, index in the text); the index is
+    None for a key from an earlier text. `cells` are rows of letters: SEEN and HIDDEN are correct.
+    None if a mask is unknown, or does not cover the tokens in the order in which they were read.
     """
     first = max(i for i, step in enumerate(seen) if len(step["tokens"]) > 1)  # the last prefill
     before = sum(len(step["tokens"]) for step in seen[:first])
-    read: list[tuple[int, int]] = []  # a token, and its position
+    read: list[tuple[int, int]] = []  # (token, position)
     for step in seen:
         read += zip(step["tokens"], step["pos"], strict=True)
     prompt = len(seen[first]["tokens"])
     later = len(read) - before - prompt
-    end = prompt + n_new - 1  # the last new token is drawn, and never read
+    end = prompt + n_new - 1  # the last new token is sampled but never read
     places = [*range(prompt), *range(end - later, end)]
     queries: list[Query] = []
     for (token, position), place in zip(read[before:], places, strict=True):
@@ -223,7 +223,7 @@ def _cell(keys: list[Key], query: Query, key: int, sees: bool) -> str:
 
 
 def panel(trap: Json) -> Json:
-    """A trap with a `name` and a `grid` as plots.masks draws it."""
+    """A trap with a `name` and a `grid`, as a panel of plots.masks."""
     q = [position for _, position, _ in trap["grid"]["queries"]]
     k = [position for _, position, _ in trap["grid"]["keys"]]
     mask = []
@@ -233,5 +233,5 @@ def panel(trap: Json) -> Json:
 
 
 def differing(text: str, truth: str) -> list[int]:
-    """The places at which two texts of one length differ."""
+    """The indices at which two texts of the same length differ."""
     return [i for i, (a, b) in enumerate(zip(text, truth, strict=True)) if a != b]

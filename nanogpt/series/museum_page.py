@@ -18,7 +18,7 @@ KINDS = {"issues": "issue", "pull": "pull request"}
 def museum_page(names: Collection[str]) -> str | None:
     """The public bugs, and the checks that find or miss each; None without the referee's verdicts.
 
-    `names` are the pages beside it. The one of notebook 04 is linked if it is among them.
+    `names` are the other pages. Notebook 04's page is linked if it is among them.
     """
     data = rooms()
     if data is None:
@@ -32,15 +32,15 @@ def museum_page(names: Collection[str]) -> str | None:
 
 
 def rooms() -> dict[str, Any] | None:
-    """The data of the site's page, from the verdicts that were written; None where they are not."""
+    """The data of the page, from the stored verdicts; None without them."""
     data = read_json(museum.VERDICTS)
     if not isinstance(data, dict):
         return None
     rows = [_room(row) for row in data["exhibits"]]
     seeds = data["seeds"]
     names: set[str] = set()
-    convictions: Counter[str] = Counter()  # bugs that a way convicts with every seed
-    alone: Counter[str] = Counter()  # bugs that no other way convicts
+    convictions: Counter[str] = Counter()  # bugs that a decoding path convicts with every seed
+    alone: Counter[str] = Counter()  # bugs that no other path convicts
     for row in rows:
         names.update(row["found"])
         names.update(row["missed"])
@@ -54,7 +54,7 @@ def rooms() -> dict[str, Any] | None:
 
 
 def _room(row: dict[str, Any]) -> dict[str, Any]:
-    """An exhibit's row with the facts that the page shows beside its verdicts."""
+    """An exhibit's row, with the facts shown next to its verdicts."""
     owner, kind, number = row["thread"].partition(".com/")[2].rsplit("/", 2)
     trap = re.search(r"otebook 04's (\w+) trap", row["about"])
     turn = row.get("turn", {})

@@ -1,4 +1,4 @@
-"""A notebook as a file: read, written, folded, its blanks filled in; the manifest of a run."""
+"""Notebook files: read, write, fold, fill in blanks; also the manifest of a run."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from ..files import read_json
 from . import solutions
 
 METADATA = {
-    "accelerator": "GPU",  # makes Colab open the notebook with one
+    "accelerator": "GPU",  # makes Colab open the notebook with a GPU
     "colab": {"gpuType": "T4", "provenance": []},
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     # A file extension, without which nbconvert --to script writes .txt.
     "language_info": {"file_extension": ".py", "name": "python", "nbconvert_exporter": "python"},
 }
 PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
-# Not on the spine, which is read in order: the number of a notebook, and after which one it can be.
+# Branches off the spine, which is read in order: a notebook's number, and the one it follows.
 BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03", "13": "06"}
-STUDENT = "student"  # the edition without solutions, in the notes of its blanks
+STUDENT = "student"  # marks the edition without solutions, in the metadata of its blanks
 FILLED_IN = "# @title The solution, filled in by a run without a reader"
 FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
 
 
 class Place(TypedDict):
-    """A notebook's place in the series: the names of the notebooks around it."""
+    """A notebook's place in the series: the names of its neighbours."""
 
-    origin: str | None  # the one that a branch leaves; None on the spine
+    origin: str | None  # where a branch starts; None on the spine
     before: str | None
     after: str | None
-    branches: list[str]  # that leave it
+    branches: list[str]  # that start here
 
 
 class SyncError(ValueError):
@@ -48,7 +48,7 @@ class SyncError(ValueError):
 
 
 def title(nb: NotebookNode) -> str:
-    """The first heading of a notebook, without its hash. Raises SyncError when there is none."""
+    """The first heading of a notebook, without its hash. Raises SyncError if there is none."""
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             heading = re.search(r"^# +(.+)$", cell.source, re.M)
@@ -60,7 +60,8 @@ def title(nb: NotebookNode) -> str:
 def place(name: str, names: Iterable[str]) -> Place:
     """A notebook's place among `names`, in their order.
 
-    `before` and `after` lead along the spine, from a branch back to its origin and on from there.
+    `before` and `after` follow the spine; those of a branch are its origin and the notebook after
+    its origin.
     """
     names_by_number = {other[:2]: other for other in names}
     leaves = {
@@ -78,7 +79,7 @@ def place(name: str, names: Iterable[str]) -> Place:
 
 
 def read(path: Path) -> NotebookNode:
-    """A notebook as nbformat 4. Raises SyncError when the file is not a notebook."""
+    """Read a notebook as nbformat 4. Raises SyncError if the file is not a notebook."""
     try:
         nb: NotebookNode = nbformat.read(path, as_version=4)
     except (ValueError, AttributeError, KeyError, RecursionError, ValidationError) as error:
@@ -89,30 +90,30 @@ def read(path: Path) -> NotebookNode:
 
 
 def to_text(nb: NotebookNode) -> str:
-    """The notebook in the form that JupyterLab writes."""
+    """The notebook as text, formatted as JupyterLab does."""
     text: str = nbformat.writes(nb, version=4)
     return text.rstrip("\n") + "\n"
 
 
 def tagged(cell: NotebookNode, tag: str) -> bool:
-    """Whether the cell has this tag, for example timing: its outputs differ from run to run."""
+    """Whether the cell has this tag, for example "timing": its outputs differ from run to run."""
     return tag in cell.metadata.get("tags", [])
 
 
 def ours(cell: NotebookNode) -> dict[str, Any]:
-    """This project's own notes in a cell's metadata."""
+    """This project's own entries in a cell's metadata."""
     notes: dict[str, Any] = cell.metadata.get("nanogpt", {})
     return notes
 
 
 def keep_metadata(cell: NotebookNode) -> None:
-    """Drop the notes of editors and papermill in a cell's metadata; keep ours."""
+    """Remove the metadata of editors and papermill from a cell; keep ours."""
     fields = ("tags", "nanogpt", "jupyter", "cellView")
     cell.metadata = {key: value for key, value in cell.metadata.items() if key in fields and value}
 
 
 def fold(cell: NotebookNode) -> None:
-    """Fold a code cell tagged "hide-input" in JupyterLab and in Colab too; open any other one."""
+    """Fold a code cell tagged "hide-input", both in JupyterLab and in Colab; unfold any other."""
     for key in ("jupyter", "cellView"):
         cell.metadata.pop(key, None)
     if tagged(cell, "hide-input"):
@@ -127,18 +128,18 @@ def png_of(output: NotebookNode) -> str | None:
 
 
 def _about_png(output: NotebookNode) -> dict[str, Any]:
-    """What `run.figure` says of a picture; empty where there is none."""
+    """The metadata that `run.figure` stores with a picture; empty if there is none."""
     about: dict[str, Any] = output.get("metadata", {}).get("image/png", {})
     return about
 
 
 def alt_text(output: NotebookNode) -> str:
-    """The alt text of a picture; empty where there is none."""
+    """The alt text of a picture; empty if there is none."""
     return str(_about_png(output).get("alt", ""))
 
 
 def figure_name(output: NotebookNode) -> str:
-    """The name that a notebook gave to its figure, else nothing."""
+    """The name of a figure; empty if it has none."""
     return str(_about_png(output).get("name", ""))
 
 
@@ -148,17 +149,17 @@ def phone_png(output: NotebookNode) -> str | None:
 
 
 def moving(output: NotebookNode) -> dict[str, Any] | None:
-    """{kind, data} of an interactive figure; None for all others."""
+    """{kind, data} of an interactive figure; None for any other output."""
     return _about_png(output).get("moving")
 
 
 def is_student_edition(nb: NotebookNode) -> bool:
-    """Whether the solutions of a notebook were taken out, by `python -m nanogpt student`."""
+    """Whether a notebook's solutions were removed by `python -m nanogpt student`."""
     return any(ours(cell).get("edition") == STUDENT for cell in nb.cells)
 
 
 def exercise(cell: NotebookNode) -> str:
-    """The exercise of a blank, or of the solution below one. Raises SyncError for none."""
+    """The exercise of a blank, or of the solution below one. Raises SyncError if there is none."""
     name = str(ours(cell).get("exercise", ""))
     if not hasattr(solutions, name or "?"):
         raise SyncError(
@@ -174,10 +175,10 @@ def solution(name: str) -> str:
 
 
 def filled(nb: NotebookNode) -> NotebookNode:
-    """A copy of a notebook as it is executed, beside its pages. Raises SyncError.
+    """A copy of a notebook for execution, next to its pages. Raises SyncError.
 
-    Every blank is filled in; its metadata keep it as the learner gets it, which `execute` shows
-    again: no reader folds cells on GitHub. A link to a page leads to the one of the same run.
+    Every blank is filled in. The metadata keep the learner's version, which `execute` restores
+    because GitHub does not fold cells. Links to pages point to those of the same run.
     """
     nb = deepcopy(nb)
     for cell in nb.cells:
@@ -190,6 +191,6 @@ def filled(nb: NotebookNode) -> NotebookNode:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """manifest.json of an output folder; {"notebooks": []} where there is none that can be read."""
+    """Read manifest.json of an output folder; {"notebooks": []} if it is missing or unreadable."""
     manifest = read_json(folder / "manifest.json")
     return {"notebooks": [], **(manifest if isinstance(manifest, dict) else {})}

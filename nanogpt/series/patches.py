@@ -1,7 +1,7 @@
-"""Changes in other people's modules, and why. Import it before nbformat.
+"""Patches of third-party modules. Import this before nbformat.
 
-jsonschema, which nbformat needs, compiles a grammar of addresses when it is imported: seconds.
-Notebooks have no such field. So the grammar is compiled when one is first checked.
+jsonschema, which nbformat needs, takes seconds to compile a grammar of addresses on import.
+Notebooks have no such field, so the grammar is compiled only when it is first needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The plan of a run: its notebooks, their parameters, and how long it will take.
 
 One number is measured: the time this machine takes for a fixed piece of work. It scales the seconds
-that each notebook took elsewhere. It only predicts a run's time, and never changes its work.
+that each notebook took on the reference machine. It only predicts a run's time, and never changes
+the work.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from ..files import PUBLISHED
 from .nbfile import read, read_manifest, tagged
 from .profiles import get_profile
 
-# `make run` runs the spine, and the branches that fit beside it into ten minutes.
+# `make run` runs the spine, and the branches that also fit into ten minutes.
 DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
-WORK = 0.062  # seconds of `seconds_of_work` where LAPTOP was measured
-LAPTOP = {  # seconds of each notebook there, by its number
+WORK = 0.062  # `seconds_of_work` on the machine where LAPTOP was measured
+LAPTOP = {  # seconds of each notebook on that machine, by number
     "00": 43.0,
     "01": 80.0,
     "02": 11.0,
@@ -40,14 +41,14 @@ LAPTOP = {  # seconds of each notebook there, by its number
     "12": 32.0,
     "13": 160.0,
 }
-# Losses over the whole validation text take longer for a longer text, all else is of fixed counts.
-PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # such losses in a notebook, by its number
+# Losses over the whole validation text take longer for a longer text; all other counts are fixed.
+PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # number of such losses, by notebook number
 DISTINCT = 65  # characters of Tiny Shakespeare
-PASS = 2.0  # seconds there of one with the size `small`, for each million characters of the text
+PASS = 2.0  # seconds of such a loss there, at size `small`, per million characters of the text
 
 
 class RunError(ValueError):
-    """A run that cannot begin; the message says what is wrong and what to do."""
+    """A run that cannot start; the message says what is wrong and what to do."""
 
 
 class Parameter(NamedTuple):
@@ -61,7 +62,7 @@ def _truth(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-READ: dict[str, Callable[[str], int | float | str | bool]] = {  # text of a kind
+READ: dict[str, Callable[[str], int | float | str | bool]] = {  # parsers by kind
     "int": int,
     "float": float,
     "str": str,
@@ -71,11 +72,11 @@ READ: dict[str, Callable[[str], int | float | str | bool]] = {  # text of a kind
 
 @dataclass(frozen=True)
 class Pace:
-    """How long each notebook takes here, if known. It never affects a run's counts."""
+    """How long each notebook takes on this machine, if known. It never affects a run's counts."""
 
     profile: str
-    work: float | None = None  # `seconds_of_work` here
-    speed: float = 1.0  # this machine's speed, relative to the one where the seconds were measured
+    work: float | None = None  # `seconds_of_work` on this machine
+    speed: float = 1.0  # this machine's speed relative to the reference machine
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -98,8 +99,8 @@ def estimate(
 ) -> Pace:
     """Estimate how long these notebooks take here, from one short measurement of this machine.
 
-    The seconds of `laptop` (in LAPTOP) and of `full` (in the published manifest) are known, both
-    for Tiny Shakespeare. The text has `characters` characters, `vocab_size` of them distinct.
+    The reference times of `laptop` (in LAPTOP) and of `full` (in the published manifest) are for
+    Tiny Shakespeare. The text has `characters` characters, `vocab_size` of them distinct.
     """
     if profile not in ("laptop", "full"):
         return Pace(profile)
@@ -119,7 +120,7 @@ def estimate(
 
 
 def _longer_pass(profile: str, characters: int, vocab_size: int) -> float:
-    """Extra seconds, on LAPTOP's machine, that a loss takes compared with Tiny Shakespeare."""
+    """Extra seconds of a loss on LAPTOP's machine, compared with Tiny Shakespeare."""
 
     def seconds(n: int, distinct: int) -> float:
         shape = override(SIZES[get_profile(profile).size], vocab_size=distinct)
@@ -134,8 +135,8 @@ def _longer_pass(profile: str, characters: int, vocab_size: int) -> float:
 def read_parameters(path: Path) -> dict[str, Parameter]:
     """The parameters of the notebook at `path`, by name, in order.
 
-    Raises RunError unless exactly one cell is tagged `parameters` and each of its lines gives a
-    name, a type and a literal.
+    Raises RunError unless exactly one cell is tagged `parameters` and each of its lines has a name,
+    a type and a literal.
     """
     cells = [cell for cell in read(path).cells if tagged(cell, "parameters")]
     if len(cells) != 1 or cells[0].cell_type != "code":
@@ -155,7 +156,7 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
 
 
 def convert(name: str, parameter: Parameter, text: str) -> int | float | str | bool | None:
-    """The text of a command line as a value of the parameter's type. Raises RunError."""
+    """Convert a command-line text to the parameter's type. Raises RunError."""
     kind, default = parameter
     if kind.endswith(" | None") and text.lower() == "none":
         return None
@@ -168,9 +169,9 @@ def convert(name: str, parameter: Parameter, text: str) -> int | float | str | b
 
 
 def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict[str, Any]]:
-    """The values for each notebook, by its name: the profile, and the settings that it knows.
+    """Assign values to each notebook, by name: the profile, and the settings that apply to it.
 
-    Raises RunError for a setting that none of them knows.
+    Raises RunError for a setting that applies to none of them.
     """
     known = {path.stem: read_parameters(path) for path in sources}
     names = sorted(set().union(*known.values()) - {"profile"})
@@ -178,7 +179,7 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
     for setting in settings:
         name, equals, text = setting.partition("=")
         wanted[name] = text
-        if setting != setting.encode(errors="replace").decode():  # bytes of a shell
+        if setting != setting.encode(errors="replace").decode():  # raw bytes from the shell
             raise RunError(f"-p {setting!r}: not UTF-8 text")
         if not equals or name not in names:
             near = ", ".join(get_close_matches(name, names) or names) or "none"

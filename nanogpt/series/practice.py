@@ -1,6 +1,6 @@
 """Use the reader's code: train with the package's recipe, generate, serve and export.
 
-The recipe supplies batches, learning rates, clipping, evaluation and checkpoints around their step.
+The recipe supplies batches, learning rates, clipping, evaluation and checkpoints around that step.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ..training.trainer import Trainer
 from . import mine, proof
 
 if TYPE_CHECKING:
-    from ..cluster.job import Job  # imports the servers, which a notebook does not need
+    from ..cluster.job import Job  # it imports the servers, which a notebook does not need
 
 
 def trainer_with(
     attention_weights: Callable[[Tensor, Tensor, Tensor], Tensor],
     one_step: Callable[..., float],
 ) -> type[Trainer]:
-    """A Trainer whose model uses these attention weights, and whose steps are made by one_step."""
+    """A Trainer class that uses these attention weights, and one_step for its steps."""
 
     class Mine(CausalSelfAttention):
         """Attention with the reader's weights."""
@@ -67,7 +67,7 @@ def trainer_with(
 
 
 class WindowedModel(nn.Module):
-    """The model as one_step calls it, model(x, y), for windows at any position in the block."""
+    """Wraps the model for one_step, as model(x, y), with windows at any position in the block."""
 
     def __init__(self, trainer: Trainer):
         super().__init__()
@@ -83,7 +83,7 @@ class WindowedModel(nn.Module):
 
 
 class Together:
-    """The recipe's optimizers as one, with its clipping."""
+    """The recipe's optimizers as one optimizer, with its gradient clipping."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
@@ -102,7 +102,7 @@ class Together:
             opt.zero_grad(set_to_none=set_to_none)
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update the weights once, with the existing gradients or those that closure() computes."""
+        """Update the weights once, with the existing gradients or those computed by closure()."""
         loss = closure() if closure else None
         self.trainer.update()
         return loss
@@ -138,7 +138,7 @@ def model_with(lesson: mine.Lesson, model: LanguageModel) -> GPT:
 
 @torch.no_grad()
 def logits_apart(lesson: mine.Lesson, model: LanguageModel) -> float:
-    """How far the logits with the lesson's heads are from the package's, for one text.
+    """The largest difference between the lesson heads' logits and the package's, for one text.
 
     Raises LessonError if rounding does not explain the difference.
     """

@@ -1,7 +1,7 @@
-"""How much work one run of the series does: the profiles.
+"""The profiles: how much work a run of the series does.
 
-A profile holds counts, never seconds. The same counts give bit-identical results on the same
-machine, however busy it is; a slow machine takes longer.
+A profile has counts, never seconds. The same counts give bit-identical results on the same machine,
+however busy it is; a slow machine takes longer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..training.recipes import TrainConfig, recipe_for
 
 @dataclass(frozen=True)
 class Profile:
-    """How much work one run of the series does: the same cells, different counts."""
+    """The amount of work in a run of the series: the same cells, different counts."""
 
     name: str
     size: str  # the model that notebook 01 trains and the others use: a key of SIZES
@@ -26,7 +26,7 @@ class Profile:
     batches: tuple[int, ...]  # batch sizes, for speed against batch size
     repeats: int  # of every timing, interleaved, after one warm-up
     # CPU threads; None: torch's default. For decoding these models, a second thread gains
-    # little, loses a lot on a shared machine, and changes the last bits.
+    # little, costs a lot on a shared machine, and changes the last bits.
     threads: int | None = None
     # For training, it gains 1.4×. A fixed count, so that bits do not depend on the core count.
     train_threads: int | None = None  # None: as many as `threads`
@@ -50,7 +50,7 @@ FULL = Profile(
     threads=1,
     train_threads=2,
 )
-# `make run`: a smaller model, and as many seeds, lengths and repeats as the findings need.
+# `make run`: a smaller model, and just enough seeds, lengths and repeats for the findings.
 LAPTOP = replace(
     FULL,
     name="laptop",
@@ -58,7 +58,7 @@ LAPTOP = replace(
     train=_fast("small"),
     sizes=("article", "small"),
 )
-# Every cell, with minimal work: for tests.
+# For tests: every cell, with minimal work.
 SMOKE = replace(
     LAPTOP,
     name="smoke",
@@ -95,7 +95,7 @@ def get_profile(name: str, *, cuda: bool = False) -> Profile:
 
 
 def beside_published(profile: Profile) -> str:
-    """One line on which counts differ from the published run's profile."""
+    """One line that lists the counts that differ from the published run's profile."""
     if profile == FULL:
         return "the published run used this profile"
     names = ("size", "seeds", "lengths", "sizes", "batches", "repeats")

@@ -1,4 +1,4 @@
-"""The text of a reader's lesson: a program that grows, part by part, out of frame.py."""
+"""The text of a reader's lesson: a program that starts as frame.py and grows part by part."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ DEFS = (ast.FunctionDef, ast.ClassDef)
 
 
 def begin() -> str:
-    """A lesson in which nothing is the reader's yet: it runs all the same."""
+    """A lesson with none of the reader's code yet; it already runs."""
     return Path(__file__).with_name("frame.py").read_text(encoding="utf-8").partition("\n")[2]
 
 
 def written(text: str) -> list[str]:
-    """The names that a lesson says are the reader's, in its first lines."""
+    """The names listed as the reader's in a lesson's first lines."""
     line = YOURS.search(text)
     return [] if not line or line[1] == "nothing" else line[1].split(", ")
 
 
 def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str]:
-    """The lesson with a cell's imports and definitions, and the section that they replace.
+    """Merge a cell's imports and definitions into the lesson.
 
-    Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
-    sections of the names after it in `order`. Raises SyntaxError.
+    Returns the new lesson and the section that was replaced. Each name has a section, from its line
+    `# %% NAME` to the next such line. A new section goes before those of the names after it in
+    `order`. Raises SyntaxError.
     """
     section = f"# %% {name}\n{kept_parts(cell, name, {*order})}\n\n"
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
@@ -42,11 +43,11 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
 
 
 def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
-    """The parts of a cell that are kept: a def or a class, and what it uses of the cell.
+    """The parts of a cell to keep: a def or class, and everything in the cell that it uses.
 
-    These are imports, other defs and classes, and constants, with the comments right above each;
-    none of `others`, which are kept once they are checked themselves. Raises SyntaxError for a cell
-    that does not define `name`.
+    That includes imports, other defs and classes, and constants, with the comments directly above
+    each, but none of `others`, which are kept when they pass their own checks. Raises SyntaxError
+    for a cell that does not define `name`.
     """
     cell = without_magics(cell)
     body = ast.parse(cell).body
@@ -54,7 +55,7 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
     body = [x for x in body if not _made(x) & ({*others} - {name})]
     used = {name}
-    for _ in body:  # at most so many steps from one to another
+    for _ in body:  # the longest possible chain of uses
         for x in body:
             if _made(x) & used:
                 used |= names_in(x)
@@ -64,7 +65,7 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
         if not _made(x) & used:
             continue
         first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
-        while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment right above
+        while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment directly above
             first -= 1
         gap = ["", ""] if section and isinstance(x, DEFS) else []
         section += [*gap, *lines[first - 1 : x.end_lineno]]
@@ -72,9 +73,9 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
 
 
 def _made(statement: ast.stmt) -> set[str]:
-    """The names that an import, a def, a class or an assignment makes.
+    """The names defined by an import, a def, a class or an assignment.
 
-    None of other statements, and none of `Head = check(Head)`, which is no part of an answer.
+    Empty for other statements, and for `Head = check(Head)`, which is not part of an answer.
     """
     if isinstance(statement, DEFS):
         return {statement.name}
@@ -95,12 +96,12 @@ def names_in(tree: ast.AST) -> set[str]:
 
 
 def made_in(cell: str) -> set[str]:
-    """The names that a cell makes at its top; none of one that is no Python."""
+    """The names that a cell defines at its top level; empty if the cell is not Python."""
     return set().union(*map(_made, _body(cell)))
 
 
 def names_used(cell: str) -> set[str]:
-    """All names in the defs and classes of a cell; none of one that is no Python."""
+    """All names in the defs and classes of a cell; empty if the cell is not Python."""
     return set().union(*(names_in(x) for x in _body(cell) if isinstance(x, DEFS)))
 
 
@@ -112,5 +113,5 @@ def _body(cell: str) -> list[ast.stmt]:
 
 
 def without_magics(cell: str) -> str:
-    """A cell with an empty line for each magic, which is no Python."""
+    """A cell with each magic, which is not Python, replaced by an empty line."""
     return "\n".join("" if line.startswith(("%", "!")) else line for line in cell.split("\n"))

@@ -1,7 +1,7 @@
-"""Test a lesson as a whole: its loop with each of its caches to the last position, and training.
+"""Test a lesson as a whole: its loop with each cache up to the last position, and training.
 
-The checks test each name alone, and the referee tests heads and caches without the loop. This tests
-everything together, with models and lengths that no check uses.
+The checks test each name alone, and the referee tests heads and caches without the loop. This
+module tests everything together, with models and lengths that no check uses.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .mine import Scope
 CACHES = ("KVCache", "StaticKVCache")
 TEXTS = ((17, 2, 7), (64, 2, 7), (150, 1, 1))  # positions: batch size, tokens in the prompt
 SECONDS = 120  # time limit for one of these texts
-STEPS = 3  # of training
+STEPS = 3  # training steps
 
 
 class Fault(ValueError):
-    """A mistake of a lesson as a whole; the message begins with the name it is about."""
+    """A mistake in the lesson as a whole; the message begins with the name it is about."""
 
 
 def faults(scope: Scope, seed: int = 0) -> list[str]:
-    """Everything that is wrong with the lesson of these names, in words; [] if nothing is."""
+    """Descriptions of everything wrong with the lesson in `scope`; [] if nothing is."""
     words = []
     for check in (_texts, _full, _training):
         try:
@@ -49,7 +49,7 @@ def faults(scope: Scope, seed: int = 0) -> list[str]:
 
 
 def write(scope: Scope, model: GPT, prompt: Tensor, noise: Tensor, cache: Any) -> Tensor:
-    """The text from the lesson's loop.  (B, T), (n, B, V) -> (B, n). Raises Fault."""
+    """Generate a text with the lesson's loop.  (B, T), (n, B, V) -> (B, n). Raises Fault."""
     name = getattr(cache, "__name__", "its cache")
     try:
         with limit(SECONDS, f"your generate_with_cache, with {name}, did not finish"):
@@ -66,8 +66,8 @@ def write(scope: Scope, model: GPT, prompt: Tensor, noise: Tensor, cache: Any) -
 def is_plain(model: GPT, prompt: Tensor, noise: Tensor, text: Tensor) -> bool:
     """Whether a text is the uncached model's.  (B, T), (n, B, V), (B, n)
 
-    One pass suffices, because a causal model's logits at a token do not depend on what follows. By
-    induction, a token is right if the tokens before it are, and the noise samples it from their
+    One pass suffices, because a causal model's logits at a token do not depend on later tokens. By
+    induction, a token is right if all tokens before it are and the noise selects it from its
     logits.
     """
     if text.shape != (len(prompt), len(noise)):
@@ -82,7 +82,7 @@ def pair(scope: Scope, config: GPTConfig, seed: int) -> tuple[GPT, GPT]:
     """A model with the lesson's heads, and the package's with the same weights, in eval mode."""
     model = GPT(config, generator=torch.Generator().manual_seed(seed)).double().eval()
     for weight in model.parameters():
-        weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
+        weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask has a visible effect
     return with_heads(scope, model), model
 
 
@@ -104,7 +104,7 @@ def _shape(block_size: int) -> GPTConfig:
 
 
 def _texts(scope: Scope, seed: int) -> Iterator[None]:
-    """Compare texts to the last position with the plain pass, for each cache: tokens and logits."""
+    """Compare tokens and logits with the plain pass up to the last position, for each cache."""
     for block_size, B, T in TEXTS:
         theirs, plain = pair(scope, _shape(block_size), seed)
         rng = torch.Generator().manual_seed(seed + block_size)
@@ -146,7 +146,7 @@ def _of_20_slots(kind: type, capacity: int) -> Any:
 
 
 def _training(scope: Scope, seed: int) -> Iterator[None]:
-    """Compare a few of the lesson's one_step calls, with its heads, with the package's weights."""
+    """Compare the weights after a few of the lesson's training steps with the package's."""
     models = pair(scope, _shape(24), seed)
     optimizers = [torch.optim.SGD(model.train().parameters(), lr=0.1) for model in models]
     for step in range(STEPS):

@@ -1,6 +1,6 @@
 """outputs/published as a whole: which runs may replace it, and how a run compares with it.
 
-On one machine with the same versions, only timings may differ between two runs; elsewhere the
+On one machine with the same versions, only timings may differ between two runs; otherwise the
 comparison says which cells differ, and where.
 """
 
@@ -21,16 +21,16 @@ from .profiles import PROFILES
 if TYPE_CHECKING:
     from nbformat import NotebookNode  # at run time only after `patches`
 
-# The model that notebook 01 trains, and the others load.
+# The model that notebook 01 trains and the others load.
 WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
-# Where a run for publication works, in a new folder each time.
+# The parent of a publication run's working folder, which is new each time.
 BUILD = ROOT / "outputs" / "run"
-# Fields of the environment card on which the last bits depend.
+# Fields of the environment card that affect the last bits.
 MACHINE = "python torch platform device device_name dtype threads cpu_capability".split()
 
 
 def check(plan: SimpleNamespace, profile: str, corpus: Corpus) -> None:
-    """Raise RunError unless the plan is the published one: all as it is, full, Shakespeare."""
+    """Raise RunError unless the plan is the published one: all notebooks, full, Shakespeare."""
     changed = plan.notebooks or plan.settings or plan.out or plan.source
     if changed or profile != "full" or corpus.sha256 != SHA256:
         option = "--publish" if plan.publish else "--reproduce"
@@ -47,9 +47,9 @@ def entries(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def publish(new: Path, target: Path) -> list[str]:
-    """Copy a complete run to the published one, file by file, each whole.
+    """Copy a complete run over the published one, each file atomically.
 
-    Returns the files of the published one that this run did not make: they stay.
+    Returns the published files that this run did not produce; they are kept.
     """
     made = set()
     for path in sorted(new.rglob("*")):
@@ -66,9 +66,9 @@ def publish(new: Path, target: Path) -> list[str]:
 
 
 def compare_runs(old: Path, new: Path) -> tuple[int, list[str]]:
-    """How many cells of `old` were compared, and a line for each that differs in `new`.
+    """The number of cells of `old` that were compared, and a line for each that differs in `new`.
 
-    Of cells that measure time only the sources are compared, and they do not count.
+    Cells that measure time are not counted, and only their sources are compared.
     """
     compared = 0
     differences = []
@@ -102,7 +102,7 @@ def difference(cell: NotebookNode | None, other: NotebookNode | None) -> str:
 
 
 def shown(cell: NotebookNode) -> str:
-    """A cell's outputs as a reader sees them, in lines; of a picture its checksum."""
+    """A cell's outputs as text lines, with a checksum for each picture."""
     text = ""
     for output in cell.get("outputs", []):
         words = output.get("text", f"{output.get('ename')}: {output.get('evalue')}")
@@ -113,7 +113,7 @@ def shown(cell: NotebookNode) -> str:
 
 
 def print_comparison(old: Path, new: Path) -> bool:
-    """Print whether the new run is the same, and the differences; True if there are none."""
+    """Print whether the runs are identical, and any differences; True if there are none."""
     compared, differences = compare_runs(old, new)
     weights = _digest(old / WEIGHTS)
     if not weights or weights != _digest(new / WEIGHTS):
@@ -136,5 +136,5 @@ def print_comparison(old: Path, new: Path) -> bool:
 
 
 def _digest(path: Path) -> str | None:
-    """The SHA-256 of a file; None where there is none."""
+    """The SHA-256 of a file; None if it does not exist."""
     return sha256(path) if path.is_file() else None

@@ -17,9 +17,9 @@ from ..pretrained.fetch import SMOLLM2
 from ..pretrained.load import AnyTokenizer, load_pretrained
 from ..pretrained.needs import PretrainedError
 
-# Its letters are those of English prompts: the stand-in reads what the real model reads.
+# It has the letters of English prompts, so that the stand-in can read the real model's prompts.
 LETTERS = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
-# The shape of SmolLM2-135M: grouped keys, gates, RMSNorm, rotations, a tied head.
+# SmolLM2-135M's architecture: grouped keys, gates, RMSNorm, rotary positions, a tied head.
 SMOLLM2_SHAPE = DecoderConfig(
     vocab_size=49_152,
     block_size=8192,
@@ -64,11 +64,11 @@ class RealModel:
 
 
 def real_model(source: str = "auto", *, brief: bool = False) -> RealModel:
-    """SmolLM2-135M if available or downloadable, else a small random model; or the named one.
+    """SmolLM2-135M if available or downloadable, otherwise a small random model; or the named one.
 
-    `source` is "auto", "small" for the random one, or what `load_pretrained` takes. With `brief`,
-    "auto" is the random one, and no network is asked. Raises as `load_pretrained` does for a source
-    that is named.
+    `source` is "auto", "small" for the random one, or a source for `load_pretrained`. With `brief`,
+    "auto" is the random one, and nothing is downloaded. Raises the errors of `load_pretrained` for
+    a named source.
     """
     if source == "small":
         return _stand_in("it was asked for")
@@ -91,7 +91,7 @@ def _loaded(source: str) -> RealModel:
 
 def _stand_in(reason: str) -> RealModel:
     model = Decoder(SMALL).eval()
-    with torch.no_grad():  # louder than the embedding, which as a tied head would repeat its token
+    with torch.no_grad():  # must outweigh the embedding: as a tied head, it would repeat its token
         for weight in model.blocks.parameters():
             weight.mul_(20 if weight.ndim == 2 else 1)
     note = (
@@ -103,11 +103,11 @@ def _stand_in(reason: str) -> RealModel:
 
 
 def to_transformers(model: Decoder) -> Any:
-    """The same weights in the transformers model of that family, which uses its own code.
+    """The same weights in the family's transformers model, which runs transformers' own code.
 
-    Raises ExportError for a shape that no family has, and ModuleNotFoundError without transformers.
+    Raises ExportError for a shape that fits no family, ModuleNotFoundError without transformers.
     """
-    with warnings.catch_warnings():  # one asks for widgets, for bars that no page shows
+    with warnings.catch_warnings():  # about missing widgets for progress bars
         warnings.simplefilter("ignore")
         import transformers
 
@@ -115,7 +115,7 @@ def to_transformers(model: Decoder) -> Any:
     theirs = transformers.AutoModelForCausalLM.from_config(
         transformers.AutoConfig.for_model(**fields)
     )
-    if model.config.tied:  # the one tensor is in both places
+    if model.config.tied:  # one tensor serves as both
         tensors["lm_head.weight"] = model.lm_head.weight.detach()
     theirs.load_state_dict(tensors, assign=True)
     theirs.tie_weights()

@@ -101,7 +101,7 @@ def cells_of(path: Path) -> list[Cell]:
 
 
 def running_page() -> Page | None:
-    """The notebook that runs in this kernel; None outside the series.
+    """The notebook running in this kernel; None outside the series.
 
     JupyterLab tells the kernel its notebook's file. Elsewhere, for example on Colab, it is the
     notebook of the series that shares the most cells with the input history.
@@ -126,7 +126,7 @@ def running_page() -> Page | None:
 
 
 def _above(cells: list[Cell], shell: Any, source: str) -> int | None:
-    """How many cells are above the running one, found by the client's cell id or by its text."""
+    """The number of cells above the running one, found by the client's cell id or by its text."""
     parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
     name = str((parent or {}).get("metadata", {}).get("cellId", ""))
     for i, cell in enumerate(cells):
@@ -187,7 +187,7 @@ def explanation(name: str) -> str:
 
 
 def catching_up() -> bool:
-    """Whether cells are being rerun after a restart, so that a training can be resumed."""
+    """Whether cells are being rerun after a restart, so that training can resume."""
     return _catching_up
 
 

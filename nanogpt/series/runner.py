@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted"
 LONGEST = 512  # characters in notebook 08's longest window of validation text
-SHOWN = 20  # the most log lines printed of a failed notebook's kernel
+SHOWN = 20  # most log lines printed from a failed notebook's kernel
 EVERY = 10  # seconds between progress lines; a terminal's line is updated every second
 
 
 def run_series(plan: SimpleNamespace) -> bool:
-    """Execute a plan. Returns whether all notebooks passed, and equal the published ones if asked.
+    """Execute a plan. Returns whether all notebooks passed and, if asked, equal the published ones.
 
     Its fields are the options of the command `run`. Raises RunError or ValueError before anything
-    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; the last two count the
-    kept results.
+    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; the messages of the last two
+    say how many results were kept.
     """
     series = Series(plan)
     if plan.dry:
@@ -77,7 +77,7 @@ def run_series(plan: SimpleNamespace) -> bool:
             raise KeyboardInterrupt(series.so_far)
         same = not plan.reproduce or publish.print_comparison(PUBLISHED, out)
     if series.whole and green and same:
-        shutil.rmtree(out)  # this very run has made it
+        shutil.rmtree(out)  # created by this very run
     return same and green
 
 
@@ -105,9 +105,9 @@ class Series:
         names = [path.stem for path in self.sources]
         text = self.corpus.text
         self.pace = estimate(profile.name, names, len(text), len(set(text)))
-        self.entries: list[dict[str, Any]] = []  # of the manifest
+        self.entries: list[dict[str, Any]] = []  # for the manifest
         self.interrupted = False
-        self.cell: tuple[str, float] | None = None  # the one that runs, and since when
+        self.cell: tuple[str, float] | None = None  # the running cell, and its start time
         self.erase = "\x1b[K" if sys.stdout.isatty() else ""  # the rest of a terminal's line
 
     @property
@@ -117,24 +117,24 @@ class Series:
 
     @property
     def so_far(self) -> str:
-        """What a stopped run leaves, in words."""
+        """What a stopped run has kept, in words."""
         return f"{self.passed} of {len(self.sources)} notebooks had passed and are kept"
 
     def prepare(self) -> Path:
-        """The output folder, marked by a manifest; a new one for a run that is published."""
+        """Create the output folder, with a manifest; always a new one for a publication run."""
         if self.whole:
             publish.BUILD.mkdir(parents=True, exist_ok=True)
             kind = "publish-" if self.plan.publish else "reproduce-"
             self.out = Path(tempfile.mkdtemp(prefix=kind, dir=publish.BUILD))
-        self.manifest = publish.entries(self.out)  # by notebook, also of earlier runs
+        self.manifest = publish.entries(self.out)  # by notebook, including earlier runs
         self.card = self._card()
         self._write_manifest()
         return self.out
 
     def watch(self) -> None:
-        """Run all notebooks in a thread; show progress, and end them after a Ctrl-C.
+        """Run all notebooks in a thread, show progress, and stop them after a Ctrl-C.
 
-        Raises their OSErrors.
+        Re-raises their OSErrors.
         """
         print(f"{self.corpus.banner or self.corpus}\n{self.pace}", flush=True)
         self.begun = time.monotonic()
@@ -167,7 +167,7 @@ class Series:
 
     def run_one(self, source: Path, staged: Path) -> str | None:
         """Run a notebook; its error in one line, or None."""
-        n_cells = len(read(source).cells) + 1  # with the cell of the parameters that are given
+        n_cells = len(read(source).cells) + 1  # including the cell with the given parameters
 
         def before_cell(index: int, cell: NotebookNode) -> None:
             if self.interrupted:
@@ -184,7 +184,11 @@ class Series:
                 timeout=self.plan.timeout,
                 before_cell=before_cell,
             )
-        except (execute.NotebookError, SyncError, RuntimeError) as failure:  # no kernel: the last
+        except (
+            execute.NotebookError,
+            SyncError,
+            RuntimeError,
+        ) as failure:  # RuntimeError: no kernel
             return INTERRUPTED if self.interrupted else str(failure).strip().partition("\n")[0]
         finally:
             self.cell = None
@@ -214,11 +218,11 @@ class Series:
             variables["NANOGPT_OFFLINE"] = "1"
             variables["NANOGPT_OFFLINE_REASON"] = self.corpus.note
         if self.whole:
-            variables["NANOGPT_CHECKPOINT"] = None  # the reader's: the run uses its own model
+            variables["NANOGPT_CHECKPOINT"] = None  # it is the reader's; the run uses its own model
         return variables
 
     def _keep(self, source: Path, staged: Path, error: str | None, seconds: float) -> None:
-        """Move its files to their places, and write the manifest with its entry."""
+        """Move a notebook's files to the output folder, and add its entry to the manifest."""
         folder = self.out / "failed" / source.stem if error else self.out
         staged_files = sorted(path for path in staged.rglob("*") if path.is_file())
         names = [path.relative_to(staged).as_posix() for path in staged_files]
@@ -273,7 +277,7 @@ class Series:
         if self.pace.work:
             card["work_seconds"] = self.pace.work
         card["environment"] = environment()
-        # Of the kernels: this process, which computes nothing, may have more.
+        # The kernels' threads: this process, which computes nothing, may have more.
         threads = get_profile(self.pace.profile).threads
         if threads:
             card["environment"]["threads"] = threads
@@ -297,7 +301,7 @@ class Series:
 
 
 def findings_line(out: Path, sources: Sequence[Path]) -> str:
-    """How many of these notebooks' findings the run at `out` supports, in one line."""
+    """One line that says how many of these notebooks' findings the run at `out` supports."""
     holds = 0
     not_so = 0
     too_short = 0

@@ -1,4 +1,4 @@
-"""A notebook's run: it keeps figures, results and the model."""
+"""A notebook's run: figures, results and the model."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Run:
     def gain(self, checkpoint: str) -> str:
         """The cache's speedup with those weights, as measured by notebook 05 in this run.
 
-        If there is none, the published one, marked as such.
+        Without such a measurement, returns the published one, marked as such.
         """
         for folder in [*self._folders(), PUBLISHED]:
             results = (read_json(folder / "json" / "05.json") or {}).get("results", {})
@@ -236,7 +236,7 @@ class Run:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """A with-block in which torch uses the CPU threads for training."""
+        """Context manager: torch uses the CPU threads for training."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.train_threads or threads)
         try:
@@ -245,11 +245,11 @@ class Run:
             torch.set_num_threads(threads)
 
     def checkpoint(self, name: str) -> Path:
-        """The path of a checkpoint of that name, without suffix."""
+        """The path of the checkpoint with that name, without suffix."""
         return self.out / "checkpoints" / name
 
     def _folders(self) -> list[Path]:
-        """This notebook's folder, and where the runner puts those of earlier ones."""
+        """This notebook's folder, and the runner's output folder for earlier notebooks."""
         earlier = os.environ.get("NANOGPT_RUN")
         return [self.out, *([Path(earlier)] if earlier else [])]
 
@@ -289,7 +289,7 @@ def allowed_threads(wanted: int | None) -> int | None:
 
 
 def _is_yours(trained: Checkpoint) -> bool:
-    """Whether these are the weights that the reader's own training left next to the lesson."""
+    """Whether these are the weights from the reader's own training, next to the lesson."""
     path = lessons.lesson_path().with_name("model.safetensors")
     return path.is_file() and sha256(path) == trained.sha256
 
@@ -299,13 +299,13 @@ def open_run(
 ) -> Run:
     """Check a notebook's parameters, load the corpus, and print the settings.
 
-    `mine` says whose code runs if the reader has written some, see series.mine.choose.
-    Files go to the folder in NANOGPT_OUT, else to outputs/run/PROFILE-lab, separate from those
+    `mine` says whose code runs if the reader has written some; see series.mine.choose.
+    Files go to the folder in NANOGPT_OUT, or else to outputs/run/PROFILE-lab, separate from those
     of `python -m nanogpt run`, whose manifest does not list them. Raises ValueError for an unknown
     profile or `mine`, or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
-    gc.freeze()  # the imported objects: timings collect garbage before each turn
+    gc.freeze()  # exempt imported objects: timings collect garbage before each turn
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
     lessons.choose(mine)

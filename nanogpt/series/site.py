@@ -1,9 +1,9 @@
-"""Executed notebooks as a small site: one file per page, readable offline, nothing to load.
+"""Executed notebooks as a small static site: one self-contained file per page, readable offline.
 
-The look is in site.css, the frame of a page in site.html.j2, the cells are drawn by nbconvert
-with the template in page/ and the filters in html.py. One small
-script, site.js, copies code, enlarges figures and searches; every page can be read without it. On
-live.html the model itself runs, its weights inside.
+The style is in site.css and the page frame in site.html.j2; nbconvert renders the cells with the
+template in page/ and the filters in html.py. One small script, site.js, copies code, enlarges
+figures and searches; every page is readable without it. live.html runs the model itself, with its
+weights embedded.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from .mirror import colab
 from .museum_page import museum_page
 from .nbfile import SyncError, place, read, read_manifest, title
 
-# live_model.js computes the form of the bundled model, of any of these sizes.
+# live_model.js supports the bundled model's architecture, in any of these sizes.
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
-LARGEST = 1_000_000  # bytes of weights: a third more in base64
+LARGEST = 1_000_000  # bytes of weights; base64 adds a third
 # Rotary positions have no limit, but a model learned to look back no further than its block. So
 # on the page a character sees the last block_size: the bundled model's loss is then 1.46 at
 # positions 500 to 700, and 1.43 at 128 to 256. If it sees the whole text, the loss rises to 1.91.
 LONGEST = 600  # new characters
-# Prompts, and seeds whose text reads well at the form's temperature.
+# Prompts, with seeds whose text reads well at the page's temperature.
 PRESETS: list[dict[str, Any]] = [
     {"name": "a speaking name", "prompt": "JULIET:\n", "seed": 283, "length": 187},
     {"name": "a stage direction", "prompt": "Enter a Messenger.\n\n", "seed": 2, "length": 210},
@@ -63,8 +63,8 @@ PRESETS: list[dict[str, Any]] = [
 def render(folder: Path, home: Path | None = None) -> Path:
     """Write the pages of an output folder into html/ and return the path of their index.
 
-    `home` is the folder's later location, if it moves. Raises SyncError for a folder without
-    notebooks and for a notebook that cannot be read.
+    `home` is the folder's final location, if it will be moved. Raises SyncError for a folder
+    without notebooks and for a notebook that cannot be read.
     """
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
@@ -119,10 +119,10 @@ def render(folder: Path, home: Path | None = None) -> Path:
 
 
 def speedups(published: Path, outputs: str) -> list[dict[str, Any]]:
-    """The table of speedups as parts with rows, as far as their files are there.
+    """The table of speedups, as parts with rows, for the files that exist.
 
-    `published` is the folder of the published run. A link to a file begins with `outputs`; without
-    it there are no links.
+    `published` is the folder of the published run. Links to files begin with `outputs`; if that is
+    empty, there are no links.
     """
     values = speed.measured(published)
     parts = []
@@ -148,7 +148,7 @@ def _speedup(row: speed.Row, value: Summary, outputs: str) -> dict[str, Any]:
 def _about(
     path: Path, entries: dict[str, dict[str, Any]], names: list[str], more: Collection[str]
 ) -> dict[str, Any]:
-    """A page: its cells, and its entries in the index and in its neighbours."""
+    """A page: its cells, and its entries in the index and on its neighbours' pages."""
     name = path.stem
     nb = read(path)
     prose = Prose({*names, *more, "index.html"})
@@ -172,12 +172,12 @@ def _about(
             "moving": moving_kinds(nb),
             **place(name, names),
         }
-    except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: of a picture
+    except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: from a picture
         raise SyncError(f"{name}.ipynb cannot be rendered ({error}): run it again") from error
 
 
 def your_cache_page(museum: bool) -> str:
-    """The page on using the referee elsewhere; `museum` is whether that page exists too."""
+    """The page on using the referee elsewhere; `museum` says whether the museum's page exists."""
     repository = address.REPO and f"https://github.com/{address.REPO}"
     frame = TEMPLATES.get_template("your_cache.html.j2")
     return frame.render(museum=museum, repository=repository)
@@ -186,13 +186,13 @@ def your_cache_page(museum: bool) -> str:
 def live_page() -> str | None:
     """The page that runs the bundled model; None if its checkpoint cannot run in a page.
 
-    That is one that is missing or damaged, or of another form than the recipe `keeper` trains; a
-    width that is no multiple of 4; or more than LARGEST bytes.
+    The checkpoint must exist, be undamaged, have the architecture of the recipe `keeper` and a
+    width that is a multiple of 4, and take at most LARGEST bytes.
     """
     try:
         saved = load_checkpoint(KEEPER)
         losses = saved.meta["losses"]
-        val = losses.get("full_val", losses["val"])  # of all of the validation text, where known
+        val = losses.get("full_val", losses["val"])  # over all of the validation text, if known
         facts = {"corpus": saved.meta["corpus"]["name"], "val": float(val)}
     except (OSError, KeyError, TypeError, ValueError):
         return None

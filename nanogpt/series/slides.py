@@ -1,6 +1,6 @@
-"""Slides as one HTML file, from a Markdown file in Marp's form; needs no network.
+"""Render slides as one HTML file, from a Markdown file in Marp's format; needs no network.
 
-Marp itself and its editors show the same files: a front matter, and `---` between two slides.
+Marp itself and its editors show the same files: front matter, then slides separated by `---`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..files import OURS, ROOT, atomic_path, real_path, write_json
 from .html import TEMPLATES, URL, coloured
 
 SOURCES = ROOT / "notebooks" / "teaching"
-MARK = "slides.json"  # of a folder that we wrote
+MARK = "slides.json"  # marks a folder that we wrote
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)  # a speaker's note
 
@@ -28,7 +28,7 @@ class SlidesError(ValueError):
 
 
 class Slide(mistune.HTMLRenderer):
-    """Markdown as HTML, with its pictures inside. Raw HTML is shown, not obeyed."""
+    """Markdown as HTML, with embedded pictures. Raw HTML is escaped."""
 
     def __init__(self, folder: Path):
         super().__init__(escape=True)
@@ -43,7 +43,7 @@ class Slide(mistune.HTMLRenderer):
         return f'<img src="{URL}{data}" alt="{html.escape(text)}">'
 
     def block_code(self, code: str, info: str | None = None) -> str:
-        """Code, with one class for each kind of token."""
+        """Code, with one CSS class per kind of token."""
         return coloured(code, (info or "text").split()[0])
 
 
@@ -60,7 +60,7 @@ def split(path: Path) -> list[str]:
 
 
 def render(path: Path) -> str:
-    """A file of slides as an HTML page of its own."""
+    """A slides file as a standalone HTML page."""
     draw = mistune.create_markdown(renderer=Slide(path.parent), plugins=["table"])
     slides = split(path)
     title = slides[0].partition("\n")[0].lstrip("# ")
@@ -70,7 +70,7 @@ def render(path: Path) -> str:
 
 
 def write_slides(out: Path, *, overwrite: bool = False) -> list[Path]:
-    """Render all slides of notebooks/teaching into a folder; their paths.
+    """Render all slides of notebooks/teaching into a folder, and return their paths.
 
     Raises ValueError if the folder is not ours, unless `overwrite` is set, and SlidesError.
     """

@@ -401,7 +401,7 @@ def average(gradients: list[Tensor], rows: list[int]) -> Tensor:
     return sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows)
 
 
-# ------------------------------------------------------------------ 11 Sooner to the same loss
+# ------------------------------------------------------------------ 11 The same loss in less time
 
 
 def learning_rate(step, steps, warmup):

@@ -1,8 +1,8 @@
-"""Every speedup that the project quotes, in one table, with what it compares and where.
+"""Every speedup quoted in the project, in one table, with its baseline and its source.
 
 A row names a file below `outputs/` and the path to a summary inside it. The numbers are read from
-there and typed nowhere. `sync` writes the short form of the table into the README, and the index of
-the site shows all of it, with an anchor for each row.
+there and never typed. `sync` writes the short form of the table into the README, and the site's
+index shows all of it, with an anchor for each row.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ ALMOST = "with 8-bit weights the model is almost the same, but not identical"
 
 @dataclass(frozen=True)
 class Row:
-    """A speedup, and where its number is."""
+    """A speedup, and the source of its number."""
 
-    id: str  # of its anchor, after "speed-"
+    id: str  # its anchor, without "speed-"
     what: str
-    against: str  # what its time is compared with
+    against: str  # the baseline
     model: str
-    tokens: int  # new ones
+    tokens: int  # new tokens
     machine: str
     file: str  # below outputs/
     path: tuple[Key, ...]  # to a summary of ratios, or of tokens per second
-    over: tuple[Key, ...] = ()  # to the summary of tokens per second to divide by, if there is one
+    over: tuple[Key, ...] = ()  # to the summary of tokens per second to divide by, if any
     note: str = ""
-    short: bool = False  # whether the README's table has it
+    short: bool = False  # whether it is in the README's table
     weights: str = "float32"
 
     @property
@@ -395,7 +395,7 @@ STORY = (
     ),
 )
 ROWS = {row.id: row for part in STORY for row in part.rows}
-# The one number on the card of a notebook, and what it says there.
+# The number on each notebook's card (a row of the table), and its caption.
 CARDS = {
     "00": ("race", "with a cache"),
     "05": ("your-cache", "with your cache, in your own loop"),
@@ -406,7 +406,7 @@ CARDS = {
 
 
 def find(data: Any, path: tuple[Key, ...]) -> Any:
-    """What a path leads to; neighbouring pairs are conditions on one item. Raises LookupError."""
+    """Follow a path; neighbouring pairs are conditions on one item. Raises LookupError."""
     wanted: list[tuple[str, object]] = []
     for key in (*path, ""):
         if isinstance(key, tuple):
@@ -425,7 +425,7 @@ def find(data: Any, path: tuple[Key, ...]) -> Any:
 def ratio(data: Any, row: Row) -> Summary:
     """The speedup of a row, from the contents of its file.
 
-    A quotient of two summaries is that of their medians, with the widest range.
+    The quotient of two summaries is the quotient of their medians, with the widest range.
     """
     own: Summary = find(data, row.path)
     if not row.over:
@@ -446,15 +446,15 @@ def number(value: float) -> str:
 
 
 def spread(value: Summary) -> str:
-    """The smallest and the largest of a summary, as exactly as its median."""
+    """The range of a summary, with the same number of digits as its median."""
     digits = 2 if value["median"] < 1 else 1 if value["median"] < 20 else 0
     return f"{value['low']:.{digits}f}–{value['high']:.{digits}f}"
 
 
 def measured(published: Path = PUBLISHED) -> dict[str, Summary]:
-    """The speedup of every row whose file is there, by id.
+    """The speedup of every row whose file exists, by id.
 
-    `published` is the folder with the published run, if it has not reached its place yet.
+    `published` is the folder with the published run, which may not be in its final location yet.
     """
     found = {}
     for row in ROWS.values():
@@ -474,7 +474,7 @@ def _contents(path: Path) -> Any:
 
 
 def with_speedups(readme: str) -> str:
-    """The text of the README, with the short table between its two marks, if it has them."""
+    """The README's text, with the short table between its two marks, if it has them."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:

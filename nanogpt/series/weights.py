@@ -1,4 +1,4 @@
-"""A trained model for a notebook: named, kept, published, or trained now."""
+"""Find a trained model for a notebook: named, kept, published, or trained now."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def load_or_train(
     """A trained lecture model for a notebook, on the device, in float32, in eval mode.
 
     The first available of: the file `checkpoint` ("auto" means the one in NANOGPT_CHECKPOINT), a
-    model of this corpus that this run has trained, at one of the paths `keep` (without suffix),
-    the published weights of this corpus, a model that is trained now and kept at the first of
-    those paths. Prints nothing: print the result, which says whose it is. Raises CheckpointError
+    model that this run has trained on this corpus, at one of the paths `keep` (without suffix), the
+    published weights for this corpus, a model that is trained now and kept at the first of those
+    paths. Prints nothing: print the result, which says where it comes from. Raises CheckpointError
     for a damaged file, and for a named one that does not fit.
     """
     named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
@@ -71,7 +71,7 @@ def _as_lecture(trained: Checkpoint, named: str) -> GPT:
 
 
 def _earlier(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
-    """The kept or bundled model of this text (the practice corpus borrows it)."""
+    """The kept or bundled model for this text (the practice corpus borrows it)."""
     places = [(path, "the model that this run trained") for path in keep]
     for path, origin in [*places, (LECTURE_FORM, "published weights")]:
         if path.with_name(f"{path.name}.safetensors").is_file():

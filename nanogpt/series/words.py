@@ -1,16 +1,16 @@
-"""How many of the words that a model generates occur in its corpus, in any language."""
+"""Count how many generated words occur in a model's corpus, in any language."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-LONGEST = 20  # average characters between spaces, above which a text has no space-separated words
-SAMPLE = 100_000  # characters of a text that are examined for that
+LONGEST = 20  # with more characters between spaces on average, a text has no space-separated words
+SAMPLE = 100_000  # characters of a text examined for that
 
 
 class Words:
-    """The words of a text: what is between spaces, in lower case.
+    """The words of a text: the lower-case strings between spaces.
 
     Chinese, Japanese and Thai have no spaces between words, so pairs of neighbouring characters are
     used instead. Only distinct words are kept, so memory does not grow with a long text.
@@ -24,9 +24,9 @@ class Words:
         self.known = set(self._of(text))
 
     def found(self, text: str, whole: bool = True) -> tuple[int, int]:
-        """How many words of another text occur in this one, and its number of words.
+        """The number of words of another text that occur in this one, and its number of words.
 
-        `whole` is False for a text that may begin and end inside a word: those two are left out.
+        `whole` is False for a text that may begin and end inside a word: those two are not counted.
         """
         words = list(self._of(text))
         words = words if whole else words[1:-1]

@@ -1,4 +1,4 @@
-"""The first weights of a training run: blocks that begin as the identity, heads that look back."""
+"""Initial weights of a training run: identity blocks, and heads that attend to previous tokens."""
 
 import math
 
@@ -8,19 +8,19 @@ from torch import Tensor
 from ..decoder.model import Decoder
 from ..model import GPT, LanguageModel
 
-# Found by trying on Tiny Shakespeare: how far queries and keys agree, and how long positions are.
+# Tuned on Tiny Shakespeare: how strongly queries and keys agree, and the length of positions.
 LECTURE_GAIN = 1.3
 POSITION_SIZE = 0.42
 ROTARY_GAIN = 0.5
-ROTARY_PAIRS = 3  # the fastest: they tell neighbours apart, the slow ones cannot
+ROTARY_PAIRS = 3  # the fastest ones: the slow ones cannot tell neighbours apart
 
 
 def zero_init(model: LanguageModel, generator: torch.Generator) -> None:
     """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
 
-    Embeddings are drawn from normal(0, 0.3): at first they are the whole signal. Weights that are
-    frozen stay as they are, and so do embeddings that are the head too: they can be neither zero
-    nor large.
+    Embeddings are sampled from normal(0, 0.3), because at first they are the whole signal. Frozen
+    weights stay as they are, and so do embeddings tied to the head, which can be neither zero nor
+    large.
     """
     tied = model.lm_head.weight is model.token_embedding_table.weight
     with torch.no_grad():
@@ -36,7 +36,7 @@ def zero_init(model: LanguageModel, generator: torch.Generator) -> None:
         for table in (model.token_embedding_table, model.position_embedding_table):
             if table is None:
                 continue
-            # Drawn on the CPU: the same numbers wherever the model is.
+            # Sampled on the CPU, so that the numbers do not depend on the model's device.
             drawn = torch.empty_like(table.weight, device="cpu")
             drawn.normal_(std=0.3, generator=generator)
             if table.weight.requires_grad and table.weight is not model.lm_head.weight:
@@ -44,22 +44,22 @@ def zero_init(model: LanguageModel, generator: torch.Generator) -> None:
 
 
 def _last_matrix(feed_forward: torch.nn.Module) -> Tensor:
-    """The matrix that the feed-forward part ends with, in either model."""
+    """The last matrix of the feed-forward network, in either model."""
     last = feed_forward.net[2] if hasattr(feed_forward, "net") else feed_forward.down
     return last.get_parameter("weight")
 
 
 @torch.no_grad()
 def previous_token_init(model: LanguageModel) -> None:
-    """Start head h of the first block with its attention on the character h + 1 places before.
+    """Initialize head h of the first block to attend to the character h + 1 positions back.
 
     A head that finds the previous character is the first thing that training has to discover, and
-    it takes long over it. Here it is given, by one rule for both kinds of positions: a position is
-    an angle, a key carries its own angle, and a query the angle of the place it looks for. All of
-    it can be unlearned: these are ordinary weights.
+    it takes long. Here it is built in, by one rule for both kinds of positions: a position is an
+    angle, a key carries its own angle, and a query the angle of the position it attends to.
+    Training can undo all of this, because these are ordinary weights.
 
-    It takes embeddings, queries and keys together, so a model stays as it is if one of them is
-    frozen.
+    Embeddings, queries and keys must change together, so a model with any of them frozen is left
+    unchanged.
     """
     if model.config.head_size < 2:
         return  # an angle needs two numbers
@@ -75,7 +75,7 @@ def previous_token_init(model: LanguageModel) -> None:
 
 
 def _previous_token_init_table(model: LanguageModel) -> None:
-    """Positions become cosines and sines, in columns that only the first block's heads read."""
+    """Write positions as cosines and sines, in columns read only by the first block's heads."""
     c = model.config
     half = min(c.head_size, c.n_embd) // 2
     device = model.device
@@ -98,7 +98,7 @@ def _previous_token_init_table(model: LanguageModel) -> None:
 
 
 def _previous_token_init_rotary(model: LanguageModel) -> None:
-    """One number of each embedding is 1, and the rotation turns it into a position's angle."""
+    """Set one number of each embedding to 1, which the rotation turns into a position's angle."""
     c = model.config
     half = c.head_size // 2
     pairs = min(ROTARY_PAIRS, half)
@@ -113,13 +113,13 @@ def _previous_token_init_rotary(model: LanguageModel) -> None:
 
 
 def _first_heads(model: LanguageModel) -> list[tuple[Tensor, Tensor]]:
-    """The weights of query and key of each head of the first block, as views.  2 × (hs, C)"""
+    """Views of the query and key weights of each head of the first block.  2 × (hs, C)"""
     attention = model.blocks[0].sa
     c = model.config
     if isinstance(model, GPT):
         return [(head.query.weight, head.key.weight) for head in attention.heads]
     rows = attention.qkv.weight.view(-1, c.head_size, c.n_embd)
     keys = [rows[c.n_head + h // c.group] for h in range(c.n_head)]
-    # A key that several heads share comes once; for the others a copy that nobody reads.
+    # A key shared by several heads is returned once; the others get a copy that is never read.
     keys = [key if h % c.group == 0 else key.clone() for h, key in enumerate(keys)]
     return list(zip(rows, keys, strict=False))

@@ -1,4 +1,4 @@
-"""What a training run has measured: while it runs, and as plain data at its end."""
+"""The measurements of a training run: while it runs, and as plain data at its end."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from torch import Tensor
 class TrainingResult(TypedDict):
     """The history of a whole run as plain data, ready to plot or to write as JSON.
 
-    The lists `step`, `train`, `val` and `block` have one entry an evaluation: steps done, losses in
-    nats of both parts of the text, and the characters in a window. `lr_scale` and `batch_loss` have
-    one entry a step.
+    The lists `step`, `train`, `val` and `block` have one entry per evaluation: steps done, training
+    and validation loss in nats, and the characters in a window. `lr_scale` and `batch_loss` have
+    one entry per step.
     """
 
     step: list[int]
@@ -39,14 +39,14 @@ class History:
     full_val: float | None = None
 
     def add_evaluation(self, step: int, train: float, val: float, block: int) -> None:
-        """Note the losses after `step` steps, at windows of `block` characters."""
+        """Record the losses after `step` steps, on windows of `block` characters."""
         self.step.append(step)
         self.train.append(train)
         self.val.append(val)
         self.block.append(block)
 
     def add_step(self, lr_scale: float, batch_loss: Tensor) -> None:
-        """Note one step: the factor of its learning rates, and the loss of its batch."""
+        """Record one step: the factor on its learning rates, and the loss of its batch."""
         self.lr_scale.append(lr_scale)
         self.batch_loss.append(batch_loss)
 
@@ -60,7 +60,7 @@ class History:
         }
 
     def newest_is_best(self) -> bool:
-        """Whether the newest loss is the lowest so far of its block, which no block exceeds."""
+        """Whether the newest loss is the lowest at its block, and that block the longest so far."""
         block = self.block[-1]
         earlier = [
             loss
@@ -70,7 +70,7 @@ class History:
         return block == max(self.block) and self.val[-1] < min(earlier, default=math.inf)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the losses of batches, which are saved as a tensor."""
+        """Everything except the batch losses, which are saved as a tensor."""
         fields: dict[str, Any] = {
             "step": self.step,
             "train": self.train,
@@ -83,7 +83,7 @@ class History:
         return fields
 
     def restore(self, fields: dict[str, Any], batch_loss: Tensor) -> None:
-        """Put back what `to_json` gave, and the losses of batches.  (steps,)"""
+        """Restore the output of `to_json` and the batch losses.  (steps,)"""
         self.step = fields["step"]
         self.train = fields["train"]
         self.val = fields["val"]
@@ -93,7 +93,7 @@ class History:
         self.full_val = fields.get("full_val")
 
     def result(self, block_size: int) -> TrainingResult:
-        """The run as plain data; one transfer from the device."""
+        """The run as plain data, with one transfer from the device."""
         return {
             "step": self.step,
             "train": self.train,

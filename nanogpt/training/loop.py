@@ -1,4 +1,4 @@
-"""The training loop: `train`, and how the run is measured, saved and reported."""
+"""The training loop: `train`, and how a run is measured, saved and reported."""
 
 import math
 import time
@@ -40,16 +40,16 @@ def train(
     """Train the model in place and return its history as plain data, ready to plot.
 
     A list of heads is trained as a packed Decoder, which computes the same function in about half
-    the time, and gets its weights back at the end. With `out`, RunFiles writes checkpoints, a log
-    and the state of the run. With `resume`, a run that was stopped continues from its last saved
-    state, and ends with the same bits as a run that was never stopped. Ctrl-C finishes the step,
-    saves, and is raised. Each evaluation prints a line (with `speed`, the throughput too) and calls
-    `watch(step, model)`. `trainer` is the class that makes each step.
+    the time; the weights are copied back at the end. With `out`, RunFiles writes checkpoints, a log
+    and the training state. With `resume`, a stopped run continues from its last saved state, and
+    its final weights are bit-identical to those of an uninterrupted run. Ctrl-C finishes the step,
+    saves, and raises. Each evaluation prints a line (including the throughput with `speed`) and
+    calls `watch(step, model)`. `trainer` is the class that executes the steps.
 
-    Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
-    does not fit, a state of other settings, or other files at `out`; CheckpointError for a damaged
-    state and for trained weights whose state is lost; MemoryError, with advice; and
-    FloatingPointError when the loss is not finite.
+    Raises TypeError for an argument of the wrong type; ValueError for a vocabulary or corpus that
+    does not fit, a state with other settings, or unrelated files at `out`; CheckpointError for a
+    damaged state and for trained weights whose state is lost; MemoryError, with advice; and
+    FloatingPointError if the loss is not finite.
     """
     _check_arguments(model, corpus, config, tokenizer, device, resume, speed, watch)
     device = device or pick_device()
@@ -70,7 +70,7 @@ def train(
     form = _form_to_train(model, config, device)
     advice = memory_advice(config, trainer.size)
     with form as (worker, generator), advice, forked_random_state(device):
-        torch.manual_seed(config.seed)  # of dropout, which takes no generator
+        torch.manual_seed(config.seed)  # for dropout, which takes no generator
         steps = trainer(worker, data, config, generator, device)
         run = TrainingRun(steps, val, files, speed, watch)
         if files and resume:
@@ -82,7 +82,7 @@ def train(
 def prepare(
     model: LanguageModel, config: TrainConfig, device: Device
 ) -> tuple[LanguageModel, torch.Generator]:
-    """The model in the form that is trained, at its first weights; the generator of batches."""
+    """The initialized model, in the form in which it is trained, and the generator of batches."""
     generator = torch.Generator().manual_seed(config.seed)
     try:
         if config.zero_init:
@@ -91,7 +91,7 @@ def prepare(
             previous_token_init(model)
     except (AttributeError, TypeError, IndexError) as error:
         raise ValueError(
-            f"this recipe sets first weights of the package's layers, and this model has "
+            f"this recipe initializes the package's own layers, and this model has "
             f"{first_difference(model)}: pass zero_init=False, previous_token_init=False"
         ) from error
     packs = config.batched and isinstance(model, GPT) and _trains_alike(model)
@@ -100,7 +100,7 @@ def prepare(
 
 
 def _trains_alike(model: LanguageModel) -> bool:
-    """Whether a packed copy learns what the model would: each weight by itself, none frozen."""
+    """Whether a packed copy trains like the model: no weight is shared and none is frozen."""
     weights = list(model.parameters())
     n_names = sum(1 for _ in model.named_parameters(remove_duplicate=False))
     if not_standard(model) or len(weights) != n_names:
@@ -114,7 +114,7 @@ def _trains_alike(model: LanguageModel) -> bool:
 def _form_to_train(
     model: LanguageModel, config: TrainConfig, device: Device
 ) -> Iterator[tuple[LanguageModel, torch.Generator]]:
-    """The result of `prepare`, for a with-block; at its end the model has the trained weights."""
+    """The result of `prepare`, as a context manager; on exit the model has the trained weights."""
     was_training = model.training
     worker, generator = prepare(model, config, device)
     try:
@@ -127,7 +127,7 @@ def _form_to_train(
 
 
 class Stopped(KeyboardInterrupt):
-    """A run was stopped by Ctrl-C; the model has the weights of that step, `history` its losses."""
+    """Raised when Ctrl-C stops a run; the model has that step's weights, `history` the losses."""
 
     def __init__(self, words: str, history: TrainingResult):
         super().__init__(words)
@@ -136,7 +136,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(eq=False)
 class TrainingRun:
-    """Around the steps of one run: evaluation, history, saving, Ctrl-C and the clock."""
+    """Everything around the steps of a run: evaluation, history, saving, Ctrl-C and the clock."""
 
     trainer: Trainer
     val: Tensor
@@ -150,13 +150,13 @@ class TrainingRun:
         self.model = trainer.model
         self.first = trainer.first
         self.device = trainer.device.device
-        self.fixed: dict[int, list[Batches]] = {}  # of both parts of the text, by their block
+        self.fixed: dict[int, list[Batches]] = {}  # for training and validation, by block
         self.history = History()
         self.done = 0  # steps of an earlier part of this run
         self.meter = Meter(trainer.device)
 
     def train(self) -> None:
-        """All steps that are not done yet, with the first evaluation before them."""
+        """Run the first evaluation and all remaining steps."""
         steps = self.config.steps
         every = self.config.eval_every
         bar = Progress(steps, "train", initial=self.done, hidden=not self.first)
@@ -171,7 +171,7 @@ class TrainingRun:
             self.stop_if_asked(steps)
 
     def record(self, step: int, loss: Tensor) -> None:
-        """Note the loss of a step. Raises FloatingPointError where it is not finite."""
+        """Record the loss of a step. Raises FloatingPointError if it is not finite."""
         if self.device.type == "cpu":  # on a GPU this would wait for the queue
             self._check_finite(float(loss), step)
             self.bar.set_postfix_str(f"loss {float(loss):.2f}", refresh=False)
@@ -181,7 +181,7 @@ class TrainingRun:
         self.bar.update()
 
     def evaluate(self, step: int) -> None:
-        """Measure losses at the block that is trained now, save, print a line, call `watch`."""
+        """Measure losses at the current block, save, print a line, and call `watch`."""
         self.meter.lap(trained=True)
         if self.first:
             block, _ = self.trainer.window(max(0, step - 1))
@@ -189,13 +189,13 @@ class TrainingRun:
             self._check_finite(train, step)
             self._check_finite(val, step)
             if not self.history.step:
-                self.save(step)  # from here on a resumed run is this one, and none before it
+                self.save(step)  # from now on --resume continues this run, not an earlier one
             self.history.add_evaluation(step, train, val, block)
             if step == self.config.steps:
                 self.history.full_val = full_loss(self.model, self.val)
             if self.files:
                 self.files.save_newest(self.model, self.history, self.meter.summary())
-            self.save(step)  # last: a run that is killed before it comes again to the same files
+            self.save(step)  # last, so that a run killed earlier writes the same files again
             line = f"step {step:5d} of {self.config.steps} | train {train:.4f} | val {val:.4f}"
             if self.config.stages:
                 line += f" | block {block}"
@@ -209,29 +209,29 @@ class TrainingRun:
         self.meter.lap(trained=False)
 
     def measure(self, block: int) -> tuple[float, float]:
-        """The losses on fixed windows of that many characters: of the training text, of the rest.
+        """Training and validation loss on fixed windows of `block` characters.
 
-        Both in nats a character.
+        Both in nats per character.
         """
         if block not in self.fixed:
             n = self.config.eval_batches
             parts = (self.trainer.data, self.val)
             self.fixed[block] = [fixed_batches(part, block, n, self.device) for part in parts]
         means = [mean_loss(self.model, batches) for batches in self.fixed[block]]
-        train, val = torch.stack(means).tolist()  # one wait
+        train, val = torch.stack(means).tolist()  # a single synchronization
         return train, val
 
     def save(self, step: int) -> None:
-        """Write the state on which the next step depends."""
+        """Save the state that the next step depends on."""
         if self.files and self.first:
             self.files.save_state(step, self.trainer, self.history)
 
     def stop_if_asked(self, step: int) -> None:
-        """Save and raise Stopped, with advice, where Ctrl-C was pressed."""
+        """If Ctrl-C was pressed, save and raise Stopped, with advice."""
         last = step == self.config.steps
         if self.trainer.stops(bool(self.interrupts), step, last):
             self.save(step)
-            saved = "; nothing was saved, as no `out` was given"
+            saved = "; nothing was saved, because no `out` was given"
             if self.files:
                 saved = " and saved: the same call with resume=True resumes from here"
             raise Stopped(f"stopped after {step} steps{saved}", self.result())
@@ -241,13 +241,14 @@ class TrainingRun:
         return self.history.result(self.model.config.block_size)
 
     def _check_finite(self, loss: float, step: int) -> None:
-        """Raises FloatingPointError, with what to try, for a loss that is infinite or NaN."""
+        """Raise FloatingPointError, with advice, if the loss is infinite or NaN."""
         c = self.config
         if not math.isfinite(loss):
             muon = f", muon_lr={c.muon_lr / 2:g}" if c.muon_lr else ""
             raise FloatingPointError(
                 f"the loss is {loss} at step {step}: "
-                f"try half the rate, lr={c.lr / 2:g}{muon}, or warmup={max(10, 2 * c.warmup)}"
+                f"try half the learning rate, lr={c.lr / 2:g}{muon}, or "
+                f"warmup={max(10, 2 * c.warmup)}"
             )
 
 
@@ -261,7 +262,7 @@ def _check_arguments(
     speed: bool,
     watch: Callable[[int, LanguageModel], None] | None,
 ) -> None:
-    """Raise TypeError for an argument of `train` of another type, ValueError for its weights."""
+    """Check the arguments of `train`. Raises TypeError, and ValueError for untrainable weights."""
     check_type("model", model, LanguageModel)
     check_type("corpus", corpus, Corpus)
     check_type("config", config, TrainConfig)
@@ -271,10 +272,10 @@ def _check_arguments(
     if watch is not None and not callable(watch):
         raise TypeError(f"watch={watch!r:.80}: pass a function of a step and a model")
     if model.device.type == "meta":
-        raise ValueError("the model is on the meta device, without numbers: build it on the CPU")
+        raise ValueError("the model is on the meta device, without data: build it on the CPU")
     check_forwards(model)
     if not any(weight.requires_grad for weight in model.parameters()):
-        raise ValueError("all weights are frozen: set requires_grad on those to be trained")
+        raise ValueError("all weights are frozen: set requires_grad on those to train")
     # Not by its class: the tokenizer of notebook 01 is a class of its own cell.
     sized = hasattr(tokenizer, "encode") and hasattr(tokenizer, "__len__")
     if tokenizer is not None and not sized:
@@ -282,7 +283,7 @@ def _check_arguments(
 
 
 class Meter:
-    """A clock of training, without evaluation; it begins when the run begins or resumes."""
+    """A clock for training without evaluation; it starts when the run starts or resumes."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -299,6 +300,6 @@ class Meter:
             self.seconds += self.last - before
 
     def summary(self) -> dict[str, float | None]:
-        """Seconds of training, and characters a second; None before the first step."""
+        """Seconds of training, and characters per second; None before the first step."""
         speed = self.tokens / self.seconds if self.seconds else 0.0
         return {"seconds": round(self.seconds, 3), "chars_per_second": round(speed) or None}

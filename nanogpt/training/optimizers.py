@@ -1,4 +1,4 @@
-"""What moves the weights: AdamW, and Muon in batches of matrices."""
+"""Optimizers: AdamW, and Muon on batches of matrices."""
 
 import math
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from torch import Tensor
 from ..model import LanguageModel
 from .recipes import TrainConfig
 
-POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of PyTorch's Muon, which takes five steps of it
+POLYNOMIAL = 3.4445, -4.7750, 2.0315  # PyTorch's Muon iterates it five times
 
 
 def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks, AdamW for all else; or AdamW alone.
+    """Muon for the matrices inside the blocks and AdamW for everything else, or AdamW alone.
 
-    Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) makes each update of a
-    matrix orthogonal, so that all its directions learn at the same speed.
+    Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) orthogonalizes each
+    matrix update, so that all its directions learn at the same speed.
     """
     in_blocks = {id(p) for p in model.blocks.parameters()}
     matrices = []
@@ -30,9 +30,10 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.opt
         rest,
         lr=config.lr,
         betas=(0.9, float(config.beta2)),
-        # A larger eps would damp the tiny first gradients of tables and of a head that starts at 0.
+        # A larger eps would damp the tiny first gradients of embeddings and of a zero-init head.
         eps=1e-10,
-        # Beside Muon only the matrices decay: tables and the head are what a text is looked up in.
+        # With Muon, weight decay applies only to its matrices: the embeddings and the head act as
+        # look-up tables.
         weight_decay=0.0 if matrices else config.weight_decay,
         fused=config.fused,
     )
@@ -44,16 +45,17 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.opt
 
 
 class Muon(torch.optim.Muon):
-    """PyTorch's Muon, sooner on a CPU: the matrices of one shape are a batch, in float32.
+    """PyTorch's Muon, faster on a CPU: matrices of equal shape form a batch, in float32.
 
-    PyTorch goes matrix by matrix, in bfloat16, which few CPUs multiply fast; with `bf16` so do the
-    batches. Arguments, state and rule are the same. On other devices the step is PyTorch's own.
+    PyTorch processes one matrix at a time, in bfloat16, which few CPUs multiply fast; `bf16` makes
+    the batches bfloat16 as well. Arguments, state and update rule are the same. On other devices
+    the step is PyTorch's own.
     """
 
     bf16 = False
 
     @torch.no_grad()
-    # Torch declares overloads in Optimizer, and leaves the step of its Muon without annotations.
+    # Torch declares overloads in Optimizer, and its Muon.step has no annotations.
     def step(  # type: ignore[override]
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
@@ -82,8 +84,8 @@ class Muon(torch.optim.Muon):
 
 
 def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: bool) -> None:
-    """Move each matrix along its direction, made orthogonal."""
-    # One batch a shape: many small products cost more than one of a batch.
+    """Update each matrix along its orthogonalized direction."""
+    # One batch per shape: many small products cost more than one batched product.
     for rows, cols in dict.fromkeys(p.shape for p in params):
         alike = [i for i, p in enumerate(params) if p.shape == (rows, cols)]
         stacked = torch.stack([directions[i] for i in alike])
@@ -93,17 +95,17 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: boo
 
 
 def _wide(x: Tensor) -> Tensor:
-    """In float32, at least as many columns as rows, and no singular value above 1."""
+    """Convert to float32, with at least as many columns as rows and no singular value above 1."""
     x = x.float() if x.shape[-2] <= x.shape[-1] else x.float().mT
     length: Tensor = x.norm(dim=(-2, -1), keepdim=True)
     return x / length.clamp(min=1e-7)
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    """Nearly the orthogonal matrices nearest to these: all singular values come close to 1.
+    """Approximately orthogonalize a batch of matrices: all singular values come close to 1.
 
     (n, rows, columns) -> (n, rows, columns), float32. A step multiplies x by p = a + b g + c g²,
-    where g = x xᵀ. So the polynomials are multiplied first, which are small, and x once at the end.
+    where g = x xᵀ. So the small polynomials are multiplied first, and x once at the end.
     """
     wide = x.shape[-2] <= x.shape[-1]
     x = _wide(x)
@@ -129,7 +131,7 @@ def _polynomial(gram: Tensor) -> Tensor:
 def orthogonal_bf16(x: Tensor) -> Tensor:
     """The same in bfloat16, one step after another.  (n, rows, columns) -> the same, float32
 
-    Polynomials that are multiplied first lose too many digits in bfloat16: training then diverges.
+    Multiplying the polynomials first would lose too many digits in bfloat16: training diverges.
     """
     a, b, c = POLYNOMIAL
     wide = x.shape[-2] <= x.shape[-1]

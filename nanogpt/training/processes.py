@@ -1,10 +1,10 @@
-"""Several processes that train one model, started by torchrun. For a single one nothing changes.
+"""Train one model in several processes, started by torchrun. A single process is unaffected.
 
     torchrun --nproc_per_node=2 -m nanogpt train --recipe fast
 
 PyTorch's DistributedDataParallel does the work: every process has a copy of the model, takes its
-share of each batch, and the gradients are averaged before each update. When a process is lost,
-torchrun ends the others; the same command with --resume goes on from the last evaluation.
+share of each batch, and the gradients are averaged before each update. If a process dies, torchrun
+stops the others; the same command with --resume continues from the last evaluation.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from ..device import Device, forked_random_state
 from ..files import ROOT, sha256
 from .trainer import Trainer
 
-# How long a process waits for another one, such as the first while it evaluates: NCCL's own 10
-# minutes may be too short for that.
+# How long a process waits for another one, for example for the first to evaluate: NCCL's default
+# of 10 minutes may be too short.
 TIMEOUT = timedelta(hours=2)
-# Process groups live as long as the process. Otherwise DDP's Reducer may destroy the last reference
-# to one while it holds the GIL, and wait for a thread of gloo that waits for the GIL: 1 % hung.
+# Keep process groups alive until the process exits. Otherwise DDP's Reducer may destroy the last
+# reference to one while it holds the GIL, and wait for a gloo thread that waits for the GIL: 1 %
+# hung.
 _KEPT: list[dist.ProcessGroup | None] = []
 
 
@@ -43,14 +44,14 @@ class TeamTrainer(Trainer):
     The batches are the same for any number of processes, and so is the run, except for rounding.
     """
 
-    rank: ClassVar[int]  # of this process, from 0
+    rank: ClassVar[int]  # this process's, from 0
 
     def __post_init__(self) -> None:
-        """Average gradients over all processes, in an order that is settled before the first step.
+        """Average gradients over all processes, in an order fixed before the first step.
 
-        DDP sorts its buckets of gradients after one backward pass, and sorted buckets are added up
-        in another order. So there is one pass for nothing, in a resumed run as in a new one, and
-        both compute the same bits.
+        DDP rebuilds its gradient buckets after the first backward pass, which changes the order of
+        summation. So every run, new or resumed, begins with one discarded pass, and both compute
+        the same bits.
         """
         self.agree("a text of sha256", sha256(self.data.numpy().tobytes())[:12])
         super().__post_init__()
@@ -64,10 +65,10 @@ class TeamTrainer(Trainer):
             optimizer.zero_grad(set_to_none=True)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """The share of this process.  2 × (B / processes, T)
+        """This process's share of the batch.  2 × (B / processes, T)
 
-        Dropout differs between processes; the first one has the state of a process alone. The
-        others' follows from the step, so that a resumed run draws what the whole one drew.
+        Dropout differs between processes. The first has the same random state as a single process;
+        the others derive theirs from the step, so that a resumed run repeats the same dropout.
         """
         if self.rank:
             torch.manual_seed(self.config.seed + 1_000_003 * self.rank + step)
@@ -75,7 +76,7 @@ class TeamTrainer(Trainer):
         return x.chunk(self.size)[self.rank], y.chunk(self.size)[self.rank]
 
     def backward(self, x: Tensor, y: Tensor, step: int, last: bool) -> Tensor:
-        with nullcontext() if last else self.shared.no_sync():  # shared behind the last part
+        with nullcontext() if last else self.shared.no_sync():  # averaged after the last part
             return super().backward(x, y, step, last)
 
     def gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
@@ -85,7 +86,7 @@ class TeamTrainer(Trainer):
         """Whether any process has a request to stop."""
         device = self.device.device
         if device.type == "cuda" and step % 10 and not last:
-            return False  # to agree waits for the queue
+            return False  # agreeing would wait for the GPU's queue
         return float(self._mean(torch.tensor(float(request), device=device))) > 0
 
     def agree(self, name: str, value: object) -> None:
@@ -95,7 +96,7 @@ class TeamTrainer(Trainer):
             if other != values[0]:
                 raise ValueError(
                     f"process 0 has {name} {values[0]}, process {rank} has {other}: "
-                    "all must read the same files, so put them where all can"
+                    "all must read the same files, so put them where all processes can read them"
                 )
 
     def _mean(self, values: Tensor) -> Tensor:
@@ -105,17 +106,17 @@ class TeamTrainer(Trainer):
 
 
 def trainer_of(rank: int, size: int) -> type[TeamTrainer]:
-    """The trainer of process number `rank`, from 0, of so many."""
+    """The trainer class for process `rank` (from 0) of `size`."""
     return type("TeamTrainer", (TeamTrainer,), {"rank": rank, "size": size, "first": rank == 0})
 
 
 @contextmanager
 def joined(device: Device) -> Iterator[tuple[Device, type[Trainer]]]:
-    """Connect to the other processes of torchrun, for a with-block: gives Device and Trainer class.
+    """Connect to torchrun's other processes; a context manager for Device and Trainer class.
 
-    NCCL between GPUs, gloo between CPUs. In a process that torchrun did not start these are the
-    device given and `Trainer`. Raises ValueError for more processes than GPUs, and ConnectionError
-    where another process is lost.
+    Uses NCCL between GPUs and gloo between CPUs. In a process that torchrun did not start, returns
+    the given device and `Trainer`. Raises ValueError for more processes than GPUs, and
+    ConnectionError if another process is lost.
     """
     if "LOCAL_RANK" not in os.environ:
         yield device, Trainer
@@ -132,12 +133,12 @@ def joined(device: Device) -> Iterator[tuple[Device, type[Trainer]]]:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         raise ConnectionError(
-            f"the connection to another process broke ({error}): the same command with --resume "
+            f"the connection to another process was lost ({error}): the same command with --resume "
             f"resumes from the last evaluation, with any number of processes"
         ) from error
     except KeyboardInterrupt as stopped:
-        # With a message, all stop at the same step and can disconnect. Without one the others may
-        # be in the middle of a step, and to disconnect would wait for them.
+        # With a message, all stop at the same step and can disconnect. Without one, the others may
+        # be in the middle of a step, and disconnecting would wait for them.
         if stopped.args:
             dist.destroy_process_group()
         raise
@@ -145,11 +146,11 @@ def joined(device: Device) -> Iterator[tuple[Device, type[Trainer]]]:
 
 
 def _local_gpu() -> int:
-    """The number of this process's GPU. Raises ValueError where there are too few."""
+    """The index of this process's GPU. Raises ValueError if there are too few."""
     count = torch.cuda.device_count()
     local = int(os.environ["LOCAL_RANK"])
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
-    if processes > count:  # in every process, so that all end before they connect
+    if processes > count:  # in every process, so that all exit before they connect
         raise ValueError(
             f"{processes} processes, but {count} GPUs on this machine: "
             f"use --nproc_per_node={count} at most"
@@ -158,11 +159,11 @@ def _local_gpu() -> int:
 
 
 def torchrun(words: Sequence[str], processes: int) -> str:
-    """Run `words` in so many processes, and return what they print.
+    """Run `words` in that many processes, and return their output.
 
-    `words` follow torchrun's own options, as in ["-m", "nanogpt", "train", …]. However it ends, no
-    process is left. Raises ChildProcessError, with the last of what they print, for a job that
-    failed, and subprocess.TimeoutExpired after 300 seconds.
+    `words` follow torchrun's own options, for example ["-m", "nanogpt", "train", …]. No process
+    is left running, however it ends. Raises ChildProcessError, with the end of the output, if the
+    job fails, and subprocess.TimeoutExpired after 300 seconds.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr=127.0.0.1", f"--nproc-per-node={processes}", *words]
@@ -183,7 +184,7 @@ def torchrun(words: Sequence[str], processes: int) -> str:
         try:
             printed, _ = agent.communicate(timeout=300)
         finally:
-            agent.terminate()  # an agent ends its processes at SIGTERM, and then itself
+            agent.terminate()  # on SIGTERM an agent ends its processes, then itself
     if agent.returncode:
         raise ChildProcessError(
             f"torchrun failed, exit code {agent.returncode}:\n{printed[-4000:]}"

@@ -1,4 +1,4 @@
-"""How to train: one run's settings, and recipes as data. Knows no tensor, no file."""
+"""How to train: the settings of a run, and recipes as data. No tensors, no files."""
 
 from dataclasses import dataclass, field, fields, replace
 from math import ceil, nextafter
@@ -19,9 +19,9 @@ from ..decoder.config import Activation, DecoderConfig, Norm, Positions, decoder
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run. The schedule counts steps, never seconds, so that it reproduces.
+    """Settings of a training run. Schedules count steps, never seconds, so runs are reproducible.
 
-    Raises ValueError for a number that no run can follow.
+    Raises ValueError for an impossible setting.
     """
 
     steps: int = option(2000, "updates of the weights")
@@ -33,7 +33,7 @@ class TrainConfig:
     weight_decay: float = option(0.0, "share of the matrices (AdamW alone: of all), times lr")
     beta2: float = option(0.99, "AdamW averages squared gradients over about 1 / (1 - beta2) steps")
     final: float = option(0.0, "share of the learning rate that the straight line falls to")
-    clip: float | None = option(None, "longest gradient; None: no limit")
+    clip: float | None = option(None, "largest gradient norm; None: no limit")
     accumulate: int = option(1, "parts of a batch, one after another: less memory, the same step")
     compile: bool = option(False, "torch.compile: pays back on a GPU, or after minutes on a CPU")
     batched: bool = option(True, "train a list of heads in one matmul: the same, faster")
@@ -74,13 +74,13 @@ class TrainConfig:
             )
 
     def _check_stages(self) -> None:
-        """Raise ValueError unless the stages are pairs of a growing share and a block."""
+        """Raise ValueError unless the stages are pairs of an increasing share and a block."""
         kinds = (tuple, list)
         given = self.stages if isinstance(self.stages, kinds) else [self.stages]
         if not all(isinstance(stage, kinds) and len(stage) == 2 for stage in given):
             raise ParameterError(
                 f"stages={self.stages!r}: pass pairs (share of the steps, block), "
-                f"as in ((0.5, 64), (0.85, 128))",
+                f"for example ((0.5, 64), (0.85, 128))",
                 "stages",
             )
         stages = tuple(map(tuple, given))
@@ -92,11 +92,11 @@ class TrainConfig:
             last = share
 
     def stage(self, step: int) -> int:
-        """The number of the stage of `step` (from 0): len(stages) once windows are whole."""
+        """The index of the stage of `step` (from 0): len(stages) once windows have full length."""
         return sum(step >= share * self.steps for share, _ in self.stages)
 
     def stage_begins(self) -> list[int]:
-        """The first step of each stage, and last that of whole windows."""
+        """The first step of each stage, and finally that of full-length windows."""
         return [0, *(ceil(share * self.steps) for share, _ in self.stages)]
 
     def stage_begin(self, step: int) -> int:
@@ -104,9 +104,10 @@ class TrainConfig:
         return self.stage_begins()[self.stage(step)]
 
     def window(self, step: int, block_size: int) -> tuple[int, int]:
-        """Block and batch of `step`, for a model of this block_size: characters and windows.
+        """Block and batch of `step` for a model with this block_size: characters and windows.
 
-        A step reads about as many characters in every stage: batch_size windows of block_size.
+        Every stage reads about the same number of characters per step: batch_size windows of
+        block_size.
         """
         stage = self.stage(step)
         if stage == len(self.stages):
@@ -115,7 +116,7 @@ class TrainConfig:
         return block, max(1, self.batch_size * block_size // block)
 
     def scale(self, step: int) -> float:
-        """The factor of the learning rates at `step` (from 0): warm-up, then a straight line."""
+        """The learning-rate factor at `step` (from 0): warm-up, then linear decay."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         if not self.decay:
             return rise
@@ -124,14 +125,14 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train, and what to change in the architecture for it. Recipes are data."""
+    """How to train, and the changes to the architecture that go with it. Recipes are data."""
 
     train: TrainConfig
     about: str
     # Fields of DecoderConfig; empty: the lecture's model.
     model: dict[str, Any] = field(default_factory=dict)
-    chars: int | None = 1024  # characters in one step at any block_size; None: batch_size decides
-    parts: tuple[tuple[float, int], ...] = ()  # stages: until which share, which part of the block
+    chars: int | None = 1024  # characters per step at any block_size; None: use batch_size
+    parts: tuple[tuple[float, int], ...] = ()  # stages: (share of the steps, part of the block)
     size: str = "small"  # the shape that it is made for
 
 
@@ -202,7 +203,10 @@ RECIPES = {
 def recipe_for(
     name: str, shape: GPTConfig | DecoderConfig
 ) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
-    """How that recipe trains this shape, and the shape as it changes it. Raises ValueError."""
+    """The training settings of a recipe for this shape, and its version of the shape.
+
+    Raises ValueError for an unknown recipe.
+    """
     check_type("name", name, str)
     check_type("shape", shape, (GPTConfig, DecoderConfig))
     if name not in RECIPES:

@@ -1,7 +1,7 @@
-"""What a training run saves, and how it is resumed to the same bits: checkpoints, log, state.
+"""Save and resume training runs bit-identically: checkpoints, log, state.
 
-The state is all that the next step depends on: weights, the optimizers' moments, the generators,
-the history. It is one safetensors file, written whole or not at all; nothing is unpickled.
+The state is everything that the next step depends on: weights, optimizer moments, generators,
+history. It is one safetensors file, written atomically; nothing is unpickled.
 """
 
 import json
@@ -36,17 +36,17 @@ FORMAT = "nanogpt-notebooks training state 5"
 
 
 def state_path(out: Path) -> Path:
-    """The file of the state of the run that writes to `out`."""
+    """The state file of the run that writes to `out`."""
     return out.with_name(f"{out.name}-last.state.safetensors")
 
 
 class RunFiles:
-    """Where one run is saved. `out` is a path without suffix.
+    """The files of one run. `out` is a path without suffix.
 
     <out>.safetensors             the checkpoint of the lowest validation loss, and a .json
     <out>-last.safetensors        the newest checkpoint, and a .json
     <out>.jsonl                   a line for each evaluation: follow it with tail -f
-    <out>-last.state.safetensors  all that the next step depends on, to resume the run
+    <out>-last.state.safetensors  everything that the next step depends on, to resume the run
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RunFiles:
         self.state = state_path(self.out)
         self.log = self.out.with_name(f"{self.out.name}.jsonl")
         self.last = self.out.with_name(f"{self.out.name}-last")
-        self.kind = type(model)  # what the checkpoints hold, in whatever form it is trained
+        self.kind = type(model)  # the class in the checkpoints, whatever form is trained
         self.meta: dict[str, Any] = {
             "format": checkpoint.FORMAT,
             "config": checkpoint.config_to_json(model.config),
@@ -70,8 +70,8 @@ class RunFiles:
             "train": asdict(config),
             "versions": {"torch": torch.__version__},
         }
-        free = ("accumulate", "compile")  # the same run, computed in another way
-        self.settings = {  # what must be the same for a run to be resumed
+        free = ("accumulate", "compile")  # the same run, computed differently
+        self.settings = {  # must be unchanged for a run to be resumed
             "model": type(model).__name__,
             **checkpoint.config_to_json(decoder_config(model.config)),
             **self.meta["config"],
@@ -82,7 +82,7 @@ class RunFiles:
         }
 
     def check(self, resume: bool) -> None:
-        """Refuse, before anything changes, to begin here or to resume from here.
+        """Check, before anything changes, that a run can begin or resume here.
 
         Raises ValueError for a file that no run wrote, CheckpointError for a lost state.
         """
@@ -93,7 +93,7 @@ class RunFiles:
         for path in (self.out, self.last):
             checkpoint.check_checkpoint(path)
         log = self.log.read_bytes() if self.log.is_file() else b""
-        # The state comes first, so a log without one is of something else.
+        # The state is written first, so a log without one belongs to something else.
         check_file(self.log, not log or (saved and log.startswith(b'{"step": ')))
         for path in () if saved else (self.out, self.last):
             weights = path.with_name(f"{path.name}.safetensors")
@@ -101,27 +101,27 @@ class RunFiles:
             if step:  # at 0 nothing was trained
                 raise CheckpointError(
                     f"{weights} was trained for {step:,} steps, and the state of its run is lost: "
-                    f"restore {self.state}, or give another out=PATH"
+                    f"restore {self.state}, or pass another out=PATH"
                 )
 
     def save_newest(
         self, model: LanguageModel, history: History, speed: dict[str, float | None]
     ) -> None:
-        """Write what belongs to the newest evaluation: a line of the log, and checkpoints."""
+        """Write the newest evaluation: a line of the log, and checkpoints."""
         newest = history.newest()
         losses = {"train": newest["train"], "val": newest["val"]}
         if history.full_val is not None:
-            losses["full_val"] = history.full_val  # of the last weights, which these are
+            losses["full_val"] = history.full_val  # the loss of the last weights, i.e. these
         meta = {**self.meta, "step": newest["step"], "losses": losses}
         if self.kind is GPT and isinstance(model, Decoder):
-            model = lecture_with(model)  # a reader's attention may have trained it
+            model = lecture_with(model)  # it may have been trained with custom attention
         if history.newest_is_best():
             checkpoint.write_checkpoint(self.out, model, meta)
         checkpoint.write_checkpoint(self.last, model, meta)
         self._write_log(len(history.step), {**newest, **speed})
 
     def _write_log(self, lines: int, newest: dict[str, float | None]) -> None:
-        """Put line number `lines` into the log, in the place of those that a killed run left."""
+        """Write line number `lines` of the log, replacing any lines left by a killed run."""
         old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
         earlier = old[: lines - 1]
         if earlier != old:
@@ -130,7 +130,7 @@ class RunFiles:
             file.write(json.dumps(newest) + "\n")
 
     def save_state(self, step: int, trainer: Trainer, history: History) -> None:
-        """Write all that the step after `step` steps depends on."""
+        """Save everything that the step after `step` steps depends on."""
         tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
         for i, optimizer in enumerate(trainer.optimizers):
             for index, moments in optimizer.state_dict()["state"].items():
@@ -153,9 +153,9 @@ class RunFiles:
         checkpoint.write_tensors(self.state, tensors, meta)
 
     def load_state(self, trainer: Trainer, history: History) -> int:
-        """Put everything back as it was saved; the number of steps done. Raises as read_state.
+        """Restore the saved state and return the number of steps done. Raises like read_state.
 
-        Prints a line when the run goes on in another way than before, with other last bits.
+        Prints a line if the run continues under different conditions, which changes the last bits.
         """
         done = 0
         if self.state.is_file():
@@ -170,7 +170,7 @@ class RunFiles:
         return done
 
     def read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors of the state and its metadata.
+        """Read the tensors of the state and its metadata.
 
         Raises CheckpointError for a damaged file, ValueError for a run that began with other
         settings.
@@ -178,7 +178,7 @@ class RunFiles:
         tensors, meta = checkpoint.read_tensors(self.state)
         with _foreign_as_error(self.state):
             if meta["format"] != FORMAT:
-                raise CheckpointError(f"{self.state} is not of {FORMAT!r}: give another out=PATH")
+                raise CheckpointError(f"{self.state} is not {FORMAT!r}: pass another out=PATH")
             before = meta["about"]
             now = json.loads(json.dumps(self.settings))
             changed = {
@@ -189,7 +189,7 @@ class RunFiles:
         if changed:
             raise ParameterError(
                 f"the run in {self.state} began with {'; '.join(changed.values())}: "
-                f"resume with the same settings, or start anew with out=PATH",
+                f"resume with the same settings, or start a new run with out=PATH",
                 *changed,
                 "out",
             )
@@ -197,14 +197,14 @@ class RunFiles:
 
 
 def _same(name: str, before: object, now: object) -> bool:
-    """Whether a setting is as it was; of a text the digest counts, whatever its file is called."""
+    """Whether a setting is unchanged; texts are compared by digest, whatever the file's name."""
     if name == "text":
         return str(before).rpartition(", ")[2] == str(now).rpartition(", ")[2]
     return bool(before == now)
 
 
 def computed_with(trainer: Trainer) -> dict[str, int | bool | str]:
-    """What the last bits of a run depend on besides its settings. It may differ after a stop."""
+    """What a run's last bits depend on besides its settings. It may change when resuming."""
     config = trainer.config
     device = trainer.device
     gpu = device.device.type == "cuda"
@@ -220,7 +220,7 @@ def computed_with(trainer: Trainer) -> dict[str, int | bool | str]:
 
 
 def other_bits(before: dict[str, Any], now: dict[str, int | bool | str]) -> str:
-    """A line that says what has to be as before for the same bits; empty if everything is."""
+    """A line that says what must be as before for bit-identical results; empty if all of it is."""
     changed = [name for name in now if name in before and before[name] != now[name]]
     if not changed:
         return ""
@@ -233,7 +233,7 @@ def other_bits(before: dict[str, Any], now: dict[str, int | bool | str]) -> str:
 
 
 def check_state(tensors: dict[str, Tensor], meta: dict[str, Any], trainer: Trainer) -> None:
-    """Raise TypeError for values of a type or a size that save_state does not write."""
+    """Raise TypeError for values whose type or size save_state would not write."""
     step = meta["step"]
     if type(step) is not int or not 0 <= step <= trainer.config.steps:
         raise TypeError(f"step={step!r}")
@@ -251,11 +251,11 @@ def check_state(tensors: dict[str, Tensor], meta: dict[str, Any], trainer: Train
         raise TypeError(f"full_val={history['full_val']!r:.40}")
     numbers = meta["scaler"].values()
     if not losses.is_floating_point() or not all(type(x) in (int, float) for x in numbers):
-        raise TypeError("losses or a scaler that are no numbers")
+        raise TypeError("losses or a scaler that are not numbers")
     own = trainer.model.state_dict()
     for name, tensor in _under("model.", tensors).items():
         if name in own and tensor.dtype != own[name].dtype:
-            raise TypeError(f"{name} is of {tensor.dtype}, not {own[name].dtype}")
+            raise TypeError(f"{name} is {tensor.dtype}, not {own[name].dtype}")
     for i, optimizer in enumerate(trainer.optimizers):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for name, tensor in _under(f"optimizer.{i}.", tensors).items():
@@ -267,10 +267,10 @@ def check_state(tensors: dict[str, Tensor], meta: dict[str, Any], trainer: Train
 def _restore(
     tensors: dict[str, Tensor], meta: dict[str, Any], trainer: Trainer, history: History
 ) -> int:
-    """Put the state back; the number of steps done."""
+    """Restore the state and return the number of steps done."""
     trainer.model.load_state_dict(_under("model.", tensors))
     for i, optimizer in enumerate(trainer.optimizers):
-        moments: dict[int, dict[str, Tensor]] = {}  # of each parameter, by its index
+        moments: dict[int, dict[str, Tensor]] = {}  # by the parameter's index
         for name, tensor in _under(f"optimizer.{i}.", tensors).items():
             index, key = name.split(".", 1)
             moments.setdefault(int(index), {})[key] = tensor
@@ -280,7 +280,7 @@ def _restore(
     if torch.cuda.is_available() and "cuda" in tensors:
         torch.cuda.set_rng_state(tensors["cuda"])
     trainer.scaler.load_state_dict(meta["scaler"])
-    losses = tensors["batch_loss"].to(trainer.device.device)  # beside those that follow
+    losses = tensors["batch_loss"].to(trainer.device.device)  # on the device, like those to come
     history.restore(meta["history"], losses)
     done: int = meta["step"]
     return done
@@ -288,7 +288,7 @@ def _restore(
 
 @contextmanager
 def _foreign_as_error(path: Path) -> Iterator[None]:
-    """What a file that lacks something of ours would raise is a CheckpointError that says so."""
+    """Turn the errors of a file that is not a state of ours into a CheckpointError."""
     try:
         yield
     except CheckpointError:
@@ -301,17 +301,17 @@ def _foreign_as_error(path: Path) -> Iterator[None]:
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin so, by the rest of their names."""
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {k.removeprefix(prefix): tensors[k] for k in tensors if k.startswith(prefix)}
 
 
 @contextmanager
 def deferred_interrupt() -> Iterator[list[int]]:
-    """Yield a list that the first Ctrl-C, SIGTERM or SIGHUP is put into: no step is cut in half.
+    """Yield a list that receives the first Ctrl-C, SIGTERM or SIGHUP, so that steps are completed.
 
     A second one raises KeyboardInterrupt. A signal that would have killed the process does so at
-    the end of the block. Outside the main thread nothing changes, nor for a signal that is ignored
-    or has a handler of the caller's.
+    the end of the block. Nothing changes outside the main thread, or for a signal that is ignored
+    or has a handler set by the caller.
     """
     signals: list[int] = []
     before: dict[int, Any] = {}  # handlers, by signal

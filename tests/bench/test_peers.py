@@ -114,7 +114,7 @@ def test_a_server_gets_what_its_interface_names_and_gives_texts_or_counts(server
     ("model", "said"),
     [
         ("busy", "HTTP 503: come back later"),
-        ("stops", "stopped after 1 event,"),
+        ("stops", "stopped after 1 event and"),
         ("fails", "out of blocks"),
     ],
 )

@@ -105,8 +105,8 @@ def test_the_command_prints_a_table_and_writes_it(newer, tmp_path, capsys):
     [
         (None, "of the target 1.500"),
         (1.6, "of the target 1.500, of the draft 1.600"),
-        (1.5, "predicts no worse"),
-        (1.4, "predicts no worse"),
+        (1.5, "predicts at least as well"),
+        (1.4, "predicts at least as well"),
     ],
 )
 def test_a_draft_that_predicts_as_well_as_its_target_is_called_none(draft, said):

@@ -133,7 +133,7 @@ def test_what_has_no_counterpart_is_refused_by_name(row):
     if not more or row in forms:
         assert form_of(config) is forms.get(row, opt)
         return
-    with pytest.raises(ExportError, match="neither the lecture's form nor that of") as error:
+    with pytest.raises(ExportError, match="neither the lecture's architecture nor") as error:
         form_of(config)
     named = [name for name, value in more.items() if f"{name}={value}" in str(error.value)]
     assert named == list(more) or set(more) - set(named) <= {*MODERN, "rope_base", "n_kv_head"}

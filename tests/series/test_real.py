@@ -68,7 +68,7 @@ def test_its_weights_are_found_by_transformers_under_their_names():
 
 
 def test_a_shape_that_no_family_has_is_refused_by_name():
-    with pytest.raises(ValueError, match="none of the families llama, .* computes this shape"):
+    with pytest.raises(ValueError, match="none of the families llama, .* has this shape"):
         to_transformers(Decoder(DecoderConfig(vocab_size=9, n_layer=1, n_embd=8)))
 
 

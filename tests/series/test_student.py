@@ -116,7 +116,7 @@ def test_a_solution_that_cannot_be_taken_out_stops_all(tmp_path):
     for cell in nb.cells:
         if ours(cell).get("generated") == "solution":
             del cell.metadata["nanogpt"]
-    with pytest.raises(SyncError, match="0 solutions taken out"):
+    with pytest.raises(SyncError, match="0 solutions removed"):
         student.without_solutions(
             nb, NOTEBOOKS[1].name, {NOTEBOOKS[1].name: ""}, tmp_path, hints=True
         )

@@ -278,7 +278,7 @@ def test_a_run_may_resume_in_other_parts(corpus, tmp_path):
 def test_a_checkpoint_is_not_a_state(corpus, copy):
     state_path(copy).write_bytes(copy.with_name("run.safetensors").read_bytes())
     with pytest.raises(
-        CheckpointError, match="is not of 'nanogpt-notebooks training state 5': give another out"
+        CheckpointError, match="is not 'nanogpt-notebooks training state 5': pass another out"
     ):
         resume(corpus, copy)
 

@@ -9,14 +9,14 @@ function multiplications(T, { W, L, C }, way) {
   return n * W + n * T * 2 * L * C;
 }
 
-// The same for all steps up to the one after so many tokens.
+// The total for all steps up to the one after that many tokens.
 function multiplicationsUpTo(tokens, shape, way) {
   let sum = 0;
   for (let T = 1; T <= tokens; T += 1) sum += multiplications(T, shape, way);
   return sum;
 }
 
-// From a place and a number of multiplications to pixels of a plot of that width.
+// Maps a position and a number of multiplications to pixels of a plot of that width.
 function costScale(width, tokens, most) {
   const { left, right, top, bottom, height } = COST;
   const across = (width - left - right) / tokens;
@@ -29,7 +29,7 @@ function costScale(width, tokens, most) {
   };
 }
 
-// The cost up to a place as a path of at most 200 points, so many multiplications higher.
+// The cost up to a position as a path of at most 200 points, shifted up by some multiplications.
 function costPath({ x, y }, shape, way, to, higher = 0) {
   const places = [];
   for (let T = 1; T < to; T += Math.ceil(to / 200)) places.push(T);
@@ -53,7 +53,7 @@ function costAxes({ x, y, end }, most, tokens, perMs) {
   return drawn;
 }
 
-// What was measured, as high as the multiplications that take as long.
+// The measurements, drawn at the height of the multiplications that take as long.
 function costPoints(points, { step, each }, { x, y, end }) {
   const place = { x: end - 6, y: y(step / each / 2) + 4, "text-anchor": "end" };
   const drawn = [];
@@ -65,7 +65,7 @@ function costPoints(points, { step, each }, { x, y, end }) {
       drawn.push(svg("circle", { cx: at, cy: middle, r: 3, class: way }));
     }
   }
-  const room = y(0) - y(step / each) > 30; // for words between the lines
+  const room = y(0) - y(step / each) > 30; // for text between the lines
   return room ? [...drawn, svg("text", place, `${duration(step)} in every step`)] : drawn;
 }
 
@@ -116,7 +116,7 @@ FIGURES.cost = (data, stage) => {
     plot.replaceChildren(...drawn);
   }
 
-  // A row of the table: words, one number for each way, and their ratio.
+  // A row of the table: a label, one number with and one without a cache, and their ratio.
   function row(words, values, inWords, last = values && times(values[0] / values[1])) {
     const numbers = WAYS.map((way, i) => make("td", { className: way }, values ? inWords(values[i]) : "–"));
     return make("tr", {}, make("th", { scope: "row" }, words), ...numbers, make("td", {}, last || ""));
@@ -148,7 +148,7 @@ FIGURES.cost = (data, stage) => {
     back.hidden = isOwn() && state.tokens === tokens;
   }
 
-  // Sliders in steps on which the run's own model lies.
+  // Slider steps that include the run's own model.
   function setKnobs() {
     const steps = (value, step, max) => ({ min: value % step || step, max, step, value });
     knobs.replaceChildren(

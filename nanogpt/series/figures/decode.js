@@ -7,7 +7,7 @@ FIGURES.decode = (data, stage) => {
   const layers = data.weights.map((_, i) => [i, `layer ${i}`]);
   const heads = data.weights[0].map((_, i) => [i, `head ${i}`]);
   const state = { newest: n - 1, layer: 0, head: 0, picked: 0 };
-  let drawn = n - 1; // the newest row that has been drawn: another one arrives
+  let drawn = n - 1; // the newest row drawn so far: a later one is animated
 
   const of = (name) => data[name][state.layer][state.head];
   const weights = () => of("weights")[state.newest];
@@ -44,7 +44,7 @@ FIGURES.decode = (data, stage) => {
       vector("values", of("values")[i], look(i), at.value, y, at.wide));
   }
 
-  // What the cache holds when the step begins: all rows but the newest.
+  // The contents of the cache at the start of the step: all rows but the newest.
   function cached(x, wide) {
     const box = { x: x - 3, y: TOP - 1, width: wide + 6, height: state.newest * HIGH + 2, rx: 5 };
     return state.newest ? svg("rect", { class: "cache", ...box }) : [];

@@ -1,13 +1,13 @@
-// The ladder as it was measured: speed over rung 1 on a log scale, and the roofline. A rung opens
-// into the time of one of its tokens: arithmetic and memory are computed from the limits of the
-// machine, overhead is the rest of what was measured.
+// The measured ladder: speed over rung 1 on a log scale, and the roofline. Opening a rung shows the
+// time of one of its tokens: arithmetic and memory are computed from the machine's limits, and
+// overhead is the rest of the measured time.
 const TIME_PARTS = {
   arithmetic: "computed: its operations, at a peak of",
   memory: "computed: the time for reading its bytes beyond that, at",
   overhead: "the rest of the measured time: calls, allocation, and falling short of the peak",
 };
 
-// Billions a second, with the spread.
+// Billions per second, with the range.
 function rateText({ median, low, high }, unit) {
   const billions = (value) => (value / 1e9).toLocaleString("en", { maximumSignificantDigits: 3 });
   return ` ${billions(median)} billion ${unit} a second [${billions(low)} – ${billions(high)}]`;
@@ -39,7 +39,7 @@ function spanned(className, { low, high }, percent) {
   return box;
 }
 
-// A mark at a speed. Words have it in their middle, near the edges at their begin or their end.
+// A mark at a speed. A label is centred on it, or aligned to its start or end near the edges.
 function placed(className, speed, percent, words = "") {
   const mark = make("span", { className }, words);
   const left = percent(speed);
@@ -73,7 +73,7 @@ function timeBar(row, longest, words) {
   return make("div", { className: "timed" }, make("span", {}, `${words}: ${duration(timeOf(row))} a token`), bar);
 }
 
-// What a rung opens into: what it does, its time beside that of the rung before, and its parts.
+// The panel of an open rung: what it does, its time next to the previous rung's, and its parts.
 function openedRung(row, before, { peak, read }) {
   const longest = Math.max(...[row, before].filter(Boolean).map(timeOf));
   const bars = before ? [timeBar(before, longest, `before, rung ${before.rung}`)] : [];
@@ -97,7 +97,7 @@ FIGURES.ladder = ({ ladders }, stage) => {
   const told = make("p", { className: "told", ariaLive: "polite" });
   const note = make("p", { className: "meta" });
   let [ladder] = ladders;
-  let open = null; // the number of a rung, which stays open in another ladder
+  let open = null; // the number of the open rung, which stays open in another ladder
 
   function tell() {
     const row = ladder.rungs.find((one) => one.rung === open && one.speedup);
@@ -125,7 +125,7 @@ FIGURES.ladder = ({ ladders }, stage) => {
     return make("li", {}, button, panel);
   }
 
-  // Opens the rung that is to be open, and closes the others.
+  // Opens the chosen rung and closes the others.
   function show() {
     ladder.rungs.forEach((row, i) => {
       const [button, panel] = list.children[i + 1].children;

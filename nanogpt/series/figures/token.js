@@ -3,8 +3,8 @@
 FIGURES.token = (data, stage) => tokenPath(stage, recorded(data));
 
 const GROUPS = ["1 · Queries, keys, values", "2 · Attention", "3 · Feed-forward", "4 · Next token"];
-// The stages in the order of the pass: the column's name and width, what it is computed from, and whether each layer
-// has it, the cache keeps it, or it has one row however many are computed.
+// The stages in the order of the pass: the column's name, width and inputs, and whether each layer has it, the cache
+// keeps it, or it has a single row however many are computed.
 const STAGES = [
   { id: "token", name: "token", group: 0, wide: 0.7, from: [] },
   { id: "input", name: "embedding", group: 0, wide: 1.25, from: ["token"] },
@@ -27,7 +27,7 @@ const STAGES = [
 ];
 const LAYERED = STAGES.filter(({ layered }) => layered);
 
-// What Python has recorded, cut into a trace for each row: nanogpt.series.token_path packs it.
+// Splits the data recorded in Python into a trace for each row: nanogpt.series.token_path packs it.
 function recorded(data) {
   const bytes = Uint8Array.from(atob(data.packed), (char) => char.charCodeAt(0));
   const numbers = new Int16Array(bytes.buffer), { form, scales } = data, C = form.width;
@@ -53,7 +53,7 @@ function recorded(data) {
   return { ...data, rows, again: (count) => rows.slice(0, count) };
 }
 
-// Draws into the stage. `story` is a text and how its model has written it:
+// Draws into the stage. `story` is a text and the record of how its model generated it:
 //   form, vocabulary; tokens, of which `prompt` were given; temperature, seed; noise, for each new token;
 //   rows, the trace of each token that was read; again(count), those traces computed without a cache.
 // Returns a function that shows another story of the same form.
@@ -80,7 +80,7 @@ function tokenPath(stage, story) {
   const char = (at) => story.vocabulary[story.tokens[at]];
   const traces = () => (state.cached ? story.rows : state.again);
 
-  // The numbers of a stage in the layer that is shown, from a trace; and for the token at a position.
+  // The numbers of a stage in the visible layer, from a trace; and for the token at a position.
   function numbersOf(trace, { id, layered }) {
     if (id === "input") return state.layer ? trace.layers[state.layer - 1].output : trace.embedding;
     if (id === "probs") return probabilities(trace.logits);
@@ -95,7 +95,7 @@ function tokenPath(stage, story) {
     return each.map((one) => one / sum);
   }
 
-  // Whether this step computes that row of a stage ("now"), reads it from the cache ("kept"), or needs it not at all ("").
+  // Whether this step computes that row of a stage ("now"), reads it from the cache ("kept"), or does not need it ("").
   function kindOf({ kept, single }, at) {
     if (at >= length()) return "";
     if (at >= (single ? length() - 1 : first())) return "now";
@@ -113,7 +113,7 @@ function tokenPath(stage, story) {
     return (matrices[id] ?? 0) * C;
   }
 
-  // What a step of the text costs: the rows that it computes, and the multiplications.
+  // The cost of a step: the rows that it computes, and the multiplications.
   function work(step, cached) {
     const keys = story.prompt + step, rows = cached && step ? 1 : keys;
     const each = STAGES.reduce((sum, one) => sum + products(one, keys) * (one.layered ? form.layers : 1), 0);
@@ -130,8 +130,8 @@ function tokenPath(stage, story) {
   // From 0 for the smallest number of a stage to 1 for the largest.
   const strength = ({ positive }, value, most) => (positive ? Math.sqrt(value / most) : ((value / most + 1) / 2) ** 2);
 
-  // A row of a column as cells: strong for a large number, pale for a small one. A cell is the number
-  // furthest from zero of those that it stands for.
+  // A row of a column as cells: strong for a large number, pale for a small one. A cell shows the number
+  // furthest from zero among those it covers.
   function cells(context, one, at, width) {
     const values = numbers(one, at), most = largest(one);
     const count = Math.min(values.length, Math.max(1, Math.floor(width / 2)));
@@ -189,7 +189,7 @@ function tokenPath(stage, story) {
     return scales.get(name);
   }
 
-  // The shape of what a step computes in a stage, as PyTorch writes it.
+  // The shape of a stage's result in this step, in PyTorch's notation.
   function shape(one) {
     const rows = one.single ? 1 : length() - first();
     if (one.id === "token" || one.id === "choice") return `(${rows})`;
@@ -215,7 +215,7 @@ function tokenPath(stage, story) {
     column.said.textContent = counts.filter(Boolean).join(", ");
     button.classList.toggle("later", later);
     button.classList.toggle("read", stageOf(picked().id).from.includes(one.id));
-    // What is computed at this moment is uncovered from the left.
+    // The stage being computed is uncovered from the left.
     column.cover.hidden = !(on && state.moving);
     const from = one.single ? length() - 1 : first();
     Object.assign(column.cover.style, { top: `${from * HIGH}px`, height: `${(length() - from) * HIGH}px` });
@@ -246,14 +246,14 @@ function tokenPath(stage, story) {
     return [grid(one, "", numbers(one, state.row), terms(one))];
   }
 
-  // What the numbers of a row are the sums of, where they are sums.
+  // The terms of a row's numbers, if they are sums.
   function terms({ id, plus = [] }) {
     const { table, position } = traces()[state.row];
     if (id === "input" && !state.layer && position) return [table, position];
     return plus.map((each) => numbers(stageOf(each), state.row));
   }
 
-  // A cell for each number, below the terms that it is the sum of.
+  // A cell for each number, below the terms of its sum.
   function grid(one, label, values, terms = []) {
     const most = largest(one), kind = kindOf(one, state.row);
     const cells = Array.from(values, (value, i) => {
@@ -285,7 +285,7 @@ function tokenPath(stage, story) {
     return [make("table", { className: `heated ${kindOf(stageOf("weights"), state.row)}` }, head, ...lines)];
   }
 
-  // What the softmax reads: q · k / √hs of a head.
+  // The input of the softmax: q · k / √hs of a head.
   function score(head, key) {
     const [query, other] = [numbers(stageOf("query"), state.row), numbers(stageOf("key"), key)];
     let dot = 0;
@@ -295,7 +295,7 @@ function tokenPath(stage, story) {
 
   const heading = (text, scope = "col") => Object.assign(make("th", {}, text), { scope });
 
-  // The likeliest candidates and the sampled one: logit, probability, noise, and the time of arrival.
+  // The most likely candidates and the sampled one: logit, probability, noise, and the time of arrival.
   function candidates() {
     const { logits } = traces()[length() - 1], probs = probabilities(logits), noise = story.noise[state.step];
     const token = story.tokens[length()];
@@ -387,7 +387,7 @@ function tokenPath(stage, story) {
     });
   }
 
-  // The text so far: the prompt, what is written, the token that is read, and the one that was sampled.
+  // The text so far: the prompt, the generated text, the token being read, and the sampled one.
   function writing() {
     const end = length(), done = state.until === LAST;
     const spans = story.tokens.slice(0, end + 1).map((_, at) => {
@@ -435,7 +435,7 @@ function tokenPath(stage, story) {
     draw();
   }
 
-  // One moment on or back, into the next token or the one before.
+  // One moment forward or back, into the next or the previous token.
   function walk(by) {
     const to = state.moment + by, step = state.step + (to > LAST) - (to < 0);
     if (step < 0 || step >= steps()) return stop();
@@ -443,7 +443,7 @@ function tokenPath(stage, story) {
     change({ step, moment, until: moment, moving: true });
   }
 
-  // A click: a stage that is not computed yet is computed now; one that is only shows its numbers.
+  // A click computes a stage if it is not computed yet; otherwise it only shows its numbers.
   function pick(one) {
     stop();
     const moment = momentOf(one);

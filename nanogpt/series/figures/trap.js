@@ -1,5 +1,5 @@
-// A few ways to break a cache, one switched on at a time: the positions and the mask that the code
-// really used, over a short text, and the text that it wrote in this run, below the true one.
+// A few ways to break a cache, one at a time: the positions and the mask that the code really used
+// on a short text, and the text that it generated in this run, below the correct one.
 FIGURES.trap = (data, stage) => {
   const LEFT = 78;
   const TOP = 74;
@@ -27,7 +27,7 @@ FIGURES.trap = (data, stage) => {
     return WHY[letter] ? [rect, svg("path", { class: "cross", d })] : rect;
   }
 
-  // A key: its character, the position that the code gave it, and its place where that is another.
+  // A key: its character, the position used in the code, and its index in the text if that differs.
   function column(key, j) {
     const x = LEFT + (j + 0.5) * cell;
     const [char, position, place] = key;
@@ -61,7 +61,7 @@ FIGURES.trap = (data, stage) => {
       cells.map((letters, i) => [...letters].map((letter, j) => square(letter, i, j)))];
   }
 
-  // The true text and what was written, line below line; what differs is struck out.
+  // The true text with the generated one below each line; differences are struck out.
   function compare() {
     const differs = (i) => trap().text[i] !== data.truth[i];
     const shown = (i) => make(differs(i) ? "del" : "span", {}, visible(trap().text[i]));

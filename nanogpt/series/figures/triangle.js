@@ -3,14 +3,14 @@
 FIGURES.triangle = (data, stage) => {
   const LEFT = 46;
   const TOP = 42;
-  const GRIP = 22; // pixels around the handle that take hold of it
+  const GRIP = 22; // pixels: radius of the handle's touch area
   const ROWS = ["rows in this pass", "its multiplications", "rows in all passes", "all multiplications"];
   const n = data.chars.length;
   const each = [...data.chars].map((_, i) => i);
   const state = { prompt: data.prompt, chunk: n, row: Math.min(data.prompt, n - 1) };
   let cell = 0;
 
-  // First row and end of each pass, as nanogpt.series.moving.passes says.
+  // First row and end of each pass, as in nanogpt.series.moving.passes.
   function passes() {
     const starts = [];
     for (let start = 0; start < state.prompt; start += state.chunk) starts.push(start);
@@ -18,7 +18,7 @@ FIGURES.triangle = (data, stage) => {
     return starts.map((start, i) => ({ start, end: starts[i + 1] ?? n }));
   }
 
-  // What a pass costs, with a cache and without, as nanogpt.series.moving.work counts.
+  // The cost of a pass, with and without a cache, counted as in nanogpt.series.moving.work.
   function work({ start, end }) {
     const [matrices, layers, width] = data.shape;
     const rows = [end - start, end < state.prompt ? 0 : end]; // without a cache the prompt is read at once

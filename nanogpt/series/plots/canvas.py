@@ -1,7 +1,7 @@
-"""Tools for all figures: figures and panels, axes, words that do not collide, pages.
+"""Tools for all figures: figures and panels, axes, labels that do not collide, pages.
 
-A page is a drawn picture without axes: x runs to the right and y down, both in inches from the top
-left corner.
+A page is a drawing without axes: x runs to the right and y down, both in inches from the top left
+corner.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .style import (
     on_paper,
 )
 
-DARK = "#8a5f00"  # dark orange: lines that must be seen on paper
-FILLS: dict[str, Look] = {  # by the kind of a cell
+DARK = "#8a5f00"  # dark orange, for lines that must be visible on paper
+FILLS: dict[str, Look] = {  # by kind of cell
     "old": {"facecolor": "#bcdcf0", "edgecolor": BLUE},
     "new": {"facecolor": ORANGE, "edgecolor": DARK},
     "again": {"facecolor": PAPER, "edgecolor": VERMILION, "hatch": "////"},
@@ -44,7 +44,7 @@ def new_panels(
 ) -> tuple[Figure, list[Axes]]:
     """A figure of the standard width, `height` inches high, with axes in rows under one title.
 
-    A title on more lines than one makes it higher.
+    A title of several lines makes it higher.
     """
     title = style.wrapped(title, 11.5, style.width() - 0.1, bold=True)
     size = style.width(), height + 0.19 * title.count("\n")
@@ -55,7 +55,7 @@ def new_panels(
 
 
 def fit_names(title: str = "", xlabel: str = "", ylabel: str = "", **settings: Any) -> Look:
-    """Settings of axes whose names are on as many lines as a phone needs."""
+    """Settings of axes, with names wrapped as needed on a phone."""
     names = {"title": title, "xlabel": xlabel, "ylabel": ylabel}
     if style.narrow():
         names["title"] = style.wrapped(title.strip(), 9.5, 3.4, bold=True)
@@ -73,28 +73,28 @@ def label(
     size: float = 8.5,
     **kwargs: Any,
 ) -> None:
-    """A bold name in the colour of its thing (or darker), level with y, from x on."""
+    """A bold label in the colour of its curve (or darker), level with y, starting at x."""
     font: Look = {"fontsize": size, "va": "center", "weight": "bold", **kwargs}
     axes.text(x, y, text, color=on_paper(colour), **font)
 
 
 def letter(axes: Axes, x: float, y: float, char: str, size: float, **font: Any) -> None:
-    """One character of text around (x, y), blanks made visible; a dollar starts no formula."""
+    """One character of text centred on (x, y), with visible blanks; a dollar is only a dollar."""
     font = {"family": style.MONO, "fontsize": size, "ha": "center", "va": "center", **font}
     axes.text(x, y, style.BLANKS.get(char, char), parse_math=False, **font)
 
 
 def bare(axes: Axes) -> None:
-    """No frame, no grid, no tick marks: for pictures made of boxes."""
+    """Remove frame, grid and tick marks: for pictures made of boxes."""
     axes.grid(False)
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
 
 
 def names_below(figure: Figure, handles: Sequence[Artist]) -> None:
-    """Names under all panels, four to a line or two long ones, for the lines and marks given.
+    """A legend below all panels, with four names per line, or two long ones.
 
-    On a phone half as many.
+    On a phone, half as many.
     """
     columns = 4 if max(len(str(handle.get_label())) for handle in handles) < 20 else 2
     if style.narrow():
@@ -114,14 +114,14 @@ def names_below(figure: Figure, handles: Sequence[Artist]) -> None:
 
 
 def page_width() -> float:
-    """Inches across the page that is being drawn."""
+    """Width of the page being drawn, in inches."""
     return style.width() - 0.2
 
 
 def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
     """A figure with one page without a frame, `height` inches high below its title.
 
-    `equal`: circles stay round whatever the footer takes.
+    `equal`: circles stay round whatever the height of the footer.
     """
     figure, (axes,) = new_panels((height + 0.4) * (1.07 if equal else 1), title)
     axes.set(xlim=(-0.04, page_width()), ylim=(height, 0))
@@ -134,7 +134,7 @@ def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
 def cells(
     axes: Axes, x: float, y: float, size: Point, texts: Sequence[str], kinds: Sequence[str]
 ) -> None:
-    """A row of boxes without gaps, a character in each; a kind is one of FILLS."""
+    """A row of boxes without gaps, with a character in each; kinds are keys of FILLS."""
     width, height = size
     for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
         left_edge = x + i * width
@@ -147,7 +147,7 @@ def cells(
 
 
 def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "new") -> None:
-    """A rounded box around the point (x, y), for a thing that passes by and is not kept."""
+    """A rounded box centred on (x, y), for something that is used and not kept."""
     corner = (x - width / 2, y - 0.15)
     shape = "round,pad=0,rounding_size=0.15"
     axes.add_patch(FancyBboxPatch(corner, width, 0.3, shape, **FILLS[kind]))
@@ -156,7 +156,7 @@ def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "n
 
 
 def row_name(axes: Axes, y: float, text: str, note: str = "") -> None:
-    """The name of a row on the left edge, level with y, and a grey note under it."""
+    """The name of a row at the left edge, level with y, with a grey note below it."""
     up = 0.09 if note else 0.0
     smaller = style.narrow()
     axes.text(0, y - up, text, fontsize=11 - smaller, weight="bold", va="center")
@@ -165,7 +165,7 @@ def row_name(axes: Axes, y: float, text: str, note: str = "") -> None:
 
 
 def legend(axes: Axes, y: float, rows: Sequence[tuple[str, str]]) -> None:
-    """The meaning of each kind of cell, in words beside it, from y down."""
+    """The kinds of cells with their meanings, from y down."""
     size = 10 if style.narrow() else 10.5
     for kind, words in rows:
         lines = style.wrapped(words, size, page_width() - 0.4)
@@ -185,9 +185,9 @@ def grid(
     texts: Sequence[Sequence[str]] | None = None,
     font: float = 8,
 ) -> None:
-    """Rows of coloured cells with white gaps, from (x, y) on; None is a hatched, empty cell.
+    """Rows of coloured cells with white gaps, starting at (x, y); None is a hatched, empty cell.
 
-    `texts` are the words in the cells, row by row, and `font` is their size in points.
+    `texts` are the texts in the cells, row by row, and `font` is their size in points.
     """
     width, height = size
     for i, row in enumerate(colours):
@@ -214,6 +214,6 @@ def letters(axes: Axes, chars: Sequence[str], start: Point, step: Point, size: f
 def note(
     axes: Axes, x: float, y: float, text: str, size: float = 10.5, va: str = "top", **font: Any
 ) -> None:
-    """Lines of words from (x, y) to the right and down."""
+    """Lines of text, starting at (x, y)."""
     look: Look = {"va": va, "linespacing": 1.45, "parse_math": False, **font}
     axes.text(x, y, text, fontsize=size, **look)

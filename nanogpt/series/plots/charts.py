@@ -1,4 +1,4 @@
-"""Charts of losses, of requests, and of curves and numbers with their ranges."""
+"""Charts: losses, request timelines, and curves and numbers with their ranges."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KINDS: dict[str, tuple[str, Look]] = {  # spans in a timeline: name and look
 
 @styled
 def losses(history: Data, references: dict[str, float], title: str) -> Figure:
-    """Training and validation loss by step; `references` are horizontal lines with their names."""
+    """Training and validation loss by step; `references` are named horizontal lines."""
     figure, (axes,) = canvas.new_panels(3.8, title)
     most = 5 if style.narrow() else 8
     axes.locator_params(axis="x", nbins=most)
@@ -63,7 +63,7 @@ def losses(history: Data, references: dict[str, float], title: str) -> Figure:
     _stages(axes, steps, history["block"])
     for name, value in references.items():
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
-        # Where the curves leave room: on the left below a low line, on the right above a high one.
+        # Where the curves leave space: on the left below a low line, on the right above a high one.
         low = value < min(history["val"])
         look: Look = {"textcoords": "offset points", "fontsize": 8.5, "bbox": style.BEHIND}
         if low:
@@ -77,7 +77,7 @@ def losses(history: Data, references: dict[str, float], title: str) -> Figure:
 
 
 def _stages(axes: Axes, steps: Sequence[int], blocks: Sequence[int]) -> None:
-    """A thin line where the block grows, with its new length at the bottom."""
+    """Thin lines where the block grows, with the new length at the bottom."""
     for begin, before, after in zip(steps, blocks, blocks[1:], strict=False):
         if after != before:
             axes.axvline(begin, color=GREY, lw=0.9)
@@ -93,14 +93,14 @@ def _stages(axes: Axes, steps: Sequence[int], blocks: Sequence[int]) -> None:
 
 @styled
 def lines(panels: Sequence[Data], title: str) -> Figure:
-    """Curves in panels, two in a row, with the names of the first panel's below; on a phone one.
+    """Curves in panels, two per row (one on a phone), with the first panel's legend below.
 
-    A panel is {"curves": {name: (x, y)}}, where y holds numbers, or summaries, which are drawn with
-    their range; a third sequence beside them is drawn as open marks. Its "hollow" are the x, by the
-    name of a curve, whose marks are open; its "log" names the logarithmic axes, as in "xy"; its
-    "unit" is the number that is drawn as 1; "first" is the look of its first curve; with "ls" ""
-    points are not joined; "levels" are dashed lines across, and "shade" is a stretch of x behind
-    the curves; all else sets the axes, as xlabel does.
+    A panel is {"curves": {name: (x, y)}}, where y has numbers, or summaries, which are drawn with
+    their range; an optional third sequence is drawn as open marks. Options of a panel: "hollow",
+    the x values by curve name whose marks are open; "log", the logarithmic axes, for example "xy";
+    "unit", the number that is drawn as 1; "first", the style index of its first curve; "ls", where
+    "" means that points are not joined; "levels", dashed horizontal lines; "shade", a range of x
+    shaded behind the curves. All others, such as xlabel, are passed to the axes.
     """
     columns = 1 if style.narrow() else min(len(panels), 2)
     rows = -(-len(panels) // columns)
@@ -157,7 +157,7 @@ def _curves(
 
 
 def _range(value: Summary | float, unit: float) -> tuple[float, float, float]:
-    """Low, median and high of a summary, in units of `unit`; of a number three times itself."""
+    """Low, median and high of a summary, in units of `unit`; a number is repeated three times."""
     if isinstance(value, dict):
         return style.low_mid_high(value, unit)
     return value / unit, value / unit, value / unit
@@ -165,14 +165,14 @@ def _range(value: Summary | float, unit: float) -> tuple[float, float, float]:
 
 @styled
 def dots(panels: Sequence[Data], title: str, size: float | None = None) -> Figure:
-    """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
+    """Numbers as dots with their ranges, one per row, in side-by-side panels that share the rows.
 
-    On a phone they are stacked, each without the rows that it lacks. `size` is the one of words on
-    a page, in points. A
-    panel is {"rows": {name: value}}: a summary, a number, or None where nothing was measured, for
-    which "missing" stands. Its "limit" is a summary too, a band across all rows, with a name above
-    it, "limited"; "base" has the names that others improve on, "rough" those whose mark is open;
-    "form" writes a number; "zero" is a line from top to bottom; all else sets the axes.
+    On a phone the panels are stacked, without the rows that were not measured. `size` is the font
+    size on a page, in points. A panel is
+    {"rows": {name: value}}: a summary, a number, or None if nothing was measured. Options of a
+    panel: "missing", the text for None; "limit", a summary drawn as a band across all rows;
+    "limited", its label; "base", the names of the baselines; "rough", the names with open marks;
+    "form", which formats a number; "zero", a vertical line. All others are passed to the axes.
     """
     small = style.narrow()
     n = len(panels)
@@ -199,7 +199,7 @@ def dots(panels: Sequence[Data], title: str, size: float | None = None) -> Figur
 
 
 def _resize(axes: Axes, size: float | None) -> None:
-    """Give all words of the axes one size, in points; None leaves them as they are."""
+    """Set the font size of all texts of the axes, in points; None leaves them as they are."""
     if size:
         axes.tick_params(labelsize=size)
         for text in (*axes.texts, axes.xaxis.label):
@@ -220,7 +220,7 @@ def _dots(
     zero: float | None = None,
     **settings: Any,
 ) -> None:
-    beside = axes.get_yaxis_transform()  # x as a share of the axes, y as the number of a row
+    beside = axes.get_yaxis_transform()  # x as a fraction of the axes, y as a row index
     for y, name in enumerate(names):
         value = rows.get(name)
         if value is None:
@@ -248,11 +248,11 @@ def _dots(
 
 @styled
 def timelines(panels: Sequence[Data], title: str, clock: str) -> Figure:
-    """Each request a line of boxes on one clock, which `clock` names, a panel for each schedule.
+    """Timelines of requests, one row of boxes each, in a panel per schedule.
 
-    A panel is {"name", "rows"}; a row {"spans": [(start, end, kind)]} with the kinds of KINDS, and
-    perhaps its "name" and "tokens", times at which one arrives. Idle is a batch slot whose
-    computation is wasted.
+    `clock` is the label of the time axis. A panel is {"name", "rows"}; a row is {"spans": [(start,
+    end, kind)]} with kinds from KINDS, and optionally "name" and "tokens", the arrival times of its
+    tokens. Idle is a batch slot whose computation is wasted.
     """
     by_name = "name" in panels[0]["rows"][0]
     row_height = 0.3 if by_name else 0.15
@@ -273,7 +273,7 @@ def timelines(panels: Sequence[Data], title: str, clock: str) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.set(**canvas.fit_names(panel["name"]))
     column[-1].set(xlabel=clock, xlim=(0, None))
-    handles: dict[str, Artist] = {}  # by name, each once
+    handles: dict[str, Artist] = {}  # by name, without duplicates
     for axes in column:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles[name] = handle
@@ -282,7 +282,7 @@ def timelines(panels: Sequence[Data], title: str, clock: str) -> Figure:
 
 
 def _span(axes: Axes, y: float, start: float, end: float, kind: str) -> None:
-    """A time in row y: a box, or the dotted line of a request that waits."""
+    """A span in row y: a box, or a dotted line while a request waits."""
     name, look = KINDS[kind]
     if kind == "waits":
         axes.plot([start, end], [y, y], label=name, **look)

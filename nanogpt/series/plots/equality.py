@@ -1,4 +1,4 @@
-"""Figures of equal tokens, of last bits, and of masks."""
+"""Figures of equal tokens, last bits and masks."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def token_strips(
 ) -> Figure:
     """Strips of characters, the first `columns` of each; some are green, the others orange.
 
-    A strip has a `label` and its `text`; where it is marked, also `green`, whether each character
-    is, and a `note` on the whole text. If the others are `wrong`, they are red and struck out.
-    `names` says what green and the other colour mean. On a phone a strip is folded, under its
-    label.
+    A strip has a `label` and a `text`; a marked strip also has `green`, a flag per character, and a
+    `note` on the whole text. With `wrong`, the other characters are red and struck out. `names`
+    are the legend: what green means, and what the other colour means. On a phone a strip is wrapped
+    below its label.
     """
     other = (VERMILION, 0.3) if wrong else (ORANGE, 0.85)
     folded = style.narrow()
@@ -76,7 +76,7 @@ def token_strips(
 def _strip(
     axes: Axes, top: float, strip: Data, columns: int, across: int, other: tuple[str, float]
 ) -> None:
-    """The characters of a strip in lines of `across`, from `top` down."""
+    """The characters of a strip in lines of `across` characters, from `top` down."""
     marks = strip.get("green", [None] * columns)
     size = 8 if across <= 40 else 6.8
     for i, (char, green) in enumerate(zip(strip["text"][:columns], marks, strict=False)):
@@ -96,7 +96,7 @@ def _strip(
 
 @styled
 def last_bits(panels: list[Data], title: str) -> Figure:
-    """How many float32 numbers apart two computations of each logit are: darker is further.
+    """The distance of two computations of each logit, in float32 numbers: darker is further.
 
     A panel has a `label` and `apart`, integers by step and character. Equal logits are white.
     """
@@ -127,12 +127,11 @@ def last_bits(panels: list[Data], title: str) -> Figure:
 
 @styled
 def masks(panels: list[Data], title: str) -> Figure:
-    """Which query attends to which key: panels have a `label`, `q`, `k`, a (T, S) `mask`.
+    """Attention masks, in panels with a `label`, positions `q` and `k`, and a (T, S) `mask`.
 
-    Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot. With
-    `names`, those of the queries and of the keys, these stand in the place of positions.
-    Panels stand in rows of three, on a phone of two, as high as their queries need; one alone is as
-    wide as the page.
+    Queries down, keys across, in the order of the cache; -1 is an empty slot. `names`, for the
+    queries and the keys, replace the positions. There are three panels per row, two on a phone,
+    each as high as its queries need; a single panel is as wide as the page.
     """
     columns = min(len(panels), 2 if style.narrow() else 3)
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
@@ -152,14 +151,14 @@ def masks(panels: list[Data], title: str) -> Figure:
 
 
 def _mask(axes: Axes, panel: Data) -> None:
-    """One mask: allowed keys are blue, a query's own position darker."""
+    """One mask: visible keys are blue, a query's own position darker."""
     colours = LinearSegmentedColormap.from_list("mask", (PALE, "#9cc7e4", BLUE))
     q_pos = panel["q"]
     k_pos = panel["k"]
     shades = np.where(np.equal.outer(q_pos, k_pos), 1.0, 0.62) * np.array(panel["mask"])
     queries = q_pos
     keys = ["∅" if p < 0 else p for p in k_pos]
-    if len(keys) > 12:  # every second name, the last among them: all would touch
+    if len(keys) > 12:  # every second name, including the last, so that they do not touch
         keys = [key if (len(keys) - i) % 2 else "" for i, key in enumerate(keys)]
     font: Look = {"fontsize": 6.8}
     if "names" in panel:

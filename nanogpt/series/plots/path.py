@@ -12,20 +12,22 @@ from . import style
 from .canvas import legend, letters, note, page, page_width
 from .style import BLUE, ORANGE, PALE, styled
 
-Column = tuple[str, Sequence[Sequence[float]], bool]  # its name, a row a token, whether it is kept
+Column = tuple[
+    str, Sequence[Sequence[float]], bool
+]  # name, one row per token, whether it is cached
 
 ROW = 0.125  # inches: the height of a row
-LEFT = 0.28  # where the columns begin
+LEFT = 0.28  # left edge of the columns
 GAP = 0.09  # between two columns
 ON_A_PHONE = ("query", "key", "value", "attention weights", "logits")
 
 
 @styled
 def token_path(chars: Sequence[str], columns: Sequence[Column], title: str) -> Figure:
-    """What a decode step computes in each stage, with a cache above and without one below.
+    """The work of a decode step in each stage, with a cache (above) and without one (below).
 
-    The last of `chars` is the token that is read. A column has a name, a row of numbers from 0 to 1
-    for each token, and whether the cache keeps it. A phone has room for the columns ON_A_PHONE.
+    The last of `chars` is the token being read. A column has a name, a row of numbers from 0 to 1
+    for each token, and whether the cache keeps it. A phone shows only the columns ON_A_PHONE.
     """
     if style.narrow():
         columns = [column for column in columns if column[0] in ON_A_PHONE]

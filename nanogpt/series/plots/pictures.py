@@ -38,7 +38,7 @@ KEYS = 0.72
 VALUES = 2.06
 OUTPUT = 3.02
 BELOW = 3.42
-GAP = 0.32  # inches that the characters beside a step of attention take
+GAP = 0.32  # inches for the characters next to an attention matrix
 STEPS = {  # of attention: its title, and the text next to it
     "scores": (
         "1  scores: q · k / √hs",
@@ -63,8 +63,8 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
     """One step of causal self-attention, with a few words next to it, or below on a phone.
 
     `step` is "scores", "weights" or "mix", and `data` its result: (T, T), queries down and keys
-    across; of "mix" its operands, the weights and the values (T, hs), which are drawn up to their
-    eighth column.
+    across; for "mix" its operands, the weights and the values (T, hs), of which eight columns are
+    drawn.
     """
     small = style.narrow()
     figure, axes = page(5.15 if small else 4.4, title)
@@ -80,7 +80,7 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
     else:
         letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
         rows: Cells = data
-        if step == "weights":  # the future's weights are zero: its cells stay empty
+        if step == "weights":  # weights on the future are zero: leave them empty
             rows = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
         _values(axes, (x, y), (cell, cell), rows, share=step == "weights")
     if small:
@@ -164,7 +164,7 @@ def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Numbers) 
 
 
 def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -> None:
-    """Next to the triangle, or below on a phone: groups of rows, and their reads and writes."""
+    """Groups of rows, with their reads and writes: next to the triangle, or below on a phone."""
     later = n - n_prompt
     prefill = f"{n_prompt} rows in one pass,\nwrites {n_prompt} keys and values"
     decode = f"one row per step, {later} step{'s' * (later != 1)}.\nEach writes 1 key and 1 value\n"
@@ -231,7 +231,7 @@ def _compare(axes: Axes, middles: Sequence[float]) -> None:
 
 
 def _weigh(axes: Axes, weights: Sequence[float], middles: Sequence[float], wide: float) -> None:
-    """A bar on each value: the share of it in the mix."""
+    """A bar on each value: its share of the mix."""
     base = VALUES - 0.06
     tallest = max(weights)
     row_name(axes, base - 0.3, "weights", "sum to 100%")
@@ -265,7 +265,7 @@ def _pairs(count: int) -> str:
 
 @styled
 def heads(panels: Sequence[Data], title: str, columns: int) -> Figure:
-    """How far back each head of a layer attends, in panels, `columns` of them in a row.
+    """How far back each head of a layer attends, in panels, `columns` per row.
 
     A panel has a `label` and its `rows`, one per head: its mean weight on the character itself,
     on the one before it, and so on. Darker is more; large ones are printed, in percent.
@@ -300,7 +300,7 @@ def heads(panels: Sequence[Data], title: str, columns: int) -> Figure:
         axes.tick_params(labelsize=8 if small else 9.5)
     for axes in places[-columns:]:
         axes.set_xlabel("characters back", fontsize=8 if small else 9.5)
-        axes.tick_params(labelbottom=True)  # of the upper row, above an empty place
+        axes.tick_params(labelbottom=True)  # upper row, above an empty panel
     return figure
 
 
@@ -334,7 +334,7 @@ def arrows(angles: Sequence[Point], title: str, pairs: Sequence[tuple[int, int]]
 
 
 def _angle(axes: Axes, centre: Point, query: float, key: float) -> float:
-    """A large dial with the angle between its arrows, in degrees, which it returns."""
+    """A large dial with the angle between its arrows. Returns the angle in degrees."""
     _dial(axes, centre, 0.85, query, key)
     between = degrees((query - key + pi) % (2 * pi) - pi)
     start, end = sorted((-degrees(key), -degrees(key) - between))

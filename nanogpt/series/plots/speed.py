@@ -13,12 +13,12 @@ from matplotlib.patches import Rectangle
 from . import canvas, style
 from .style import BLUE, GREY, PAPER, VERMILION, Data, Look, styled
 
-THIN = 0.85  # how opaque the colours of the map are
+THIN = 0.85  # opacity of the map's colours
 
 
 @styled
 def typing_race(text: str, timing: Data, share: float | None = None) -> Figure:
-    """Both texts after `share` of the slower one's time; None: when the first is done."""
+    """Both texts after `share` of the slower one's time; None: when the faster one is done."""
     title = f"The race: the same text, a {timing['speedup']['median']:.2f}× speedup"
     places = {"rows": 2} if style.narrow() else {"columns": 2}
     figure, both = canvas.new_panels(6.0 if style.narrow() else 3.3, title, **places)
@@ -38,7 +38,7 @@ def typing_race(text: str, timing: Data, share: float | None = None) -> Figure:
 
 
 def _page(axes: Axes, text: str, done: float, colour: str) -> None:
-    """A text so far, in 13 lines of 46 characters, over a bar of the share that is done."""
+    """The text so far, in 13 lines of 46 characters, above a progress bar."""
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=(), yticks=())
     canvas.bare(axes)
     axes.add_patch(Rectangle((0, 0), 1, 1, color=colour, alpha=0.06, lw=0))
@@ -60,9 +60,9 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
 def speedup_map(cells: list[Data], rows: list[str], columns: list[int], title: str) -> Figure:
     """E2EL without the cache over E2EL with it: models and batches down, new tokens across.
 
-    A cell has its `row`, its `n_new` and its `speedup`, a summary: median, with the range below.
-    A dash was not measured: it is past the model's block or too long for this machine. On a
-    phone, models run across.
+    A cell has a `row`, an `n_new` and a `speedup`, a summary: median, with the range below. A dash
+    means not measured: beyond the model's block or too long for this machine. On a phone, models
+    run across.
     """
     turned = style.narrow()
     height = 2.0 + 0.42 * len(columns) if turned else 0.9 + 0.47 * len(rows)

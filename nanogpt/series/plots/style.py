@@ -1,19 +1,20 @@
 """The look of all figures: one width, readable colours, footers, files and formats.
 
-One palette: Okabe and Ito's, which colour-blind readers tell apart. The title states the finding,
-the footer the conditions. Never imports torch. A colour means one thing in every figure, and never
-alone:
+The palette is Okabe and Ito's, which colour-blind readers can tell apart. The title states the
+finding, the footer the conditions. Never imports torch. Each colour has one meaning in every
+figure, and is never the only sign:
 
     BLUE       kept, or ours: the cache, with the cache
-    SKY        a second kind of blue things
+    SKY        a second kind of BLUE
     ORANGE     made in this step: the new token, its query, a step of decoding
-    VERMILION  improved on, or wrong: no cache, the lecture's way, a mistake, a limit
+    VERMILION  a baseline, or wrong: no cache, the lecture's method, a mistake, a limit
     GREEN      accepted, or equal
     GREY       waiting, plain, or not measured
 
-Curves take them in the order of `charts.LOOKS`, so the way that is improved on comes first.
+Curves use them in the order of `charts.LOOKS`, so the baseline comes first.
 
-Each figure is drawn for a page, and again for a phone (`for_phone`): narrower, with words as large.
+Each figure is drawn for a page, and again for a phone (`for_phone`): narrower, with text of the
+same size.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from ...timing import Summary  # it imports torch
 
 Look = dict[str, Any]  # options of matplotlib, by name
-Data = dict[str, Any]  # plain data of a figure, as its function describes it
+Data = dict[str, Any]  # plain data of a figure, described in its function
 Point = tuple[float, float]
 Colour = str | tuple[float, float, float]
 
@@ -53,15 +54,15 @@ PALE = "#e5e7eb"
 PAPER = "#ffffff"
 BLANKS = {" ": "␣", "\n": "↵"}  # blank characters, made visible
 MONO = "DejaVu Sans Mono"
-WIDTH = 7.6  # inches across, on a page
-PHONE = 3.9  # and on a phone
+WIDTH = 7.6  # inches, on a page
+PHONE = 3.9  # inches, on a phone
 DPI = 130
-FINER = 1.4  # how much finer the pixels of a figure on a phone are
+FINER = 1.4  # pixel density of a phone's figure, relative to a page's
 FOOTER = 6.8  # points: the smallest words of a figure
-# A box that keeps lines from crossing words.
+# A box that keeps lines from crossing text.
 BEHIND: Look = {"facecolor": PAPER, "lw": 0, "pad": 1.5}
 STYLE = {
-    **matplotlib.rcParamsDefault,  # whatever the reader's own are
+    **matplotlib.rcParamsDefault,  # regardless of the reader's own settings
     "backend": "agg",
     "font.size": 9.5,
     "text.color": INK,
@@ -85,11 +86,13 @@ STYLE = {
     "legend.frameon": False,
 }
 _width = ContextVar("width", default=WIDTH)
-_again: WeakKeyDictionary[Figure, Callable[[], Figure]] = WeakKeyDictionary()  # draws it once more
+_again: WeakKeyDictionary[Figure, Callable[[], Figure]] = (
+    WeakKeyDictionary()
+)  # functions that draw a figure again
 
 
 def width() -> float:
-    """Inches across the figure that is being drawn."""
+    """Width of the figure being drawn, in inches."""
     return _width.get()
 
 
@@ -99,7 +102,7 @@ def narrow() -> bool:
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """The decorator of every figure function: this style, and a figure that can be drawn again."""
+    """Decorator for every figure function: applies this style, and lets the figure be redrawn."""
 
     @functools.wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Figure:
@@ -112,9 +115,9 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def for_phone(figure: Figure) -> Figure | None:
-    """The figure as a phone shows it; None for one that no figure function has drawn.
+    """The phone version of a figure; None for one that no figure function has drawn.
 
-    It is drawn again from its data: additions of a cell to the axes since then are not on it.
+    It is redrawn from its data, without anything that a cell has added to the axes.
     """
     again = _again.get(figure)
     if again is None:
@@ -127,7 +130,7 @@ def for_phone(figure: Figure) -> Figure | None:
 
 
 def wrapped(text: str, points: float, inches: float, bold: bool = False) -> str:
-    """Wrap words to `inches` at that font size; line breaks stay."""
+    """Wrap a text to `inches` at that font size, keeping its line breaks."""
     letters = int(72 * inches / (points * (0.61 if bold else 0.54)))
     return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
 
@@ -135,10 +138,10 @@ def wrapped(text: str, points: float, inches: float, bold: bool = False) -> str:
 def to_png(figure: Figure, footer: str = "", finer: float = FINER) -> bytes:
     """The figure as PNG bytes with its conditions in the footer; equal figures give equal bytes.
 
-    `finer` is how much finer the pixels of a phone are.
+    `finer` is the pixel density of a phone's figure, relative to a page's.
     """
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # Characters of other alphabets are drawn as boxes.
+        # Characters missing from the font are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         if footer:
             _write_footer(figure, footer)
@@ -152,11 +155,11 @@ def to_png(figure: Figure, footer: str = "", finer: float = FINER) -> bytes:
 
 
 def _write_footer(figure: Figure, footer: str) -> None:
-    """The footer in the left corner, wrapped, with room for it below."""
+    """Write the footer in the bottom left corner, wrapped, and make space for it."""
     wide, high = figure.get_size_inches()
     lines = wrapped(footer, FOOTER, wide - 0.15)
     share = (0.08 + 1.3 * FOOTER / 72 * (lines.count("\n") + 1)) / high
-    for legend in figure.legends:  # it stands on the footer
+    for legend in figure.legends:  # place it on top of the footer
         legend.borderaxespad = (72 * share * high + 2) / legend.get_texts()[0].get_fontsize()
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
@@ -192,7 +195,7 @@ def format_ratio(summary: Summary, digits: int = 1) -> str:
 
 
 def contrast(one: Colour, other: Colour) -> float:
-    """The contrast of two colours as WCAG defines it, from 1 to 21."""
+    """The WCAG contrast ratio of two colours, from 1 to 21."""
     s = np.array([to_rgb(one), to_rgb(other)])
     linear = np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4)
     low, high = sorted(linear @ (0.2126, 0.7152, 0.0722))  # the luminance of each
@@ -205,7 +208,7 @@ def ink_on(colour: Colour) -> str:
 
 
 def on_paper(colour: Colour) -> str:
-    """A colour for words on white: the colour, or as much darker as WCAG wants for small words."""
+    """A colour for text on white: the colour, darkened if WCAG requires it for small text."""
     share = 1.0
     while contrast(mixed(colour, share, "black"), "white") < 4.5:
         share -= 0.02
