@@ -53,7 +53,6 @@ class Section:
         return f"module-{self.module}"
 
 
-@cache
 def api_page() -> str | None:
     """The documentation of every public name; None where pdoc is not installed."""
     if find_spec("pdoc") is None:
@@ -75,7 +74,8 @@ def api_page() -> str | None:
     )
 
 
-def read_sections() -> list[Section]:
+@cache
+def read_sections() -> tuple[Section, ...]:
     """The public names by module, in the order of the package; a module's base classes first."""
     from pdoc.doc import Module
 
@@ -87,7 +87,7 @@ def read_sections() -> list[Section]:
             entries = tuple(_entry(read.members[name]) for name in names)
         title, _, _ = read.docstring.partition("\n\n")
         sections.append(Section(module, _text(title), entries))
-    return sections
+    return tuple(sections)
 
 
 def _documented() -> dict[str, list[str]]:

@@ -78,4 +78,4 @@ def test_names_in_a_text_are_links_to_it(page):
 
 def test_without_pdoc_there_is_no_page(monkeypatch):
     monkeypatch.setattr(subject, "find_spec", lambda name: None)
-    assert api_page.__wrapped__() is None
+    assert api_page() is None

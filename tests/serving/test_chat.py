@@ -656,6 +656,7 @@ def test_openai(url, model, backend):
 # ------------------------------------------------------------------ a model that writes English
 
 
+@pytest.mark.rows(1)
 @pytest.mark.slow
 def test_smollm2_answers_as_generate_does_alone(backend):
     try:

@@ -50,7 +50,7 @@ def wrong_at(n):
     return wrong_where(lambda cache, k: cache.t + k.shape[2] > n)
 
 
-@pytest.mark.rows(2)
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("n", [48, 64, 128, 256, 300])
 def test_what_begins_late_is_convicted(n):
     report = referee(wrong_at(n), seconds=math.inf)
@@ -492,6 +492,7 @@ def test_a_static_cache_that_recorded_drafts_serves_no_other_text():
     assert subject._allocated(1, 20, anew=False) is usual
 
 
+@pytest.mark.rows(0)
 @pytest.mark.slow
 def test_a_compiled_model_of_transformers_is_judged_as_it_is():
     """Its forward takes any argument by its signature: a wrong name would be swallowed."""

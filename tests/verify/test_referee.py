@@ -244,6 +244,7 @@ def test_a_model_without_float64_says_what_it_cannot_exclude(monkeypatch):
 # ------------------------------------------------------------------ models of transformers
 
 
+@pytest.mark.rows(0)
 @pytest.mark.slow
 def test_architectures_of_transformers_are_acquitted():
     """By shorter texts than usual; past a window of theirs all the same."""
