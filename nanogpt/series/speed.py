@@ -19,11 +19,10 @@ Key = str | tuple[str, object]  # a key of a dict, or (key, value) of the wanted
 BEGIN = "<!-- The speedups: written by `make sync` from nanogpt/series/speed.py -->"
 END = "<!-- End of the speedups -->"
 
-EPYC = "AMD EPYC (Zen 3)"
-ZEN_4 = "AMD EPYC (Zen 4)"
+EPYC = "AMD EPYC (Zen 4)"
 XEON = "Intel Xeon with AMX"
 H200 = "NVIDIA H200"
-SETTINGS = dict.fromkeys((EPYC, ZEN_4, XEON), "one thread") | {H200: "without TF32"}
+SETTINGS = dict.fromkeys((EPYC, XEON), "one thread") | {H200: "without TF32"}
 
 SMALL = "the lecture's GPT, 0.84M parameters"
 LARGE = "the lecture's GPT, 10.8M parameters"
@@ -353,7 +352,7 @@ STORY = (
                 NO_CACHE,
                 BUNDLED,
                 255,
-                ZEN_4,
+                EPYC,
                 "race/ladder-keeper.json",
                 ("rungs", ("rung", "7"), "speedup"),
                 note="an earlier version, whose loop without a cache computed the heads one by one",
