@@ -33,17 +33,26 @@ def generate(
     past_block: str = "error",
     stop: Sequence[int] = (),
 ) -> Iterator[Tensor]:
-    """`nanogpt.generation.generate` with stop tokens, and with faster decoding: same tokens.
+    """Yield n_new tokens after the prompt, one (B, 1) tensor at a time.  (B, T) -> n_new × (B, 1)
+
+    `cache` is a class (DynamicCache, StaticCache), or None to recompute the whole text for every
+    token. Randomness comes from `generator`, on the CPU, or from `noise` (n_new, B, V); without
+    either, from the seed 1337, so two calls give the same text. A learned position table has no
+    rows past block_size: past_block="error" raises an error, "slide" reads the last block_size
+    tokens again for each token, as the lecture does.
 
     `engine`, a class of nanogpt.engines or an engine that you built, decodes with its own cache.
     `draft` proposes tokens, and the model reads several in one forward pass: the tokens are the
-    same, however bad the draft is; the iterator's `stats` count the passes.
+    same, however bad the draft is; the iterator's `stats` count the passes. Without either, this is
+    `nanogpt.generation.generate`, the lesson's loop.
 
     A text ends with the first of the `stop` tokens, as in stop=tokenizer.stop, or after n_new. A
     batch continues until every row has ended: a row that has ended repeats its stop token. Native
     engines decode for about ten milliseconds per call; tokens after a stop are dropped.
 
-    Raises ValueError, and TypeError for an object that is not a model.
+    The arguments are checked at the call. The model's modes and caches are neither used nor
+    changed. Raises ValueError for arguments that do not fit the model or each other, and TypeError
+    for an object that is not a model.
     """
     slides = lesson.check_generation(model, prompt, n_new, sampling, past_block)
     stop = check_stop(stop, model.config.vocab_size)

@@ -6,11 +6,14 @@ like the others.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
+import textwrap
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -19,11 +22,13 @@ import torch
 
 import nanogpt
 
+from ..files import ROOT
 from . import address
 from .html import TEMPLATES, Prose, coloured
 
 # What pdoc finds for a `forward` without a docstring.
 TORCHS = inspect.getdoc(torch.nn.Module.forward)
+OURS = re.compile(r"(nanogpt(?:\.\w+)+)\.([A-Z]\w*)")
 NAME = re.compile(r"<code>(?:nanogpt\.)?(\w+)(\(\))?</code>")
 
 
@@ -37,6 +42,11 @@ class Entry:
     text: str
     members: tuple[Entry, ...] = ()
     bases: tuple[str, ...] = ()
+
+    @property
+    def is_public(self) -> bool:
+        """Whether `import nanogpt` has it; otherwise it is imported from its module."""
+        return self.name in nanogpt.__all__
 
 
 @dataclass(frozen=True)
@@ -91,13 +101,19 @@ def read_sections() -> tuple[Section, ...]:
 
 
 def _documented() -> dict[str, list[str]]:
-    """What is documented, by module: the public names, and the classes they inherit from."""
+    """What is documented, by module: the public names, what they inherit from, take and return."""
+    from pdoc.doc import Module
+
     names: dict[str, list[str]] = {}
     for name, module in nanogpt._MODULE.items():
         value = getattr(nanogpt, name)
         wanted = [(f"nanogpt.{module}", name)]
         if isinstance(value, type):
             wanted = [(base.__module__, base.__name__) for base in reversed(value.__mro__)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            member = Module(importlib.import_module(f"nanogpt.{module}")).members[name]
+            wanted += OURS.findall(_signature(member))
         for home, wanted_name in wanted:
             if home.startswith("nanogpt.") and not wanted_name.startswith("_"):
                 of_module = names.setdefault(home.removeprefix("nanogpt."), [])
@@ -113,7 +129,7 @@ def _entry(member: Any) -> Entry:
     return Entry(
         name=member.name,
         anchor=member.qualname,
-        signature=coloured(_signature(member)),
+        signature=coloured(_fields(member) or _plain(_signature(member))),
         text=_text(member.docstring),
         members=tuple(_entry(one) for one in documented),
         bases=tuple(name for home, name, _ in getattr(member, "bases", []) if "nanogpt" in home),
@@ -121,7 +137,7 @@ def _entry(member: Any) -> Entry:
 
 
 def _signature(member: Any) -> str:
-    """As it is written in Python, without the modules of its types."""
+    """As it is written in Python, every type with its module."""
     if member.kind == "class":
         try:
             parameters = inspect.signature(member.obj.__init__)
@@ -130,22 +146,46 @@ def _signature(member: Any) -> str:
         first, *rest = parameters.parameters.values()
         init = member.members.get("__init__")
         parameters = init.signature_without_self if init else parameters.replace(parameters=rest)
-        return f"class {member.name}{_plain(parameters)}"
+        if issubclass(member.obj, Enum):
+            members = "".join(f"\n    {one.name} = {one.value!r}" for one in member.obj)
+            return f"class {member.name}(Enum):{members}"
+        return f"class {member.name}{parameters}"
     if member.kind == "function":
         is_method = "." in member.qualname and not member.is_staticmethod
         signature = member.signature_without_self if is_method else member.signature
         decorators = "".join(f"{decorator}\n" for decorator in member.decorators)
-        return f"{decorators}{member.funcdef} {member.name}{_plain(signature)}"
+        return f"{decorators}{member.funcdef} {member.name}{signature}"
     if isinstance(member.default_value, dict):
-        rows = [f"    {key!r}: {_plain(value)},\n" for key, value in member.default_value.items()]
+        rows = [f"    {key!r}: {value},\n" for key, value in member.default_value.items()]
         return f"{member.name} = {{\n{''.join(rows)}}}"
-    return f"{member.name}{_plain(member.annotation_str)}"
+    value = f" = {member.default_value_str}" if isinstance(member.default_value, Enum) else ""
+    return f"{member.name}{member.annotation_str}{value}"
 
 
-def _plain(code: object) -> str:
+def _fields(member: Any) -> str:
+    """The fields of a dataclass as its source has them, comments included; else empty."""
+    if member.kind != "class" or not is_dataclass(member.obj):
+        return ""
+    own: Any = member.obj
+    lines = inspect.getsource(own).splitlines()
+    written: Any = ast.parse(textwrap.dedent("\n".join(lines))).body[0]
+    body = written.body
+    fields = [node for node in body if isinstance(node, ast.AnnAssign)]
+    if not fields:
+        return ""
+    above = [node for node in body if node.end_lineno < fields[0].lineno]
+    first = above[-1].end_lineno if above else fields[0].lineno - 1  # comments above it too
+    shown = textwrap.dedent("\n".join(lines[first : fields[-1].end_lineno])).strip("\n")
+    return f"@dataclass\nclass {member.name}:\n{textwrap.indent(shown, '    ')}"
+
+
+def _plain(code: str) -> str:
     """Types and members of enums by name alone, as in `Tensor`; defaults that are code as `…`."""
-    names = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", str(code))
+    code = code.replace(f"{ROOT}/", "")
+    names = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", code)
     names = re.sub(r"<(?:class ')?([\w.]+)(?:'|: [^<>]*)>", r"\1", names)
+    names = re.sub(r": '([\w.\[\], |]+)'(?=[,)\n ])", r": \1", names)
+    names = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", names)
     return re.sub(r"<factory>|<function [^ ]+?>(?=[,)\n])", "…", names)
 
 

@@ -294,8 +294,8 @@ REFUSED = [
     ({"remove_extra_whitespaces": True}, "remove_extra_whitespaces=True changes the text"),
     ({"add_space_prefix": 1}, "add_space_prefix=1: must be true or false"),
     ({"add_bos_token": "yes"}, "add_bos_token='yes': must be true or false"),
-    ({"bos_token_id": 5000}, "bos_token_id=5000, which is no token"),
-    ({"eos_token_id": -1, "add_eos_token": True}, "eos_token_id=-1, which is no token"),
+    ({"bos_token_id": 5000}, "bos_token_id=5000, which is not a token"),
+    ({"eos_token_id": -1, "add_eos_token": True}, "eos_token_id=-1, which is not a token"),
     ({"eos_token_id": 5000}, "the end token 5000 is not in the vocabulary"),
 ]
 

@@ -2,11 +2,13 @@
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 from notebook_fixtures import page_faults
 
 import nanogpt
+from nanogpt.files import ROOT
 from nanogpt.series import api_page as subject
 from nanogpt.series.api_page import Entry, api_page, read_sections
 
@@ -49,7 +51,8 @@ def test_a_public_name_has_its_signature_and_says_what_it_does(name, sections):
 def test_what_a_class_inherits_is_on_the_page(sections):
     names = {entry.name for section in sections for entry in section.entries}
     assert {"KVCache", "Engine", "LanguageModel"} <= names
-    bases = {base for section in sections for entry in section.entries for base in entry.bases}
+    public = [one for section in sections for one in section.entries if one.is_public]
+    bases = {base for entry in public for base in entry.bases}
     assert bases <= names
 
 
@@ -58,6 +61,7 @@ def test_no_text_of_another_library_and_no_private_name(sections):
     assert [entry.anchor for entry in every if "Define the computation" in entry.text] == []
     assert [entry.anchor for entry in every if entry.name.startswith("_")] == []
     assert [entry.anchor for entry in every if " object at 0x" in entry.signature] == []
+    assert [entry.anchor for entry in every if "ForwardRef" in entry.signature] == []
     assert [entry.anchor for entry in every if "&lt;" in entry.signature] == []
 
 
@@ -70,6 +74,19 @@ def test_the_page_can_be_read_by_everyone(page, tmp_path):
     assert "<script" not in page
     assert "https://" not in page.replace("https://github.com/", "")
     assert len(page) < 1_500_000
+
+
+def test_types_that_are_taken_or_returned_are_on_the_page(sections):
+    names = {entry.name for section in sections for entry in section.entries}
+    assert {"Checkpoint", "Comparison", "Corpus", "Output", "Positions", "Report"} <= names
+    shown = {one.name: words(one.signature) for section in sections for one in section.entries}
+    assert "LEARNED = 'learned'" in shown["Positions"].replace("&#39;", "'")
+    assert "steps: int = option(2000" in shown["TrainConfig"], "the fields with what they mean"
+
+
+def test_no_path_of_this_machine_is_on_the_page(page):
+    assert str(ROOT) not in page
+    assert str(Path.home()) + "/" not in page
 
 
 def test_names_in_a_text_are_links_to_it(page):

@@ -15,6 +15,7 @@ STANDS = {
     ("05", "30"): "the shape of SmolLM2",
     ("05", "135"): "the shape of SmolLM2",
     ("05", "13"): "the number of a notebook",
+    ("05", "0.74"): "measured on an H200, in outputs/gpu",
     ("05", "0.93"): "measured on an H200, in outputs/gpu",
     ("05", "2,047"): "measured on an H200, in outputs/gpu",
     ("05", "2.11"): "measured on an H200, in outputs/gpu",

@@ -136,7 +136,7 @@ SAYS = {
         "a still where no motion is wanted": 'media="(prefers-reduced-motion: reduce)" srcset="d',
     },
     "index": {
-        "where to begin": "from 00 · One &lt;of&gt; two",
+        "where to begin": "starting with 00 · One &lt;of&gt; two",
         "the promise": "What it promises.",
         "a picture with its words": 'alt="a &#34;red&#34; &lt;field&gt;"> <h3><a href="00_',
     },
