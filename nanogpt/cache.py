@@ -99,7 +99,10 @@ class KVCache(ABC):
         return self.length
 
     def rewind(self, n: int) -> None:
-        """Forget the last n tokens, as if they had never been stored. Raises ValueError first."""
+        """Forget the last n tokens, as if they had never been stored.
+
+        Raises ValueError, before anything changes, if n is more than `rewindable`.
+        """
         # Speculative decoding needs this: the model has already read the draft tokens it rejects,
         # so their keys must be removed before it reads the correct token at that position.
         check_int(f"{type(self).__name__} of {self.length} tokens: rewind", n, 0, self.rewindable)
@@ -114,7 +117,7 @@ class KVCache(ABC):
             self.last = int(self.pos.max()) if self.pos.is_cpu else last
 
     def forget(self, n: int) -> None:
-        """Drop the last n tokens; the cache holds more than n."""
+        """Drop the last n tokens. Called by `rewind`, which checks that the cache holds more."""
         # A view of the rest. The next `store` makes a new tensor and frees this memory.
         self.k = self.k[..., :-n, :]
         self.v = self.v[..., :-n, :]
@@ -259,8 +262,10 @@ def require_owners(model: nn.Module) -> list[nn.Module]:
 def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
     """A with-block with a KV cache: empty at the start, removed at the end, also after an error.
 
-    Each attention module gets one, built by `cache(capacity)` (default: block_size). Raises
-    ValueError if caches are already on, and as build_caches does.
+    The block receives the model. Each attention module gets a cache, built by `cache(capacity)`
+    (default: block_size). It is used only after `model.eval()`: in training mode, which a new model
+    is in, attention ignores it. Raises ValueError if caches are already on, if an attention module
+    is used twice, and for a capacity that does not fit the cache or the model.
     """
     enable_kv_cache(model, cache, capacity)
     # `finally`: an error or a Ctrl-C leaves no stale cache for the next text.

@@ -1,4 +1,4 @@
-"""Do two decoders produce the same tokens, how close are their logits, and is that luck?"""
+"""Do two decoders produce the same tokens, how close are their logits, and was it a close call?"""
 
 import math
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def compare(
 
     A cache is a class such as DynamicCache, or None for no cache. First the tokens, generated
     independently. Then the logits, teacher-forced: both decoders read a's tokens, so step t
-    compares like with like even after a divergence. NaN logits are equal to nothing. The margin of
+    compares like with like even after a divergence. A NaN logit counts as different. The margin of
     a step is log(p₁/noise₁) - log(p₂/noise₂) of the two best candidates, in units of logits. Raises
     ValueError as `generate` does.
     """

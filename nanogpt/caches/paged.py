@@ -18,7 +18,7 @@ from ..data import send
 
 
 class PagedCache(KVCache):
-    """K and V in pages of `page` tokens, allocated on demand.
+    """K and V in pages of `page` tokens (16; a subclass may set another), allocated on demand.
 
     Copy-on-write: a text that shares a page with another gets its own copy before writing to it.
     """

@@ -259,7 +259,9 @@ def _checked_config(path: Path, meta: dict[str, Any]) -> GPTConfig | DecoderConf
             "resume the run"
         )
     if form != FORMAT:
-        raise CheckpointError(f"{path} has format {form!r}, not {FORMAT!r}: train again")
+        raise CheckpointError(
+            f"{path} has format {form!r}, not {FORMAT!r}: name a checkpoint of ours, or train one"
+        )
     try:
         config = config_from_json(meta["config"])
         chars = meta["vocabulary"]

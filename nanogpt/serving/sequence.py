@@ -36,8 +36,8 @@ class Request:
     `id` identifies it in errors (a number by default). `logprobs` asks for the log-probability of
     each sampled token and of that many most likely tokens; with `echo`, also for the prompt's
     tokens. They are the model's own: temperature, top_k and top_p do not affect them. The text ends
-    after a token of `stop`. As in vLLM, these are not sampled among the first `min_new_tokens`:
-    there their logits are -inf.
+    after a token of `stop`. As in vLLM, stop tokens are not sampled among the first
+    `min_new_tokens`: there their logits are -inf.
     """
 
     prompt: Tensor

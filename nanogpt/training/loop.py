@@ -39,10 +39,11 @@ def train(
 ) -> TrainingResult:
     """Train the model in place and return its history as plain data, ready to plot.
 
-    A list of heads is trained as a packed Decoder, which computes the same function in about half
-    the time; the weights are copied back at the end. With `out`, RunFiles writes checkpoints, a log
-    and the training state. With `resume`, a stopped run continues from its last saved state, and
-    its final weights are bit-identical to those of an uninterrupted run. Ctrl-C finishes the step,
+    A GPT, whose layers are lists of heads, is trained as a packed Decoder, which computes the same
+    function in about half the time; the weights are copied back at the end. `out` is where
+    checkpoints, a log and the training state are written; those of an earlier run of ours are
+    replaced. With `resume`, a stopped run continues from its last saved state, and its final
+    weights are bit-identical to those of an uninterrupted run. Ctrl-C finishes the step,
     saves, and raises. Each evaluation prints a line (including the throughput with `speed`) and
     calls `watch(step, model)`. `trainer` is the class that executes the steps.
 

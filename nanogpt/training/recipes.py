@@ -197,7 +197,8 @@ RECIPES = {
         size="medium",
     ),
 }
-"""Recipes by name: the training settings, what they change in the architecture, and for whom."""
+"""Recipes by name: the training settings, what they change in the architecture, and
+the size they were tuned for."""
 
 
 def recipe_for(
