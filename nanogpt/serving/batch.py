@@ -88,7 +88,8 @@ class BatchEngine:
     `budget` tokens (None: whole prompts), so a small budget splits prompts into chunks. With
     `reuse`, a prompt is read only from where it differs from earlier sequences (prefix caching). A
     model whose class replaces the package's code gets whole prompts, as from `generate`, whatever
-    `budget` and `reuse` are. Raises ValueError for a model that the backend does not support, and for numbers below 1.
+    `budget` and `reuse` are. Raises ValueError for a model that the backend does not support, and
+    for numbers below 1.
     """
 
     def __init__(

@@ -67,16 +67,16 @@ def referee(
     """Compare every way of reading a text through the model's cache with one plain pass.
 
     `model` is a GPT or Decoder, a transformers model, a server's URL, or any object with plain(ids)
-    and start(rows), as described in nanogpt.verify.contract. `caches` are the cache classes to try with a GPT, by
-    default this package's. Heads and caches may be your own: GPT(config, head=Head) and
-    caches=[MyCache], built as `kv_cache` does.
+    and start(rows), as described in nanogpt.verify.contract. `caches` are the cache classes to try
+    with a GPT, by default this package's. Heads and caches may be your own: GPT(config, head=Head)
+    and caches=[MyCache], built as `kv_cache` does.
 
     Texts grow from short to `length` tokens (by default past every edge: the block size, a window,
     what the model declares) while `seconds` last. The report's verdict, "equal", "rounding", "bug"
-    or "undecided", is about what was reached; the report names the rest. `requests` is how many requests are read one after the other.
-    `expects` is how far a lossy cache may move logits, as a fraction of the spread of a token's
-    logits: 1e-2 for int8. `known` are parts of the names of scenarios whose bugs are known. `say`
-    is called with a line when a scenario starts.
+    or "undecided", is about what was reached; the report names the rest. `requests` is how many
+    requests are read one after the other. `expects` is how far a lossy cache may move logits, as a
+    fraction of the spread of a token's logits: 1e-2 for int8. `known` are parts of the names of
+    scenarios whose bugs are known. `say` is called with a line when a scenario starts.
 
     Before the verdict the cache is damaged on purpose; if the comparison does not detect that, the
     verdict is undecided.
