@@ -20,7 +20,8 @@ from .yardstick import Yardstick
 SCRIPT = '''\
 """{name}: {way}.
 
-{words}
+In the report: {words}
+The text below is the shortest one found that still shows it: there, size and tokens may differ.
 """
 
 {imports}
@@ -231,7 +232,8 @@ def _of_a_subject(subject: Subject, dtype: torch.dtype, cache: str, arguments: s
         imports.append("from nanogpt.verify.door import subject_of")
         subject_made = f"SUBJECT = subject_of({arguments})"
     more, model = _made(subject) if not isinstance(subject, Ours) else ([], "")
-    model = model or "# MODEL: the model that was judged\n"
+    given = "# MODEL is the model that was judged, CACHES the cache classes passed, or None.\n"
+    model = model or given
     model += f"{subject_made}.to({dtype})\n"
     pieces = "[p if isinstance(p, int) else torch.tensor(p) for p in pieces]"
     reads = f"got = SUBJECT.cached({pieces}, {cache!r})\n"
