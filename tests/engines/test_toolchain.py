@@ -309,13 +309,13 @@ def test_a_compiler_is_told_the_numbers_and_asked_again_without_what_it_does_not
     monkeypatch, tmp_path
 ):
     log = tmp_path / "log"
-    text = f"""echo "$@" >> "{log}"
+    text = f"""{{ printf '%s\t' "$@"; echo; }} >> "{log}"
 case "$*" in *-march=native*|*-mcpu=native*) echo "error: what?" >&2; exit 1;; esac
 {LAST}; echo built > "$out" """
     stand_in(monkeypatch, tmp_path, text)
     compile_cpp(SOURCE, tmp_path / "out.so", {"C": 64, "BITS": 8})
     assert (tmp_path / "out.so").read_text(encoding="utf-8") == "built\n"
-    calls = [set(line.split()) for line in log.read_text(encoding="utf-8").splitlines()]
+    calls = [set(line.split("\t")) for line in log.read_text(encoding="utf-8").splitlines()]
     assert len(calls) == 3
     assert all({"-DC=64", "-DBITS=8", "-shared", "-fPIC", str(SOURCE)} <= call for call in calls)
     assert not any({"-ffast-math", "-Ofast"} & call for call in calls)
