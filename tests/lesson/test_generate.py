@@ -207,7 +207,10 @@ BAD = {
         {"draft": DraftModel(tiny_model(**SMALL), engine=Native), "engine": Uncached},
         "the draft is decoded by Native, which requires",
     ),
-    "a draft of another vocabulary": ({"draft": NGram(torch.arange(5), 7)}, "has 7 tokens, the model 13"),
+    "a draft of another vocabulary": (
+        {"draft": NGram(torch.arange(5), 7)},
+        "7 tokens, the model 13",
+    ),
     "a draft on another device": (
         {"draft": DraftModel(tiny_model().to("meta"))},
         "on meta, the target is not: move one",
