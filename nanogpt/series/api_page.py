@@ -87,33 +87,33 @@ def api_page() -> str | None:
 @cache
 def read_sections() -> tuple[Section, ...]:
     """The public names by module, in the order of the package; a module's base classes first."""
+    sections = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pdoc's, about names that only type checkers import
+        for module, names in _documented().items():
+            entries = tuple(_entry(_read(module).members[name]) for name in names)
+            title, _, _ = _read(module).docstring.partition("\n\n")
+            sections.append(Section(module, _text(title), entries))
+    return tuple(sections)
+
+
+@cache
+def _read(module: str) -> Any:
+    """pdoc's view of a module of this package."""
     from pdoc.doc import Module
 
-    sections = []
-    for module, names in _documented().items():
-        read = Module(importlib.import_module(f"nanogpt.{module}"))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pdoc's, of names that only type checkers import
-            entries = tuple(_entry(read.members[name]) for name in names)
-        title, _, _ = read.docstring.partition("\n\n")
-        sections.append(Section(module, _text(title), entries))
-    return tuple(sections)
+    return Module(importlib.import_module(f"nanogpt.{module}"))
 
 
 def _documented() -> dict[str, list[str]]:
     """What is documented, by module: the public names, what they inherit from, take and return."""
-    from pdoc.doc import Module
-
     names: dict[str, list[str]] = {}
     for name, module in nanogpt._MODULE.items():
         value = getattr(nanogpt, name)
         wanted = [(f"nanogpt.{module}", name)]
         if isinstance(value, type):
             wanted = [(base.__module__, base.__name__) for base in reversed(value.__mro__)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            member = Module(importlib.import_module(f"nanogpt.{module}")).members[name]
-            wanted += OURS.findall(_signature(member))
+        wanted += OURS.findall(_signature(_read(module).members[name]))
         for home, wanted_name in wanted:
             if home.startswith("nanogpt.") and not wanted_name.startswith("_"):
                 of_module = names.setdefault(home.removeprefix("nanogpt."), [])
@@ -139,17 +139,15 @@ def _entry(member: Any) -> Entry:
 def _signature(member: Any) -> str:
     """As it is written in Python, every type with its module."""
     if member.kind == "class":
-        try:
-            parameters = inspect.signature(member.obj.__init__)
-        except ValueError:  # none of Python's own
-            return f"class {member.name}"
-        first, *rest = parameters.parameters.values()
-        init = member.members.get("__init__")
-        parameters = init.signature_without_self if init else parameters.replace(parameters=rest)
         if issubclass(member.obj, Enum):
             members = "".join(f"\n    {one.name} = {one.value!r}" for one in member.obj)
             return f"class {member.name}(Enum):{members}"
-        return f"class {member.name}{parameters}"
+        init = member.members.get("__init__")
+        if init:
+            return f"class {member.name}{init.signature_without_self}"
+        inherited = inspect.signature(member.obj.__init__)  # pdoc leaves out that of an ABC
+        _, *rest = inherited.parameters.values()
+        return f"class {member.name}{inherited.replace(parameters=rest)}"
     if member.kind == "function":
         is_method = "." in member.qualname and not member.is_staticmethod
         signature = member.signature_without_self if is_method else member.signature
@@ -158,8 +156,7 @@ def _signature(member: Any) -> str:
     if isinstance(member.default_value, dict):
         rows = [f"    {key!r}: {value},\n" for key, value in member.default_value.items()]
         return f"{member.name} = {{\n{''.join(rows)}}}"
-    value = f" = {member.default_value_str}" if isinstance(member.default_value, Enum) else ""
-    return f"{member.name}{member.annotation_str}{value}"
+    return f"{member.name}{member.annotation_str}"
 
 
 def _fields(member: Any) -> str:

@@ -125,6 +125,16 @@ def test_each_figure_states_its_finding_in_words_that_can_be_read(name):
     json.dumps(FIGURES[name], allow_nan=False)
 
 
+def test_on_a_phone_a_panel_has_only_the_rows_that_were_measured():
+    panels = [{"rows": {"one": 1.0, "two": None}, "xlabel": "x"}] * 2
+    figure = plots.dots(panels, "t")
+    names = [[word.get_text() for word in axes.get_yticklabels()] for axes in figure.axes]
+    assert names[0] == ["one", "two"]
+    phone = plots.for_phone(figure)
+    names = [[word.get_text() for word in axes.get_yticklabels()] for axes in phone.axes]
+    assert names == [["one"], ["one"]]
+
+
 def test_every_figure_function_is_drawn_here():
     named = {name for name, thing in vars(plots).items() if hasattr(thing, "__wrapped__")}
     assert {name.split(",")[0] for name in FIGURES} == named
