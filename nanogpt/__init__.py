@@ -11,10 +11,10 @@ The files are the lesson. Each builds on the files above it and reads from top t
     cache       the keys and values of a head: KVCache, DynamicCache, StaticCache, kv_cache
     model       Head, Block, GPT
     sampling    noise as data, and sampling a token from logits with it
-    generation  decoders, the decoding loop, generate and complete
+    generation  readers, the decoding loop, generate and complete
     fitting     the lecture's training loop: batches, AdamW, train and validation loss
     comparison  cached against uncached decoding: same tokens? by what margin?
-    timing      time to first token, time per token, two decoders interleaved
+    timing      time to first token, time per token, two systems interleaved
     minimal     all of it in one file that imports only torch: model, cache, training, sampling
 
 The folders go beyond the lesson. A folder imports the files and the folders above it in this list:
@@ -23,7 +23,7 @@ The folders go beyond the lesson. A folder imports the files and the folders abo
     pretrained  Hugging Face, GGUF and nanoGPT checkpoints loaded as Decoders
     training    the fast trainer: recipes, Muon, resuming, multi-process training
     caches      for longer texts and less memory: a ring buffer, pages, 8 bits
-    engines     faster decoders with identical output, speculation, exact mode
+    engines     faster decoding with identical output, speculation, exact mode
     serving     many requests at once: scheduler, blocks, HTTP
     verify      the referee for any model or server, sweeps, the museum
     bench       benchmarks: the ladder, load, speculation, training

@@ -1,4 +1,4 @@
-"""Do two decoders produce the same tokens, how close are their logits, and was it a close call?"""
+"""Do two ways of decoding give the same tokens, how close are their logits, by what margin?"""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .cache import DynamicCache
 from .config import check_int
-from .generation import CachedDecoder, UncachedDecoder, complete
+from .generation import CachedReader, UncachedReader, complete
 from .model import LanguageModel
 from .sampling import MOST_NEW, SamplingParams, check_length, check_prompt, check_seed, draw_noise
 
@@ -20,7 +20,7 @@ class Comparison:
     equal: bool
     first_divergence: int | None  # index of the first new token that differs, or has no logits
     n_new: int
-    max_logit_diff: float  # over all steps, with the same tokens fed to both decoders
+    max_logit_diff: float  # over all steps, with the same tokens fed to both
     rounding: float  # a larger difference is not rounding; see the function `rounding`
     min_margin: float  # smallest gap, in logits, between a sample and its runner-up
     tokens_a: list[list[int]]  # (B, n_new)
@@ -52,7 +52,7 @@ def compare(
     """Decode twice from one seed, with cache `a` and with cache `b`, and compare.
 
     A cache is a class such as DynamicCache, or None for no cache. First the tokens, generated
-    independently. Then the logits, teacher-forced: both decoders read a's tokens, so step t
+    independently. Then the logits, teacher-forced: both read a's tokens, so step t
     compares like with like even after a divergence. A NaN logit counts as different. The margin of
     a step is log(p₁/noise₁) - log(p₂/noise₂) of the two best candidates, in units of logits. Raises
     ValueError as `generate` does.
@@ -100,21 +100,21 @@ def decode_both(
     chunk: int | None = None,
     complete=complete,
 ) -> tuple:
-    """Tokens, logits and margins of two decoders.
+    """Tokens, logits and margins of two ways of decoding.
 
     (B, T), (n_new, B, V) -> (B, n_new) twice, (N, B, V) twice, (N, B)
 
     Each of the two `ways` is a model and the keyword arguments for `complete`. Both sets of logits
-    are computed on the first decoder's tokens. If the window slides, N stops where sliding starts,
+    are computed on the first one's tokens. If the window slides, N stops where sliding starts,
     because a teacher-forced text has no logits beyond that.
     """
-    # 1. Each decoder generates its own text, from the same prompt and noise.
+    # 1. Each generates its own text, from the same prompt and noise.
     T = prompt.shape[1]
     texts = []
     for model, way in ways:
         settings = {"noise": noise, "past_block": "slide", **way}
         texts.append(complete(model, prompt, len(noise), sampling, **settings))
-    # 2. Both read the first decoder's text, up to the first token that has no position.
+    # 2. Both read the first one's text, up to the first token that has no position.
     end = ways[0][0].config.max_positions
     text = texts[0] if end is None else texts[0][:, : end + 1]
     # With a text each, their logits could not be compared after a divergence.
@@ -135,13 +135,13 @@ def forced_logits(
     With a cache: a prefill of T tokens, all at once or in chunks of `chunk`, then one token at a
     time. With cache=None: the whole text again for each token.
     """
-    # Teacher forcing: the text is given, and the decoder reads it as if it had sampled it. The
+    # Teacher forcing: the text is given, and the reader reads it as if it had sampled it. The
     # steps are those of a generation: the prompt, whole or in chunks, then one token at a time.
     N = tokens.shape[1]  # the last token predicts nothing
     capacity = max(N - 1, model.config.block_size)
-    decoder = UncachedDecoder(model) if cache is None else CachedDecoder(model, cache, capacity)
+    reader = UncachedReader(model) if cache is None else CachedReader(model, cache, capacity)
     steps = [*tokens[:, :T].split(chunk or T, 1), *tokens[:, T:-1, None].unbind(1)]
-    logits = [decoder.read(step)[:, -1] for step in steps]  # (B, V) each
+    logits = [reader.read(step)[:, -1] for step in steps]  # (B, V) each
     # The last N - T predict the tokens after the prompt; drop the logits within the prompt.
     return torch.stack(logits[T - N :])
 

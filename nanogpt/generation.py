@@ -1,6 +1,6 @@
-"""From a prompt to new tokens: decoders, the decoding loop, `generate` and `complete`.
+"""From a prompt to new tokens: readers, the decoding loop, `generate` and `complete`.
 
-A decoder reads the next tokens, and can forget the last ones. The loop feeds it the prompt, then
+A reader reads the next tokens, and can forget the last ones. The loop feeds it the prompt, then
 each sampled token, one by one.
 """
 
@@ -43,22 +43,22 @@ class Reader(Protocol):
 
 @torch.no_grad()
 def decode(
-    decoder: Reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams
+    reader: Reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams
 ) -> Iterator[Tensor]:
     """The plain loop: prefill, then one token at a time.  (B, T), (n, B, V) -> n × (B, 1)"""
     tokens = prompt
     # One row of noise is one new token: it is all the randomness of that step.
     for row in noise:
         # 1. Read the tokens not yet read: the whole prompt at the first step (prefill), afterwards
-        #    only the token just sampled (decode). The decoder remembers the rest.
-        logits = decoder.read(tokens)
+        #    only the token just sampled (decode). The reader remembers the rest.
+        logits = reader.read(tokens)
         # 2. Only the logits of the last token predict the next one.
         tokens = sample(logits[:, -1], row, sampling)
         # 3. Yield a copy, because the caller may write into it and the next step reads ours.
         yield tokens.clone()
 
 
-class ModuleDecoder:
+class ModuleReader:
     """Runs the model's own code and weights, in a private replica of its modules."""
 
     def __init__(self, model: LanguageModel):
@@ -94,7 +94,7 @@ class ModuleDecoder:
         self.checked = True
 
 
-class CachedDecoder(ModuleDecoder):
+class CachedReader(ModuleReader):
     """Reads each token once. `cache` is a class such as DynamicCache, for `capacity` tokens."""
 
     def __init__(self, model: LanguageModel, cache, capacity: int):
@@ -130,7 +130,7 @@ def check_filled(lengths: Iterable[int | None]) -> None:
         )
 
 
-class UncachedDecoder(ModuleDecoder):
+class UncachedReader(ModuleReader):
     """Reads the whole text again every time, as in the lecture."""
 
     text = None  # (B, length), after the first read
@@ -153,7 +153,7 @@ class UncachedDecoder(ModuleDecoder):
         self.text = self.text[:, : self.length - n]
 
 
-class SlidingDecoder(UncachedDecoder):
+class SlidingReader(UncachedReader):
     """Past the end of the position table, reads the last block_size tokens, as in the lecture.
 
     There every position changes at every step, so no cached row stays valid. Before the end it uses
@@ -163,7 +163,7 @@ class SlidingDecoder(UncachedDecoder):
     def __init__(self, model: LanguageModel, cache):
         super().__init__(model)
         self.limit = model.config.block_size
-        self.cached = None if cache is None else CachedDecoder(model, cache, self.limit)
+        self.cached = None if cache is None else CachedReader(model, cache, self.limit)
 
     def read(self, tokens: Tensor) -> Tensor:
         self.append(tokens)
@@ -210,13 +210,13 @@ def generate(
     #    error in the middle of a text would come too late.
     slides = check_generation(model, prompt, n_new, sampling, past_block)
     # 2. Choose how tokens are read: with a cache, without one, or with a sliding window.
-    decoder = decoder_for(model, prompt, n_new, cache, slides)
+    reader = reader_for(model, prompt, n_new, cache, slides)
     # 3. Draw all randomness before the first step, so that the tokens do not depend on how they are
-    #    computed, and two decoders can be compared.
+    #    computed, and two ways of reading can be compared.
     shape = (n_new, len(prompt), model.config.vocab_size)
     noise = noise_for(noise, generator, sampling, shape, prompt.device)
     # 4. The loop: an iterator, which computes each token when the caller asks for it.
-    return decode(decoder, prompt, noise, sampling)
+    return decode(reader, prompt, noise, sampling)
 
 
 def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
@@ -255,14 +255,14 @@ def _slides(model: LanguageModel, prompt: Tensor, n_new: int, past_block: str) -
     return limit is not None and T + n_new - 1 > limit
 
 
-def decoder_for(model: LanguageModel, prompt: Tensor, n_new: int, cache, slides: bool) -> Reader:
-    """The decoder over the model's own modules. Raises ValueError as build_caches does."""
+def reader_for(model: LanguageModel, prompt: Tensor, n_new: int, cache, slides: bool) -> Reader:
+    """The reader over the model's own modules. Raises ValueError as build_caches does."""
     if slides:
-        return SlidingDecoder(model, cache)
+        return SlidingReader(model, cache)
     if cache is None:
-        return UncachedDecoder(model)
+        return UncachedReader(model)
     # The last token is returned and never read, so it needs no slot.
-    return CachedDecoder(model, cache, prompt.shape[1] + n_new - 1)
+    return CachedReader(model, cache, prompt.shape[1] + n_new - 1)
 
 
 def noise_for(

@@ -17,7 +17,7 @@ from .pretrained import SOURCES, load_on, short_name, size_text
 if TYPE_CHECKING:
     from ..decoder.checkpoint import Checkpoint
     from ..model import LanguageModel
-    from ..serving.completions import Reader
+    from ..serving.completions import RequestParser
     from ..serving.http import Server
 
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return int(server.failure is not None)
 
 
-def _introduce(url: str, reader: Reader) -> None:
+def _introduce(url: str, reader: RequestParser) -> None:
     """Print that it is ready, and a request that this model can answer."""
     from ..data import CharTokenizer
     from ..serving.texts import template_of

@@ -1,1 +1,1 @@
-"""Faster decoders with identical output, up to the machine's limit: notebooks 06, 07 and 12."""
+"""Faster decoding with identical output, up to the machine's limit: notebooks 06, 07 and 12."""

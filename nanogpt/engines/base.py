@@ -84,8 +84,8 @@ class Engine:
     def build(self) -> None:
         """Build everything that depends only on the shape. Raises CannotBuild, in one line."""
 
-    def decoder(self, model: LanguageModel) -> Reader:
-        """A decoder over the model's current weights, for one generation.
+    def reader(self, model: LanguageModel) -> Reader:
+        """A reader over the model's current weights, for one generation.
 
         `tokens` loops over it, unless an engine has its own loop.
         """
@@ -100,7 +100,7 @@ class Engine:
         draft=None,
     ) -> Iterator[Tensor]:
         """Yield a (B, 1) token for each row of noise (n, B, V); a draft gives several per pass."""
-        return loop(self.decoder(model), prompt, noise, sampling, draft)
+        return loop(self.reader(model), prompt, noise, sampling, draft)
 
     @classmethod
     def refuses(cls, config: GPTConfig | DecoderConfig) -> Refusal | None:
@@ -168,12 +168,12 @@ class Engine:
 
 
 def loop(
-    decoder: Reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
+    reader: Reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
 ) -> Iterator[Tensor]:
-    """The plain loop over a decoder, or the draft's own loop.  -> n × (B, 1)"""
+    """The plain loop over a reader, or the draft's own loop.  -> n × (B, 1)"""
     if draft is None:
-        return decode(decoder, prompt, noise, sampling)
-    return draft.loop(decoder, prompt, noise, sampling)
+        return decode(reader, prompt, noise, sampling)
+    return draft.loop(reader, prompt, noise, sampling)
 
 
 def require_float32_cpu(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cache import DynamicCache
 from ..config import check_int, check_type
-from ..generation import CachedDecoder
+from ..generation import CachedReader
 from ..model import LanguageModel
 from ..sampling import SamplingParams, check_length, check_prompt, sample
 from .speculation import Speculation
@@ -40,9 +40,9 @@ class Draft(ABC):
         text only grows, shrinks, or changes its last token.
         """
 
-    def loop(self, decoder, prompt: Tensor, noise: Tensor, sampling: SamplingParams) -> Speculation:
-        """The speculative loop over the target's decoder, with this draft.  -> n × (B, 1)"""
-        return Speculation(decoder, self, prompt, noise, sampling)
+    def loop(self, reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams) -> Speculation:
+        """The speculative loop over the target's reader, with this draft.  -> n × (B, 1)"""
+        return Speculation(reader, self, prompt, noise, sampling)
 
     def check(self, model: LanguageModel, prompt: Tensor, n_new: int, engine=None) -> None:
         """Raise ValueError if this draft cannot serve this generation."""
@@ -166,11 +166,11 @@ class DraftModel(Draft):
         check_length(prompt.shape[1], n_new - 1, positions, "the draft model, for all but one: ")
 
     def begin(self, prompt, sampling):
-        decoder = CachedDecoder(self.model, DynamicCache, self.model.config.block_size)
+        reader = CachedReader(self.model, DynamicCache, self.model.config.block_size)
 
         def guess(text, noise):
-            valid = min(decoder.length, text.shape[1] - 1)  # the last token may have changed
-            decoder.rewind(decoder.length - valid)  # wrong guesses
-            return sample(decoder.read(text[:, valid:])[:, -1], noise, sampling)
+            valid = min(reader.length, text.shape[1] - 1)  # the last token may have changed
+            reader.rewind(reader.length - valid)  # wrong guesses
+            return sample(reader.read(text[:, valid:])[:, -1], noise, sampling)
 
         return guess

@@ -13,7 +13,7 @@ from ..decoder import step
 from ..decoder.config import beyond_lecture
 from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder, flatten, unpack_heads
-from ..generation import CachedDecoder, UncachedDecoder
+from ..generation import CachedReader, UncachedReader
 from ..model import GPT
 from ..sampling import PLAIN
 from .base import Engine
@@ -28,8 +28,8 @@ class Uncached(Engine):
     runs = (GPT,)
     in_torch = True
 
-    def decoder(self, model):
-        return UncachedDecoder(as_heads(model))
+    def reader(self, model):
+        return UncachedReader(as_heads(model))
 
 
 class PerHead(Engine):
@@ -39,8 +39,8 @@ class PerHead(Engine):
     runs = (GPT,)
     in_torch = True
 
-    def decoder(self, model):
-        return CachedDecoder(as_heads(model), DynamicCache, self.capacity)
+    def reader(self, model):
+        return CachedReader(as_heads(model), DynamicCache, self.capacity)
 
 
 class Batched(Engine):
@@ -49,8 +49,8 @@ class Batched(Engine):
     runs = (Decoder,)
     in_torch = True
 
-    def decoder(self, model):
-        return CachedDecoder(as_decoder(model), DynamicCache, self.capacity)
+    def reader(self, model):
+        return CachedReader(as_decoder(model), DynamicCache, self.capacity)
 
 
 class Static(Engine):
@@ -60,12 +60,12 @@ class Static(Engine):
     fallback = Batched
     in_torch = True
 
-    def decoder(self, model):
-        return InferenceDecoder(as_decoder(model), StaticCache, self.capacity)
+    def reader(self, model):
+        return InferenceReader(as_decoder(model), StaticCache, self.capacity)
 
 
-class InferenceDecoder(CachedDecoder):
-    """A cached decoder in inference mode: no autograd bookkeeping at all."""
+class InferenceReader(CachedReader):
+    """A cached reader in inference mode: no autograd bookkeeping at all."""
 
     def read(self, tokens: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -79,8 +79,8 @@ def as_heads(model: GPT | Decoder) -> GPT | Decoder:
     return unpack_heads(model)
 
 
-class StepDecoder:
-    """A decoder over a function step(tokens, start) that owns its buffers."""
+class StepReader:
+    """A reader over a function step(tokens, start) that owns its buffers."""
 
     def __init__(self, step: Callable[[Tensor, int], Tensor]):
         self.step = step
@@ -102,11 +102,11 @@ class Flat(Engine):
     fallback = Static
     in_torch = True
 
-    def decoder(self, model):
+    def reader(self, model):
         c = self.config
         weights = flatten(model)
         caches = self.buffers()
-        return StepDecoder(lambda tokens, start: step.read(weights, caches, tokens, start, c))
+        return StepReader(lambda tokens, start: step.read(weights, caches, tokens, start, c))
 
     def buffers(self) -> list:
         """Keys and values of each layer, for `batch` texts of `capacity` tokens."""
@@ -118,12 +118,12 @@ class Exclusive(Flat):
     """An engine whose buffers serve one generation at a time; Flat runs any concurrent one.
 
     A subclass generates in run(model, prompt, noise, sampling), with exclusive use of the buffers.
-    Flat's decoder, which has its own buffers, also reads the proposals of a draft.
+    Flat's reader, which has its own buffers, also reads the proposals of a draft.
     """
 
     fallback = Flat
     in_torch = False
-    plain_only = False  # whether Flat's decoder also handles everything but plain sampling
+    plain_only = False  # whether Flat's reader also handles everything but plain sampling
 
     def __init__(self, *args, **sizes):
         self.in_use = threading.Lock()

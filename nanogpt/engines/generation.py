@@ -62,15 +62,15 @@ def generate(
     if engine is None:
         alone = draft is None and cache is not None and not slides
         if alone and type(model).forward is Decoder.forward:
-            decoder = LastLogits(model, cache, prompt.shape[1] + n_new - 1)
+            reader = LastLogits(model, cache, prompt.shape[1] + n_new - 1)
         else:
-            decoder = lesson.decoder_for(model, prompt, n_new, cache, slides)
+            reader = lesson.reader_for(model, prompt, n_new, cache, slides)
     else:
         ready = _ready(engine, model, prompt, n_new, cache)
     shape = (n_new, len(prompt), model.config.vocab_size)
     noise = _noise_for(noise, generator, sampling, shape, prompt.device)
     if engine is None:
-        steps = loop(decoder, prompt, noise, sampling, draft)
+        steps = loop(reader, prompt, noise, sampling, draft)
     else:
         steps = ready.tokens(model, prompt, noise, sampling, draft)
     return UpToStop(steps, stop) if stop else steps
@@ -92,7 +92,7 @@ def _noise_for(
     return lesson.noise_for(noise, generator, sampling, shape, device)
 
 
-class LastLogits(lesson.CachedDecoder):
+class LastLogits(lesson.CachedReader):
     """A cached Decoder that computes only the last token's logits.
 
     The plain loop samples from no others. All logits of a 512-token prompt over a vocabulary of

@@ -150,10 +150,10 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
 
 
 class Speculation(SpeculativeLoop):
-    """The speculative loop over any decoder."""
+    """The speculative loop over any reader."""
 
-    def __init__(self, decoder: Reader, *args):
-        self.decoder = decoder
+    def __init__(self, reader: Reader, *args):
+        self.reader = reader
         super().__init__(*args)
 
     @torch.no_grad()
@@ -163,14 +163,14 @@ class Speculation(SpeculativeLoop):
             rows = noise[place : place + self.k + 1]
             proposals = self.propose(text, rows[:-1])  # (B, k); the last token is never read
             k = proposals.shape[1]
-            unread = text[:, self.decoder.length :]
+            unread = text[:, self.reader.length :]
             read = proposals if text.is_cpu else proposals.clamp(0, self.vocab_size - 1)
-            logits = self.decoder.read(torch.cat([unread, read], dim=1))[:, -k - 1 :]
+            logits = self.reader.read(torch.cat([unread, read], dim=1))[:, -k - 1 :]
             choices = self._draw(logits, rows, proposals)
             both = torch.cat([proposals, *choices], dim=1).tolist()  # the only sync of a pass
             self.check_tokens([token for row in both for token in row[:k]])
             n = self.accept([row[:k] for row in both], [row[k:] for row in both])
-            self.decoder.rewind(k + 1 - n)  # the last of the n tokens has not been read
+            self.reader.rewind(k + 1 - n)  # the last of the n tokens has not been read
             text = torch.cat([text, *choices[:n]], dim=1)
             place += n
             yield from choices[:n]

@@ -1,4 +1,4 @@
-"""Stop tokens, for any decoder."""
+"""Stop tokens, for any reader."""
 
 from __future__ import annotations
 

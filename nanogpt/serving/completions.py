@@ -257,7 +257,7 @@ class ChatCompletion(Completion):
         }
 
 
-class Reader:
+class RequestParser:
     """Parses request bodies for one model.
 
     A text has at most `longest` tokens, not counting its last one; a request has at most `most`

@@ -27,7 +27,7 @@ from ..config import check_int, check_positive
 from ..model import LanguageModel
 from ..pretrained.padding import without_spare_tokens
 from .batch import BatchEngine, Scheduler
-from .completions import Completion, Json, Reader, asks_for, event, usage
+from .completions import Completion, Json, RequestParser, asks_for, event, usage
 from .modules import ModuleBackend
 from .parameters import Refused, show
 from .sequence import Output
@@ -98,7 +98,7 @@ class Server:
         self.created = int(time.time())
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         longest = min(model.config.block_size, self.engine.positions)
-        self.reader = Reader(tokenizer, name, longest, self.most)
+        self.reader = RequestParser(tokenizer, name, longest, self.most)
         self.metrics = Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}  # by the request's id
         self.draining = False

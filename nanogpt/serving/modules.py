@@ -19,7 +19,7 @@ from torch import Tensor
 from ..cache import enable_kv_cache
 from ..decoder.model import Decoder
 from ..decoder.standard import not_standard
-from ..generation import ModuleDecoder, check_filled
+from ..generation import ModuleReader, check_filled
 from ..model import LanguageModel
 from .memory import unused_zeros
 from .sequence import Sequence
@@ -68,7 +68,7 @@ def _tensor(numbers: list[int]) -> Tensor:
     return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
-class ModuleBackend(ModuleDecoder):
+class ModuleBackend(ModuleReader):
     """The readable backend: any model that `generate` decodes, run by its own modules.
 
     PyTorch needs rectangular batches. So the sequences of a step that read the same number of

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..cache import DynamicCache, StaticCache, build_caches, require_owners
 from ..caches.paged import PagedCache
 from ..caches.rolling import RollingCache
-from ..generation import CachedDecoder, ModuleDecoder
+from ..generation import CachedReader, ModuleReader
 from .subjects import NotOffered, Pieces, Session, Subject, copied, through
 from .texts import high_water
 
@@ -36,39 +36,39 @@ class Ours(Subject):
         rolling = [RollingCache] if self.window and RollingCache not in caches else []
         self.kinds = {getattr(kind, "__name__", str(kind)): kind for kind in (*caches, *rolling)}
         self.caches = tuple(self.kinds)
-        self._held: dict[tuple[str, int], CachedDecoder] = {}
+        self._held: dict[tuple[str, int], CachedReader] = {}
         for kind in caches:
             build_caches(owners, kind, 1)
 
     @torch.no_grad()
     def plain(self, ids: Tensor) -> Tensor:
         ids = ids.to(next(self.model.parameters()).device)
-        return ModuleDecoder(self.model).forward(ids, 0)
+        return ModuleReader(self.model).forward(ids, 0)
 
     @torch.no_grad()
     def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
         name = cache or self.caches[0]
         capacity = self._capacity(high_water(pieces))
-        decoder = self._held.get((name, capacity))
-        if decoder is None:
-            decoder = CachedDecoder(self.model, self.kinds[name], capacity)
-        if all(hasattr(one, "reset") for one in decoder.caches):  # else each text gets new ones
-            self._held[name, capacity] = decoder
-            decoder.length = 0
-            for one in decoder.caches:
+        reader = self._held.get((name, capacity))
+        if reader is None:
+            reader = CachedReader(self.model, self.kinds[name], capacity)
+        if all(hasattr(one, "reset") for one in reader.caches):  # else each text gets new ones
+            self._held[name, capacity] = reader
+            reader.length = 0
+            for one in reader.caches:
                 one.reset()
 
         def rewind(n: int) -> None:
-            if not all(hasattr(one, "rewind") for one in decoder.caches):
+            if not all(hasattr(one, "rewind") for one in reader.caches):
                 raise NotOffered("it has no rewind(n)")
-            decoder.rewind(n)
+            reader.rewind(n)
 
-        return through(decoder.read, rewind, pieces)
+        return through(reader.read, rewind, pieces)
 
     @torch.no_grad()
     def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
         device = next(self.model.parameters()).device
-        logits: Tensor = ModuleDecoder(self.model).model(ids.to(device), pos=pos.to(device))[0]
+        logits: Tensor = ModuleReader(self.model).model(ids.to(device), pos=pos.to(device))[0]
         return logits
 
     def _capacity(self, needed: int) -> int:
@@ -79,23 +79,23 @@ class Ours(Subject):
 
     def session(self, cache: str | None = None, rows: int = 1) -> Session:
         capacity = self.longest or 1024
-        return Decoding(CachedDecoder(self.model, self.kinds[cache or self.caches[0]], capacity))
+        return Decoding(CachedReader(self.model, self.kinds[cache or self.caches[0]], capacity))
 
     def to(self, dtype: torch.dtype) -> Subject:
         return Ours(copied(self.model, dtype), tuple(self.kinds.values()))
 
 
 class Decoding(Session):
-    """A decoder as a session: it reads and rewinds, but does not reorder its texts."""
+    """A reader as a session: it reads and rewinds, but does not reorder its texts."""
 
-    def __init__(self, decoder: CachedDecoder):
-        self.decoder = decoder
+    def __init__(self, reader: CachedReader):
+        self.reader = reader
 
     @torch.no_grad()
     def read(self, ids: Tensor) -> Tensor:
-        return self.decoder.read(ids)
+        return self.reader.read(ids)
 
     def rewind(self, n: int) -> None:
-        if not all(hasattr(one, "rewind") for one in self.decoder.caches):
+        if not all(hasattr(one, "rewind") for one in self.reader.caches):
             raise NotOffered("it has no rewind(n)")
-        self.decoder.rewind(n)
+        self.reader.rewind(n)

@@ -25,14 +25,14 @@ def assert_right_logits(model, kind, text):
     """Chunks of several sizes, at the start and after it, where another text was read before."""
     wrong = text.flip(1)
     expected = model(text)[0]
-    decoder = kind(model.config, batch=len(text), dtype=torch.float64).decoder(model)
-    got = [decoder.read(text[:, :5])]
-    decoder.read(wrong[:, 5:12])
-    decoder.read(wrong[:, 12:13])
-    decoder.rewind(8)
+    reader = kind(model.config, batch=len(text), dtype=torch.float64).reader(model)
+    got = [reader.read(text[:, :5])]
+    reader.read(wrong[:, 5:12])
+    reader.read(wrong[:, 12:13])
+    reader.rewind(8)
     sizes = [3, 1, 1, 7, text.shape[1] - 17]
-    got += [decoder.read(part) for part in text[:, 5:].split(sizes, dim=1)]
-    assert decoder.length == text.shape[1]
+    got += [reader.read(part) for part in text[:, 5:].split(sizes, dim=1)]
+    assert reader.length == text.shape[1]
     torch.testing.assert_close(torch.cat(got, 1), expected, rtol=0, atol=1e-10)
 
 

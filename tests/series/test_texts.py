@@ -44,7 +44,7 @@ from nanogpt.series.plan import estimate
 from nanogpt.series.plots import style
 from nanogpt.series.runner import LONGEST
 from nanogpt.series.words import Words
-from nanogpt.serving.completions import Reader, Refused
+from nanogpt.serving.completions import Refused, RequestParser
 from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.timing import summary
@@ -228,7 +228,7 @@ NOVEL = CharTokenizer(HAN)
 MESSAGES = {
     "a character that the model does not know": lambda: NOVEL.encode("a"),
     "thousands that it does not know": lambda: CharTokenizer("ab").encode(HAN),
-    "a prompt of a request": lambda: Reader(NOVEL, "novel", 64).read(b'{"prompt": "a"}'),
+    "a prompt of a request": lambda: RequestParser(NOVEL, "novel", 64).read(b'{"prompt": "a"}'),
     "a token beyond the vocabulary": lambda: NOVEL.decode([10**6]),
 }
 

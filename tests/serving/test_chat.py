@@ -42,7 +42,7 @@ from nanogpt.pretrained.padding import without_spare_tokens
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import memory
 from nanogpt.serving.batch import BatchEngine, serve
-from nanogpt.serving.completions import Reader
+from nanogpt.serving.completions import RequestParser
 from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
@@ -239,7 +239,7 @@ def test_blocks_take_at_most_half_of_the_available_memory(monkeypatch, available
 
 def pieces(tokens: list[int], **fields) -> tuple[list[str], str]:
     """What is sent after each token, and why it ended."""
-    reader = Reader(tokenizer(), "fox", 128)
+    reader = RequestParser(tokenizer(), "fox", 128)
     (completion,) = reader.read(json.dumps({"prompt": "a", **fields}).encode())
     sent = []
     for i, token in enumerate(tokens):
@@ -556,7 +556,7 @@ def refused(read, body: dict) -> Refused:
 
 @pytest.mark.parametrize(("body", "param", "says"), BAD, ids=lambda value: str(value)[:40])
 def test_a_bad_body_is_a_line_that_names_the_field(body, param, says):
-    found = refused(Reader(tokenizer(), "fox", 128).read_chat, body)
+    found = refused(RequestParser(tokenizer(), "fox", 128).read_chat, body)
     assert (found.status, found.param) == (400, param)
     assert says in str(found)
 
@@ -566,7 +566,7 @@ ODD = [True, 0, -1, 10**400, "", "é\ud800\x00\n\x1b", "x" * 9000, [], [[]], [No
 
 @pytest.mark.parametrize("name", ["role", "content", "name", "tool_calls", "a\nb"])
 def test_no_value_in_a_message_gives_more_than_one_line(name):
-    read = Reader(tokenizer(), "fox", 128).read_chat
+    read = RequestParser(tokenizer(), "fox", 128).read_chat
     deep = json.loads("[" * 500 + "]" * 500)
     for value in [*ODD, deep, [{"type": "text", "text": value} for value in ODD]]:
         body = {"messages": [HELLO[0] | {name: value}]}
@@ -577,7 +577,7 @@ def test_no_value_in_a_message_gives_more_than_one_line(name):
 
 
 def test_what_asks_for_nothing_is_accepted():
-    read = Reader(tokenizer(), "fox", 128).read_chat
+    read = RequestParser(tokenizer(), "fox", 128).read_chat
     room = 128 + 1 - len(tokenizer().chat(HELLO))
     for name, row in CHAT_PARAMETERS.items():
         values = row.values if isinstance(row, Neutral) else ()
@@ -588,16 +588,16 @@ def test_what_asks_for_nothing_is_accepted():
 
 def test_a_model_without_a_template_says_so():
     for made in (tokenizer(template=None), CharTokenizer("abc")):
-        found = refused(Reader(made, "fox", 128).read_chat, {"messages": HELLO})
+        found = refused(RequestParser(made, "fox", 128).read_chat, {"messages": HELLO})
         assert (found.status, found.param) == (400, "messages")
         assert "no chat template" in str(found)
     strict = tokenizer(template="{{ raise_exception('roles must\nalternate') }}")
-    found = refused(Reader(strict, "fox", 128).read_chat, {"messages": HELLO})
+    found = refused(RequestParser(strict, "fox", 128).read_chat, {"messages": HELLO})
     assert "refuses these messages (roles must" in str(found)
 
 
 def test_a_text_of_control_tokens_is_refused_where_it_would_change():
-    read = Reader(tokenizer(), "fox", 128).read
+    read = RequestParser(tokenizer(), "fox", 128).read
     for name in ("skip_special_tokens", "add_special_tokens"):
         read(json.dumps({"prompt": "a", name: True}).encode())
         assert refused(read, {"prompt": "a", name: False}).param == name

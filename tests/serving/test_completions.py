@@ -7,10 +7,10 @@ import pytest
 from server_fixtures import CHARS
 
 from nanogpt.sampling import SamplingParams
-from nanogpt.serving.completions import Reader, Refused, usage
+from nanogpt.serving.completions import Refused, RequestParser, usage
 from nanogpt.serving.sequence import Output
 
-READER = Reader(CHARS, "tiny", 24)
+READER = RequestParser(CHARS, "tiny", 24)
 
 
 def read(**body):

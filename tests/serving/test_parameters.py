@@ -11,9 +11,9 @@ from server_fixtures import CHARS
 
 from nanogpt.data import CharTokenizer
 from nanogpt.serving import parameters
-from nanogpt.serving.completions import Reader, Refused
+from nanogpt.serving.completions import Refused, RequestParser
 
-READER = Reader(CHARS, "tiny", 24)
+READER = RequestParser(CHARS, "tiny", 24)
 V = len(CHARS)
 N = None  # left out and null are the same for every parameter
 
@@ -447,7 +447,7 @@ def test_a_body_that_is_ambiguous_or_no_json_is_refused(body, says):
 
 def test_a_message_shows_at_most_ten_characters_of_a_vocabulary():
     chars = "".join(map(chr, range(0x4E00, 0x4E00 + 2500)))
-    reader = Reader(CharTokenizer(chars), "novel", 24)
+    reader = RequestParser(CharTokenizer(chars), "novel", 24)
     for prompt in ("abcdefghijklmnopqrstuvwx", "é", chars[0] + "A"):
         with pytest.raises(Refused) as caught:
             reader.read(json.dumps({"prompt": prompt}).encode())
