@@ -2,14 +2,13 @@
 
 TEXTS in text_fixtures.py is the table of texts, and every row meets every test of this module.
 test_series.py runs all notebooks in kernels, on the text that has most oddities at once. Here the
-cells run in this process on tiny models, on the texts that CHOSEN names; with NANOGPT_TEXTS=all
-the table is whole, every notebook on every text.
+cells run in this process on tiny models, every notebook on every text: those of CHOSEN in every
+run of the tests, the others in a release run.
 """
 
 import contextlib
 import io
 import linecache
-import os
 import tracemalloc
 import warnings
 from dataclasses import replace
@@ -51,7 +50,6 @@ from nanogpt.timing import summary
 from nanogpt.training.recipes import TrainConfig
 from nanogpt.verify.server import N_LETTERS, Declined, letters_of
 
-ALL = os.environ.get("NANOGPT_TEXTS") == "all"
 NUMBERS = [path.stem[:2] for path in NOTEBOOKS]
 # Where the text matters most: few and many characters, a first one beyond the 65 usual ones, no
 # spaces, the fewest characters, a validation text of others.
@@ -65,7 +63,8 @@ CHOSEN = [
     ("smallest", "11"),
     ("another_ending", "06"),
 ]
-TABLE = [(text, number) for text in TEXTS for number in NUMBERS] if ALL else CHOSEN
+PAIRS = [(text, number) for text in TEXTS for number in NUMBERS]
+TABLE = [pytest.param(*pair, marks=[] if pair in CHOSEN else pytest.mark.release) for pair in PAIRS]
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
 LESS = {"00": {"n_new": 12}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
 # What these notebooks assert of a shape, which is smaller here.
@@ -115,7 +114,6 @@ def folders(tmp_path_factory):
     return {name: tmp_path_factory.mktemp(name) for name in TEXTS}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "number"), TABLE)
 def test_every_notebook_runs_on_every_text(name, number, tiny, folders, monkeypatch):
     path = folders[name] / f"{name}.txt"
