@@ -37,7 +37,7 @@ def text_of(folder, chat: bool, sampling: SamplingParams, seed: int = 0) -> str:
 
 @pytest.mark.parametrize("backend", ["modules", "auto", "native"])
 @pytest.mark.parametrize("chat", [False, True])
-def test_it_prints_the_text_of_generate(chat, backend, kept_folders, capsys):
+def test_generate_prints_the_text_of_the_library(chat, backend, kept_folders, capsys):
     folder = kept_folders("qwen3")
     words = [*CALL, "--model", str(folder), "--prompt", "the", "--greedy", "--backend", backend]
     assert main(words + ["--chat"] * chat) == 0
@@ -79,8 +79,9 @@ def test_a_spare_id_of_a_padded_vocabulary_is_never_chosen(backend, options, mon
     assert capsys.readouterr().out == "the" + text_of_tokens(tokens, stop=()) + "\n"
 
 
-@pytest.mark.parametrize("backend", ["auto", "modules"])
-@pytest.mark.parametrize("options", [[], ["--greedy"], ["--draft", "lookup"]], ids=str)
+@pytest.mark.parametrize(
+    ("options", "backend"), [([], "auto"), (["--draft", "lookup"], "modules")], ids=str
+)
 def test_on_a_gpu_it_prints_the_same_text(options, backend, kept_folders, capsys):
     words = ["--model", str(kept_folders("llama")), "--prompt", "the", *options]
     assert main([*CALL, *words]) == 0
@@ -124,7 +125,7 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
         (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(options, words, capsys):
+def test_options_that_do_not_fit_are_refused_in_one_line(options, words, capsys):
     assert main(["generate", *options]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -191,7 +192,7 @@ def test_serve_answers_what_it_proposes(backend, kept_folders, capsys, monkeypat
         (["--lesson", "--model", "nowhere"], "nowhere and --lesson: only one model"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_one_line(options, words, capsys):
+def test_a_model_that_cannot_be_served_is_refused_in_one_line(options, words, capsys):
     assert main(["serve", "--port", "0", *options]) == 2
     said = capsys.readouterr()
     assert (said.out, len(said.err.splitlines())) == ("", 1)
