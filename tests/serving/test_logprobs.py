@@ -58,8 +58,9 @@ def check(model, found, **tolerance):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_they_are_those_of_the_models_plain_forward(form):
+    """Of every form in chunks of a small budget; of one in every way to serve."""
     model = build(torch.float64, **FORMS[form])
-    for how in WAYS:
+    for how in WAYS if form == "batched" else WAYS[2:3]:
         check(model, served(model, ModuleBackend, **how), rtol=0, atol=1e-12)
 
 
