@@ -6,10 +6,8 @@ made read-only, stays as it is. What is no checkpoint of ours is named, with wha
 
 import os
 import stat
-import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from checkpoint_fixtures import meta_of
@@ -291,11 +289,6 @@ def cut(maker, n=300):
     return make
 
 
-def zip_of(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.txt", "text")
-
-
 def folder_of(*names):
     def make(path):
         for name in names:
@@ -328,12 +321,7 @@ FOREIGN = {  # a file's name, what makes it, and two parts of what is said
     "torch.save under our suffix": ("x.safetensors", torch_file, "a PyTorch file", "torch.load"),
     "a cut torch.save": ("ckpt.pt", cut(torch_file), "truncated or damaged zip", "again"),
     "pytorch_model.bin": ("pytorch_model.bin", torch_file, "a PyTorch file", "torch.load"),
-    "NumPy": ("w.npy", lambda p: np.save(p, np.ones(3)), "a NumPy array", "train"),
-    "NumPy's archive": ("w.npz", lambda p: np.savez(p, a=np.ones(3)), "a NumPy archive", "train"),
     "GGUF": ("m.gguf", write(b"GGUF\x03\0\0\0"), "a GGUF file", "train"),
-    "HDF5": ("m.h5", write(b"\x89HDF\r\n\x1a\n"), "an HDF5 file", "train"),
-    "a zip archive": ("m.zip", zip_of, "a zip archive", "unpack"),
-    "gzip": ("m.gz", write(b"\x1f\x8b\x08"), "a gzip archive", "unpack"),
     "a web page": ("x.safetensors", write(b"\n<!DOCTYPE html>"), "a web page", "download"),
     "Git LFS": (
         "x.safetensors",

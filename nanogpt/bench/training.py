@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from ..config import SIZES, GPTConfig, override
+from ..config import SIZES, GPTConfig
 from ..console import Progress
 from ..data import CharTokenizer, Corpus, split
 from ..decoder.config import DecoderConfig, Positions, decoder_config
@@ -101,7 +101,7 @@ class Entry:
             start = decoder_config(start)
         start = replace(start, vocab_size=vocab_size, **self.shape)
         recipe, shape = recipe_for(self.recipe, start)
-        return override(recipe, seed=seed, **self.train), shape
+        return replace(recipe, seed=seed, **self.train), shape
 
 
 class Runner:
@@ -115,7 +115,7 @@ class Runner:
         self.entry = entry
         self.seed = seed
         self.device = device
-        self.config = override(config, steps=steps)
+        self.config = config if steps is None else replace(config, steps=steps)
         model = build_model(shape, torch.Generator().manual_seed(seed))
         self.model, generator = prepare(model, self.config, device)
         data, self.val = split(tokenizer.encode(corpus.text), shape.block_size)

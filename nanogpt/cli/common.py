@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import SIZES, ParameterError, check_int
-from ..console import STOPS, interrupt, received, stop_code
 from ..files import (
     KEEPER,
     LECTURE_FORM,
@@ -26,6 +25,7 @@ from ..files import (
     user_path,
     write_json,
 )
+from ..training.signals import STOPS, interrupt, received, stop_code
 
 if TYPE_CHECKING:
     from ..device import Device

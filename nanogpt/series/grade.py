@@ -28,8 +28,9 @@ from enum import Enum
 from pathlib import Path
 
 from ..bench.tables import table
-from ..console import Progress, uninterrupted
+from ..console import Progress
 from ..files import PACKAGE
+from ..training.signals import uninterrupted
 from .checks import EXERCISES
 from .limits import PATIENCE
 
