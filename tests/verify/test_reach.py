@@ -221,7 +221,7 @@ CONVICTED = {model.__name__: model for model in WAYS}
 
 
 @pytest.mark.parametrize("name", quick(CONVICTED, "Fours", "RoundedUp", "Specials", "Sorted"))
-def test_each_way_that_was_added_convicts(name):
+def test_a_bug_that_one_scenario_alone_meets_is_convicted(name):
     assert referee(CONVICTED[name](), seconds=math.inf).verdict == "bug"
 
 
