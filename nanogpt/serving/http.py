@@ -26,6 +26,7 @@ from tornado.web import Application, RequestHandler, stream_request_body
 from ..config import check_int, check_positive
 from ..model import LanguageModel
 from ..pretrained.padding import without_spare_tokens
+from .backend import BackendType
 from .batch import BatchEngine, Scheduler
 from .completions import Completion, Json, RequestParser, asks_for, event, usage
 from .modules import ModuleBackend
@@ -82,7 +83,7 @@ class Server:
         tokenizer: Tokenizer,
         *,
         name: str = "nanogpt",
-        backend: Any = ModuleBackend,
+        backend: BackendType = ModuleBackend,
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
