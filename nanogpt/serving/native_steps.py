@@ -29,7 +29,7 @@ from .memory import unused_zeros
 from .modules import ModuleBackend
 from .sequence import Sequence
 
-CPU = torch.device("cpu")  # native code runs here, whatever the default device is
+_CPU = torch.device("cpu")  # native code runs here, whatever the default device is
 
 
 class NativeSequence(CSequence):
@@ -91,7 +91,7 @@ class NativeBackend(SamplingBackend):
         self.packed.pack(weights)
         # Zeros, because native code multiplies slots past block_len by 0.
         sizes = self.packed.cache_sizes(n_blocks, block_len)
-        self.keys, self.values = (unused_zeros((n,), torch.float32, CPU) for n in sizes)
+        self.keys, self.values = (unused_zeros((n,), torch.float32, _CPU) for n in sizes)
         addresses = self.keys.data_ptr(), self.values.data_ptr()
         self.cache = CCache(*addresses, n_blocks, block_len)
         self.work = Work()
@@ -99,7 +99,7 @@ class NativeBackend(SamplingBackend):
         self.rotary = self.config.rotary
         self.logits_width = up(self.config.vocab_size, self.packed.lanes)
         self.n_positions = len(weights.positions)
-        self.logits = torch.empty(0, self.config.vocab_size, dtype=torch.float32, device=CPU)
+        self.logits = torch.empty(0, self.config.vocab_size, dtype=torch.float32, device=_CPU)
 
     @classmethod
     def supports(cls, model: LanguageModel) -> str | None:
@@ -168,10 +168,10 @@ class NativeBackend(SamplingBackend):
         """Make room for `n_logits` rows of logits and the rotations of `positions` positions."""
         if len(self.logits) < n_logits:
             shape = n_logits, self.logits_width
-            self.logits = torch.empty(shape, dtype=torch.float32, device=CPU)
+            self.logits = torch.empty(shape, dtype=torch.float32, device=_CPU)
         if self.rotary and self.n_positions < positions:
             self.n_positions = up(positions, 1024)
-            self.packed.rotate_to(rotations(self.n_positions, self.config, torch.float32, CPU))
+            self.packed.rotate_to(rotations(self.n_positions, self.config, torch.float32, _CPU))
 
 
 BACKENDS: dict[str, BackendType] = {"native": NativeBackend, "modules": ModuleBackend}

@@ -456,6 +456,7 @@ def read_parameters(
     OpenAI's API. vLLM and llama.cpp ignore it, so a misspelled `temprature` silently gives another
     text. An unknown parameter with an empty list or object is accepted.
     """
+    # 1. Is every name known? A misspelled one is named, with the one that was probably meant.
     given = {name: value for name, value in body.items() if value is not None}
     for name, value in given.items():
         if name not in table and value not in ([], {}):
@@ -465,7 +466,9 @@ def read_parameters(
             raise Refused(
                 400, f"{shown}={show(value)}: no such parameter{guess}; leave it out", name
             )
+    # 2. Read those that are served.
     fields = _read_served(given, table)
+    # 3. Do the others change nothing? That may depend on those that are served, and on the model.
     context = Context(fields, n_vocab, n_prompt, plain)
     for name, value in given.items():
         row = table.get(name)
@@ -477,6 +480,7 @@ def read_parameters(
                 f"{name}={show(value)}: not implemented; leave it out, or send {row.words}",
                 name,
             )
+    # 4. Do they agree with each other?
     most = fields["max_tokens"]
     if fields["min_tokens"] > most >= 0:
         raise Refused(
