@@ -37,8 +37,8 @@ from .texts import Tokenizer
 
 BUDGET = 256  # tokens in a step
 BODY = 2**20  # bytes of a body that are kept; the rest of a longer body is read and dropped
-QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
-LONGEST = 2**36  # bytes of a body: more cannot arrive within the time limit of a body
+_QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
+_LONGEST = 2**36  # bytes of a body: more cannot arrive within the time limit of a body
 PATIENCE = 0.5  # seconds until a client that stopped sending is probed for whether it still reads
 DRAIN = 10.0  # seconds for responses in progress when the server shuts down
 
@@ -327,8 +327,8 @@ class Handler(RequestHandler):
         """The route for this path and method. Raises Refused."""
         path = self._path().rstrip("/")
         route = ROUTES.get(path)
-        if route is None and path.startswith(f"{MODELS}/"):
-            route = ROUTES[f"{MODELS}/NAME"]
+        if route is None and path.startswith(f"{_MODELS}/"):
+            route = ROUTES[f"{_MODELS}/NAME"]
         if route is None:
             known = ", ".join(f"{one.methods[0]} {path}" for path, one in ROUTES.items())
             raise Refused(404, f"{show(path or '/', 100)} does not exist: this server has {known}")
@@ -359,7 +359,7 @@ class Handler(RequestHandler):
 
     async def model(self) -> None:
         """The model of this name, which may contain slashes."""
-        name = self._path().removeprefix(f"{MODELS}/")
+        name = self._path().removeprefix(f"{_MODELS}/")
         own = self.server.reader.name
         if name not in (own, f"{own}/"):
             raise Refused(
@@ -395,7 +395,7 @@ class Handler(RequestHandler):
         #    other responses, so a thread does it.
         if len(self.body) > BODY:
             raise Refused(413, f"the body is longer than {BODY:,} bytes, the limit of this server")
-        if len(self.body) <= QUICK:
+        if len(self.body) <= _QUICK:
             self.completions = read(self.body)
         else:
             self.completions = await self.server.loop.run_in_executor(None, read, self.body)
@@ -492,15 +492,15 @@ class Route(NamedTuple):
         return ", ".join([*self.methods, "OPTIONS"])
 
 
-READ = ("GET", "HEAD")
-MODELS = "/v1/models"
+_READ = ("GET", "HEAD")
+_MODELS = "/v1/models"
 ROUTES = {
     "/v1/completions": Route(("POST",), Handler.complete),
     "/v1/chat/completions": Route(("POST",), Handler.chat),
-    MODELS: Route(READ, Handler.models),
-    f"{MODELS}/NAME": Route(READ, Handler.model),
-    "/health": Route(READ, Handler.health),
-    "/metrics": Route(READ, Handler.metrics),
+    _MODELS: Route(_READ, Handler.models),
+    f"{_MODELS}/NAME": Route(_READ, Handler.model),
+    "/health": Route(_READ, Handler.health),
+    "/metrics": Route(_READ, Handler.metrics),
 }
 
 
@@ -514,7 +514,7 @@ async def _answer(
     # 1. Start: the handlers' server, the engine's thread, and a task for each listening socket.
     server.loop = asyncio.get_running_loop()
     routes = [(".*", Handler, {"server": server, **allowed})]
-    limits = {"idle_connection_timeout": 60.0, "max_body_size": LONGEST}
+    limits = {"idle_connection_timeout": 60.0, "max_body_size": _LONGEST}
     http = HTTPServer(Application(routes, log_function=lambda handler: None), **limits)
     server.thread.start()
     accepting = asyncio.gather(*(accept(listener, http, BODY) for listener in sockets))
