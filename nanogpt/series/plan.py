@@ -62,7 +62,7 @@ def _truth(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-READ: dict[str, Callable[[str], int | float | str | bool]] = {  # parsers by kind
+_READ: dict[str, Callable[[str], int | float | str | bool]] = {  # parsers by kind
     "int": int,
     "float": float,
     "str": str,
@@ -161,7 +161,7 @@ def convert(name: str, parameter: Parameter, text: str) -> int | float | str | b
     if kind.endswith(" | None") and text.lower() == "none":
         return None
     try:
-        return READ[kind.removesuffix(" | None")](text)
+        return _READ[kind.removesuffix(" | None")](text)
     except (KeyError, ValueError):
         raise RunError(
             f"-p {name}={text}: must be of type {kind}, for example -p {name}={default}"
