@@ -69,7 +69,7 @@ class Heading(TypedDict):
     level: int
 
 
-class Part(TypedDict):
+class CodeCell(TypedDict):
     """The template's facts about a code cell."""
 
     source: str
@@ -235,7 +235,7 @@ def verdict(text: str) -> str:
     return RIGHT.sub(r"The solution passes its check: \1 does what it should.", text)
 
 
-def part(cell: NotebookNode) -> Part:
+def part(cell: NotebookNode) -> CodeCell:
     """The template's facts about a code cell."""
     note = None
     folded = None

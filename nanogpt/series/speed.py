@@ -69,7 +69,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Part:
+class StoryPart:
     """A step of the story: some rows under a heading."""
 
     title: str
@@ -97,7 +97,7 @@ REAL_GAIN = ("results", "gain", "this model, 135M")
 _RATE = "tokens_per_second"
 
 STORY = (
-    Part(
+    StoryPart(
         "A small model, from no cache to the limit",
         "All times here are compared with the time of a Python loop that recomputes the whole text "
         "for every token. A cache saves nearly all the arithmetic, but this model is so small that "
@@ -156,7 +156,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "A larger model",
         "Each call has more to compute here, so Python's overhead matters less and C++ gains less. "
         "(All texts but the draft's are also shorter, which lowers every factor.) Most of the "
@@ -225,7 +225,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "A real model",
         "SmolLM2-135M writes English. Recomputing its whole text is real work, not just calls, so "
         "the cache alone gives a much larger speedup, and the longer the text, the larger. The "
@@ -328,7 +328,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "Other numbers on these pages",
         "The same idea with a different model, loop or machine. A large GPU recomputes a whole "
         "text of these lengths in the time that PyTorch's calls take, so a cache alone makes a "
