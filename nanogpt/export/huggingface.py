@@ -35,9 +35,9 @@ from ..model import GPT, LanguageModel
 from ..training.recipes import MODERN
 
 RESIDUAL = 1e-9  # of a fold that is exact up to rounding, in float64
-MARK = "nanogpt.json"  # the origin of an export; marks the folder as ours
-WEIGHTS = "model.safetensors"
-FORMAT = f"{OURS} export"
+EXPORT_MARK = "nanogpt.json"  # the origin of an export; marks the folder as ours
+EXPORT_WEIGHTS = "model.safetensors"
+EXPORT_FORMAT = f"{OURS} export"
 CARD = """\
 ---
 license: mit
@@ -217,10 +217,10 @@ def write_folder(saved: Checkpoint, folder: Path) -> dict[str, Any]:
     folder = real_path(folder)
     origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
     others = _files(saved, config)
-    for name in (MARK, WEIGHTS, *others):
+    for name in (EXPORT_MARK, EXPORT_WEIGHTS, *others):
         check_replaceable(folder / name)  # check all before writing the first
-    write_json(folder / MARK, {"format": FORMAT, **origin, "sha256": saved.sha256})
-    with atomic_path(folder / WEIGHTS) as temporary:
+    write_json(folder / EXPORT_MARK, {"format": EXPORT_FORMAT, **origin, "sha256": saved.sha256})
+    with atomic_path(folder / EXPORT_WEIGHTS) as temporary:
         try:
             save_file(tensors, temporary, metadata={"format": "pt"})
         except SafetensorError as error:  # not an OSError, even for a full disk
