@@ -363,7 +363,7 @@ def _effect(before: Summary, after: Summary) -> Effect:
 # ------------------------------------------------------------------ the cost of shared keys
 
 # The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
-STEPS = {
+_STEPS = {
     "steps": 2000,
     "batch_size": 16,
     "previous_token_init": False,
@@ -375,13 +375,13 @@ _ROPE = {"block_size": 64, "positions": Positions.ROTARY}
 WINDOW = {**_ROPE, "window": 16}
 
 HEADS = (
-    Entry("a table of positions", "fast", None, TABLE, STEPS),
-    Entry("rotary positions", "fast", None, _ROPE, STEPS),
-    Entry("2 heads of keys", "fast", None, {**_ROPE, "n_kv_head": 2}, STEPS),
-    Entry("1 head of keys", "fast", None, {**_ROPE, "n_kv_head": 1}, STEPS),
-    Entry("window 16", "fast", None, WINDOW, STEPS),
-    Entry("window 16, every 2nd layer full", "fast", None, {**WINDOW, "full_every": 2}, STEPS),
-    Entry("window 16, 1 head of keys", "fast", None, {**WINDOW, "n_kv_head": 1}, STEPS),
+    Entry("a table of positions", "fast", None, TABLE, _STEPS),
+    Entry("rotary positions", "fast", None, _ROPE, _STEPS),
+    Entry("2 heads of keys", "fast", None, {**_ROPE, "n_kv_head": 2}, _STEPS),
+    Entry("1 head of keys", "fast", None, {**_ROPE, "n_kv_head": 1}, _STEPS),
+    Entry("window 16", "fast", None, WINDOW, _STEPS),
+    Entry("window 16, every 2nd layer full", "fast", None, {**WINDOW, "full_every": 2}, _STEPS),
+    Entry("window 16, 1 head of keys", "fast", None, {**WINDOW, "n_kv_head": 1}, _STEPS),
 )
 
 KINDS = {"race": RACE, "ideas": IDEAS, "heads": HEADS}
