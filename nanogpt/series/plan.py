@@ -24,7 +24,7 @@ from .profiles import get_profile
 
 # `make run` runs the spine, and the branches that also fit into ten minutes.
 DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
-WORK = 0.062  # `seconds_of_work` on the machine where LAPTOP was measured
+WORK_SECONDS = 0.062  # `seconds_of_work` on the machine where LAPTOP was measured
 LAPTOP = {  # seconds of each notebook on that machine, by number
     "00": 43.0,
     "01": 80.0,
@@ -105,14 +105,14 @@ def estimate(
     if profile not in ("laptop", "full"):
         return Pace(profile)
     took = {name: LAPTOP[name[:2]] for name in names if name[:2] in LAPTOP}
-    reference = WORK
+    reference = WORK_SECONDS
     if profile == "full":
         manifest = read_manifest(PUBLISHED)
         for entry in manifest["notebooks"]:
             took[entry["notebook"]] = entry["seconds"]
-        reference = manifest.get("work_seconds", WORK)
+        reference = manifest.get("work_seconds", WORK_SECONDS)
     work = round(seconds_of_work(), 4)
-    longer = _longer_pass(profile, characters, vocab_size) * reference / WORK
+    longer = _longer_pass(profile, characters, vocab_size) * reference / WORK_SECONDS
     for name in took:
         took[name] += PASSES.get(name[:2], 0) * longer
     speed = reference / work

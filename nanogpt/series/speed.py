@@ -17,7 +17,7 @@ from ..timing import Summary
 
 _Key = str | tuple[str, object]  # a key of a dict, or (key, value) of the wanted item of a list
 BEGIN = "<!-- The speedups: written by `make sync` from nanogpt/series/speed.py -->"
-END = "<!-- End of the speedups -->"
+TABLE_END = "<!-- End of the speedups -->"
 
 EPYC = "AMD EPYC (Zen 4)"
 XEON = "Intel Xeon with AMX"
@@ -475,7 +475,7 @@ def _contents(path: Path) -> Any:
 def with_speedups(readme: str) -> str:
     """The README's text, with the short table between its two marks, if it has them."""
     before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    _, end, after = rest.partition(TABLE_END)
     if not end:
         return readme
     return f"{before}{begin}\n\n{readme_table()}\n\n{end}{after}"
