@@ -27,7 +27,7 @@ from .ladder import Rung, build_engine, chosen_rungs
 from .roofline import Limits, LimitsData, work
 
 _GREEDY = SamplingParams(greedy=True)
-USUAL = {"cpu": "134578"}  # rungs by the kind of device: a compiled step takes minutes to build
+_USUAL = {"cpu": "134578"}  # rungs by the kind of device: a compiled step takes minutes to build
 
 # Returns the n greedy tokens after a prompt (T,); calls its last argument at the first one.
 Decode = Callable[[Tensor, int, Callable[[], None]], Tensor]
@@ -100,7 +100,7 @@ def pretrained_ladder(
     runs: dict[Rung, Callable[[], _Timed]] = {}
     dtype = str(model.dtype).removeprefix("torch.")
     needs: dict[Rung, float] = {}  # bytes per token
-    for rung in chosen_rungs(device, only or USUAL.get(device.type)):
+    for rung in chosen_rungs(device, only or _USUAL.get(device.type)):
         if rung.engine is None:
             continue
         engine, how = build_engine(rung.engine, model, n_prompt + n_new)

@@ -19,7 +19,7 @@ from ..bench.pretrained import PretrainedPeer, pretrained_ladder, transformers_p
 from ..bench.roofline import peak_arithmetic, read_bandwidth
 from ..bench.step import step_rows
 from ..bench.tables import table
-from ..bench.training import KINDS, TrainingRun, compared, train_interleaved
+from ..bench.training import KINDS, RaceRun, compared, train_interleaved
 from ..config import SIZES, check_int
 from ..data import Corpus, load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
@@ -204,7 +204,7 @@ def time_training(args: argparse.Namespace) -> None:
         return
     print(f"{corpus.banner or corpus}; losses on its validation text, each at its own block size")
     about = {"what": args.kind, "corpus": corpus.name, "sha256": corpus.sha256}
-    runs: list[TrainingRun] = []
+    runs: list[RaceRun] = []
     try:
         for seed in range(1337, 1337 + args.seeds):
             runs += train_interleaved(KINDS[args.kind], corpus, seed=seed, device=device)
@@ -284,7 +284,7 @@ def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
 # Requests per second, and how many requests: a pretrained model needs seconds for each.
 _RATES = (5.0, 20.0, 80.0, inf)
 PRETRAINED_RATES = (0.5, 2.0, inf)
-REQUESTS = 64
+_REQUESTS = 64
 PRETRAINED_REQUESTS = 16
 # Length of the longest text for a pretrained model; our own models use their block size.
 TEXT_TOKENS = 256
@@ -301,7 +301,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
     add("--data", metavar="PATH", help=about)
     how: dict[str, Any] = {"type": float, "nargs": "+", "metavar": "X"}
     add("--rates", **how, help="requests per second (5 20 80 inf; with --model 0.5 2 inf)")
-    about = f"requests at each rate ({REQUESTS}; with --model {PRETRAINED_REQUESTS})"
+    about = f"requests at each rate ({_REQUESTS}; with --model {PRETRAINED_REQUESTS})"
     add("--requests", **common.POSITIVE, help=about)
     add("--repeats", **common.POSITIVE, default=3, help="timed repeats after a warm-up (3)")
     add(
@@ -356,7 +356,7 @@ def time_load(args: argparse.Namespace) -> int:
     pretrained = args.model is not None
     subject = _pretrained_subject(args, device) if pretrained else _own_subject(args, name, device)
     rates = args.rates or (PRETRAINED_RATES if pretrained else _RATES)
-    n = args.requests or (PRETRAINED_REQUESTS if pretrained else REQUESTS)
+    n = args.requests or (PRETRAINED_REQUESTS if pretrained else _REQUESTS)
     settings = {"n": n, "repeats": args.repeats, "limits": LIMITS}
     settings["block_size"] = subject.block_size
     if args.url:

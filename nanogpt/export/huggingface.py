@@ -66,15 +66,15 @@ print(tokenizer.decode(tokens[0]))
 - Prompt and continuation together must fit into {c.block_size} characters.
 """
 
-State = dict[str, Tensor]
-Exported = tuple[dict[str, Any], State]  # config.json, and the tensors
+_State = dict[str, Tensor]
+Exported = tuple[dict[str, Any], _State]  # config.json, and the tensors
 
 
 class ExportError(ValueError):
     """A model or a folder that cannot be used; the message names the obstacle."""
 
 
-def form_of(config: GPTConfig | DecoderConfig) -> Callable[[State, DecoderConfig], Exported]:
+def form_of(config: GPTConfig | DecoderConfig) -> Callable[[_State, DecoderConfig], Exported]:
     """`opt` or `nanochat`, whichever fits. Raises ExportError, naming the fields that do not."""
     more = beyond_lecture(config)
     free = {name: x for name, x in more.items() if name not in {*MODERN, "rope_base", "n_kv_head"}}
@@ -135,11 +135,11 @@ def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     return solution[:C]
 
 
-def _norm(ours: str, theirs: str, state: State) -> State:
+def _norm(ours: str, theirs: str, state: _State) -> _State:
     return {f"{theirs}.{part}": state[f"{ours}.{part}"] for part in ("weight", "bias")}
 
 
-def opt(state: State, c: DecoderConfig) -> Exported:
+def opt(state: _State, c: DecoderConfig) -> Exported:
     """OPTForCausalLM. Its table of positions begins with two rows that no token uses."""
     table = state["position_embedding_table.weight"]
     top = "model.decoder"
@@ -169,7 +169,7 @@ def opt(state: State, c: DecoderConfig) -> Exported:
     return config, out
 
 
-def nanochat(state: State, c: DecoderConfig) -> Exported:
+def nanochat(state: _State, c: DecoderConfig) -> Exported:
     """NanoChatForCausalLM, without its soft cap on logits.
 
     It rotates by -θ where we rotate by θ. Negating the second coordinate of each pair, in queries

@@ -36,11 +36,11 @@ from .limits import PATIENCE
 LARGEST_LESSON = 1_000_000  # bytes; a lesson has a few thousand
 START = 120  # seconds at most until a process has imported torch
 POLL = 0.05  # seconds between polls of a process
-DEPTH = 2  # folder levels that are searched
+_DEPTH = 2  # folder levels that are searched
 _SHORT = 160  # characters of a sentence on the terminal
 _WIDE = 30  # characters of a name
 SKIPPED = {"__pycache__", "__MACOSX"}
-HEAD = ("name", "file", "passed", "of", "seconds", "not judged because")  # of the CSV
+_HEAD = ("name", "file", "passed", "of", "seconds", "not judged because")  # of the CSV
 
 
 class Outcome(Enum):
@@ -53,7 +53,7 @@ class Outcome(Enum):
 
 
 WRITTEN = {Outcome.PASSED, Outcome.MISTAKE}
-WORDS = {
+_WORDS = {
     Outcome.PASSED: "passed",
     Outcome.MISSING: "not there",
     Outcome.NOT_JUDGED: "not judged",
@@ -78,7 +78,7 @@ class ExerciseResult:
     mistake: str = ""  # the matching message from the check's table, if any
 
     def __str__(self) -> str:
-        return WORDS.get(self.outcome, self.sentence)
+        return _WORDS.get(self.outcome, self.sentence)
 
 
 @dataclass
@@ -143,7 +143,7 @@ def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
     others: list[str] = []
     for path in _visible(folder):
         if path.is_dir() and not path.is_symlink():
-            found += _in_folder(path, path.name, DEPTH)
+            found += _in_folder(path, path.name, _DEPTH)
         elif path.suffix == ".py":
             found.append(_submission(path.stem, path))
         else:
@@ -426,7 +426,7 @@ def as_csv(grades: Sequence[Grade], names: Sequence[str]) -> bytes:
     """The table as CSV in UTF-8, with a byte-order mark for spreadsheets."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow([*HEAD, *names])
+    writer.writerow([*_HEAD, *names])
     for one in grades:
         results = [str(one.results[name]) if one.results else "" for name in names]
         name = one.submission.name

@@ -42,7 +42,7 @@ LAPTOP = {  # seconds of each notebook on that machine, by number
     "13": 160.0,
 }
 # Losses over the whole validation text take longer for a longer text; all other counts are fixed.
-PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # number of such losses, by notebook number
+_PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # number of such losses, by notebook number
 DISTINCT = 65  # characters of Tiny Shakespeare
 PASS = 2.0  # seconds of such a loss there, at size `small`, per million characters of the text
 
@@ -114,7 +114,7 @@ def estimate(
     work = round(seconds_of_work(), 4)
     longer = _longer_pass(profile, characters, vocab_size) * reference / WORK_SECONDS
     for name in took:
-        took[name] += PASSES.get(name[:2], 0) * longer
+        took[name] += _PASSES.get(name[:2], 0) * longer
     speed = reference / work
     return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
 
