@@ -30,7 +30,7 @@ from .trainer import Trainer
 
 # How long a process waits for another one, for example for the first to evaluate: NCCL's default
 # of 10 minutes may be too short.
-TIMEOUT = timedelta(hours=2)
+_TIMEOUT = timedelta(hours=2)
 # Keep process groups alive until the process exits. Otherwise DDP's Reducer may destroy the last
 # reference to one while it holds the GIL, and wait for a gloo thread that waits for the GIL: 1 %
 # hung.
@@ -125,7 +125,7 @@ def joined(device: Device) -> Iterator[tuple[Device, type[Trainer]]]:
     if gpu:
         device = Device(torch.device("cuda", _local_gpu()), device.dtype, device.reason)
         torch.cuda.set_device(device.device)
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=TIMEOUT)
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=_TIMEOUT)
     _KEPT.append(dist.group.WORLD)
     try:
         yield device, trainer_of(dist.get_rank(), dist.get_world_size())
