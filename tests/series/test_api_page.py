@@ -48,7 +48,7 @@ def test_a_public_name_has_its_signature_and_says_what_it_does(name, sections):
         assert all(parameter in shown for parameter in inspect.signature(value).parameters)
 
 
-def test_what_a_class_inherits_is_on_the_page(sections):
+def test_inherited_members_are_on_the_api_page(sections):
     names = {entry.name for section in sections for entry in section.entries}
     assert {"KVCache", "Engine", "LanguageModel"} <= names
     public = [one for section in sections for one in section.entries if one.is_public]

@@ -62,7 +62,7 @@ def test_a_whole_lesson_passes_and_an_untouched_one_is_not_there():
     assert [(e["event"], e["name"]) for e in untouched] == [("missing", name) for name in NAMES]
 
 
-@pytest.mark.rows(3)
+@pytest.mark.release
 # Each judges all exercises: bases of other classes, what others call, and some that stand alone.
 @pytest.mark.parametrize("name", ["KVCache", "Head", "visible", "margin", "fastest", "fold"])
 def test_a_mistake_is_the_sentence_of_its_check_and_spoils_no_other_exercise(name):
@@ -165,7 +165,7 @@ UNREADABLE = {  # the bytes of a file: why it is not judged
 
 
 @pytest.mark.parametrize("data", UNREADABLE, ids=UNREADABLE.values())
-def test_what_cannot_be_a_lesson_is_not_run(data, tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_a_lesson_is_not_run(data, tmp_path, monkeypatch):
     monkeypatch.delattr(grade, "_run")
     path = tmp_path / "a.py"
     path.write_bytes(data)
@@ -309,7 +309,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     """Each is a row; none stops another; each runs once."""
     texts = {
@@ -359,7 +359,7 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     assert f"{len(rows) - len(bad)} of {len(rows)} files were graded" in said
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_loops_that_never_end_end(tmp_path):
     loop = tmp_path / "loop.py"
     loop.write_text("def visible(q_pos, k_pos):\n    while True:\n        pass\n", encoding="utf-8")
@@ -374,7 +374,7 @@ def test_loops_that_never_end_end(tmp_path):
     assert "did not finish" in by_name["closed"].problem
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal")
 def test_ctrl_c_says_how_many_were_judged_and_leaves_nothing(tmp_path):
     folder = tmp_path / "class"

@@ -146,7 +146,7 @@ def test_the_parts_of_a_token_add_up_to_its_time_and_none_is_negative():
     assert 0.0 in [row["split"]["overhead"] for row in data[1]["rungs"] if "split" in row]
 
 
-def test_its_colours_can_be_read():
+def test_the_colours_of_measured_figures_have_enough_contrast():
     css = (ROOT / "nanogpt/series/figures.css").read_text(encoding="utf-8")
     blocks = re.findall(r":root \{(.*?)\}", css)
     for block, paper in zip(blocks, ("#ffffff", "#14161b"), strict=True):

@@ -414,7 +414,7 @@ def test_a_finger_picks_a_character_on_a_phone(browser, page, data):
 
 
 @browsed
-def test_what_has_the_focus_shows_it_and_changes_are_read_out(moved):
+def test_the_focused_element_is_outlined_and_changes_are_announced(moved):
     for kind in ("decode", "triangle", "trap"):
         moved.evaluate(f"document.querySelector('{figure(kind)} svg').focus()")
         moved.press("ArrowDown")

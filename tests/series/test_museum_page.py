@@ -40,7 +40,7 @@ def test_without_verdicts_there_is_no_page(monkeypatch, tmp_path):
 
 
 @browsed
-def test_it_is_searched_and_filtered_with_the_keyboard(page, tmp_path):
+def test_the_museum_is_searched_and_filtered_with_the_keyboard(page, tmp_path):
     shown = "[...document.querySelectorAll('.bug:not([hidden])')].map((bug) => bug.id)"
     with Chromium(tmp_path) as browser:
         for width in (420, 1400):

@@ -58,7 +58,7 @@ def test_the_form_is_the_one_that_all_tools_read(path):
 
 
 @each
-def test_it_opens_with_a_title_a_box_links_and_set_up(path):
+def test_a_notebook_opens_with_a_title_a_box_links_and_setup(path):
     title, *plumbing, parameters = book(path).cells[:4]
     assert re.match(rf"# {path.stem[:2]} · \S.*\n\n\*\*\S.*\*\*", title.source), "and a promise"
     said = re.findall(r"^- \*(.+?)\*: \S", title.source, re.M)
@@ -212,7 +212,7 @@ def test_the_published_run_is_whole():
 
 
 @published
-def test_it_ran_to_the_end_in_order_and_names_no_folder_of_its_machine(path):
+def test_a_published_notebook_ran_to_the_end_in_order_and_names_no_folder_of_its_machine(path):
     cells = code_cells(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not [cell.id for cell in cells if any(o.output_type == "error" for o in cell.outputs)]
