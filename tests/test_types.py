@@ -38,7 +38,7 @@ def test_names_for_type_checkers_are_the_names_imported_on_first_use():
 
 def test_no_public_name_is_any_to_mypy(tmp_path):
     """Witness: with py.typed and only a __getattr__, every public name was `Any` to Pylance."""
-    api = pytest.importorskip("mypy.api", reason="mypy is in the extra `dev`")
+    api = pytest.importorskip("mypy.api", reason="mypy is in the extra `test`")
     program = tmp_path / "program.py"
     lines = ["import nanogpt", *(f"reveal_type(nanogpt.{name})" for name in nanogpt.__all__)]
     lines.append("nanogpt.nothing")
