@@ -44,24 +44,30 @@ def test_the_script_trains_on_any_alphabet_and_generates_with_a_cache(tmp_path):
     assert set(text) <= set(GREEK)
 
 
-def mistakes(folder):
-    """Arguments, and what the error says of them."""
-    (folder / "short.txt").write_text("too short", encoding="utf-8")
-    (folder / "image.txt").write_bytes(b"\x89PNG\xff" * 1000)
-    yield [], "no file data/input.txt: name any UTF-8 text"
-    yield ["missing.txt"], "no file missing.txt"
-    yield ["short.txt"], "short.txt has 9 characters: block_size 128 needs 1,300"
-    yield ["image.txt"], "image.txt is not a readable UTF-8 text"
-    yield ["."], ". is not a readable UTF-8 text"
-    yield ["short.txt", "--steps", "0"], "--steps 0: train for at least 1 step"
+MISTAKES = {  # arguments, and what the error says of them
+    "no text": ([], "no file data/input.txt: name any UTF-8 text"),
+    "a missing file": (["missing.txt"], "no file missing.txt"),
+    "a short text": (["short.txt"], "short.txt has 9 characters: block_size 128 needs 1,300"),
+    "an image": (["image.txt"], "image.txt is not a readable UTF-8 text"),
+    "a folder": (["."], ". is not a readable UTF-8 text"),
+    "no steps": (["short.txt", "--steps", "0"], "--steps 0: train for at least 1 step"),
+}
 
 
-def test_the_script_reports_a_mistake_in_one_line_with_exit_code_2(tmp_path):
-    for args, words in mistakes(tmp_path):
-        done = run(tmp_path, *args)
-        assert (done.returncode, done.stdout) == (2, ""), done
-        assert done.stderr.startswith(f"error: {words}")
-        assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_main_reports_a_mistake_in_one_line(tmp_path, monkeypatch, capsys, mistake):
+    arguments, words = MISTAKES[mistake]
+    (tmp_path / "short.txt").write_text("too short", encoding="utf-8")
+    (tmp_path / "image.txt").write_bytes(b"\x89PNG\xff" * 1000)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NANOGPT_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["minimal.py", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        minimal.main()
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert said.err.startswith(f"error: {words}")
+    assert said.err.count("\n") == 1
 
 
 # ------------------------------------------------------------------ the same model
