@@ -54,9 +54,9 @@ from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.model import LanguageModel
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
+from nanogpt.training.evaluation import full_loss
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import TrainConfig
-from nanogpt.training.trainer import full_loss
 
 N_NEW = 5
 PROMPTS = [(5, 1), (9, 3)]  # length and seed

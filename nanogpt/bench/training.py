@@ -26,9 +26,10 @@ from ..decoder.pack import build_model
 from ..device import Device
 from ..files import ROOT
 from ..timing import Summary, clock, summary
-from ..training.loop import prepare
+from ..training.evaluation import full_loss
+from ..training.preparation import prepare
 from ..training.recipes import MODERN, TrainConfig, recipe_for
-from ..training.trainer import Trainer, full_loss
+from ..training.trainer import Trainer
 
 TURNS = 40  # pieces per training run
 _BASELINE = "lecture"  # the entry that the others are compared with

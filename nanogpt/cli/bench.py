@@ -37,7 +37,7 @@ from ..pretrained.tokenizer import PretrainedTokenizer
 from ..serving.batch import BatchEngine
 from ..serving.native_steps import BACKENDS, choose_backend
 from ..serving.sequence import Request
-from ..training.trainer import full_loss
+from ..training.evaluation import full_loss
 from . import common
 from .pretrained import SOURCES, load_on, short_name, size_text
 
