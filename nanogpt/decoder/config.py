@@ -13,6 +13,7 @@ from ..config import (
     check_type,
     option,
 )
+from .layout import Kind, counted
 
 
 class Choice(str, Enum):
@@ -32,7 +33,6 @@ class Positions(Choice):
     ROTARY = "rotary"  # queries and keys are rotated (Su et al. 2021, arXiv 2104.09864)
 
 
-# In the order of NormKind in engines/kernels.h, because native code gets the index.
 class Norm(Choice):
     """How activations are normalised."""
 
@@ -40,7 +40,6 @@ class Norm(Choice):
     RMS = "rms"  # RMSNorm: mean square 1 (Zhang and Sennrich 2019, arXiv 1910.07467)
 
 
-# In the order of Activation in engines/kernels.h, because native code gets the index.
 class Activation(Choice):
     """The function between the two feed-forward layers."""
 
@@ -213,6 +212,11 @@ class DecoderConfig:
         return None if self.rotary else self.block_size
 
     @property
+    def norm_shifts(self) -> bool:
+        """Whether norms with weights also have a bias."""
+        return self.norm is Norm.LAYER and self.norm_bias
+
+    @property
     def group(self) -> int:
         """Number of query heads that share a key/value head."""
         return self.n_head // self.kv_heads
@@ -232,34 +236,19 @@ class DecoderConfig:
     @property
     def matrix_weights(self) -> int:
         """Weights in the matrices that multiply every token: the blocks and the output head."""
-        attention = self.n_embd * (self.qkv_rows + self.n_head * self.head_size)
-        feed_forward = self.n_embd * self.hidden * (3 if self.gated else 2)
-        return self.n_layer * (attention + feed_forward) + self.vocab_size * self.n_embd
+        return sum(n * p.n_weight for n, p in counted(self) if p.kind is Kind.MATRIX)
 
     @property
     def vector_weights(self) -> int:
         """Parameters in biases and norms."""
-        up_rows = self.hidden * (2 if self.gated else 1)
-        block = self.qkv_rows * self.qkv_bias
-        block += self.n_embd * self.proj_bias
-        block += (up_rows + self.n_embd) * self.ffn_bias
-        block += 2 * self._norm_size(self.n_embd)
-        if self.qk_norm and self.norm_weights:
-            block += 2 * self.head_size
-        norms = 1 + self.embed_norm
-        head = self.vocab_size * self.head_bias
-        return self.n_layer * block + norms * self._norm_size(self.n_embd) + head
-
-    def _norm_size(self, width: int) -> int:
-        """Number of parameters of one norm."""
-        shifts = self.norm is Norm.LAYER and self.norm_bias
-        return width * (1 + shifts) if self.norm_weights else 0
+        norms = sum(n * p.n_weight for n, p in counted(self) if p.kind is Kind.NORM)
+        return norms + sum(n * p.n_bias for n, p in counted(self))
 
     @property
     def n_params(self) -> int:
-        """Number of parameters of a decoder of this shape."""
-        rows = (0 if self.tied else self.vocab_size) + (self.max_positions or 0)
-        return self.matrix_weights + self.vector_weights + rows * self.n_embd
+        """Number of parameters of a decoder of this shape. Shared weights count once."""
+        own = sum(n * p.n_weight for n, p in counted(self) if p.shares is None)
+        return own + sum(n * p.n_bias for n, p in counted(self))
 
     def weight_bytes(self, itemsize: int = 4) -> int:
         """Bytes of weights read to decode one token: everything except the tables."""
