@@ -15,6 +15,20 @@ from ..config import (
 )
 from .layout import Kind, counted
 
+# Integers have 64 bits in PyTorch and in native code. A config.json may hold any:
+# a rope_theta and an original context beyond them once failed much later, as OverflowError.
+MOST = 2**63 - 1
+
+
+def to_float(config: Any, name: str) -> None:
+    """Convert a number of a frozen config, which may be None, to a float.
+
+    PyTorch cannot compute with an integer beyond 64 bits, and JSON has 1e20 as one.
+    """
+    value = getattr(config, name)
+    if value is not None:
+        object.__setattr__(config, name, float(value))
+
 
 class Choice(str, Enum):
     """An enum whose members print as their JSON value, for example "rotary"."""
@@ -67,7 +81,8 @@ class RopeScaling:
     def __post_init__(self) -> None:
         for name in ("factor", "low_freq_factor", "high_freq_factor"):
             check_positive(name, getattr(self, name))
-        check_int("original_context", self.original_context, 1)
+            to_float(self, name)
+        check_int("original_context", self.original_context, 1, MOST)
         if self.high_freq_factor <= self.low_freq_factor:
             raise ValueError(
                 f"high_freq_factor={self.high_freq_factor} must be above "
@@ -117,7 +132,7 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            check_int(name, getattr(self, name), 1)
+            check_int(name, getattr(self, name), 1, MOST)
         for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
             self._to_enum(name, kind)
         for name in (*BIASES, "norm_weights", "embed_norm", "qk_norm", "gated", "tied"):
@@ -131,9 +146,9 @@ class DecoderConfig:
             raise ValueError("norm_eps=None is for norm='rms': LayerNorm needs a number")
         if self.logit_softcap is not None:
             check_positive("logit_softcap", self.logit_softcap)
-            # PyTorch cannot divide by an integer beyond 64 bits.
-            object.__setattr__(self, "logit_softcap", float(self.logit_softcap))
         check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
+        for name in ("rope_base", "norm_eps", "logit_softcap", "dropout"):
+            to_float(self, name)
 
     def _to_enum(self, name: str, kind: type[Choice]) -> None:
         """Convert a field from its JSON value to the enum."""
@@ -157,7 +172,7 @@ class DecoderConfig:
             given = getattr(self, name)
             if given is None:
                 continue
-            check_int(name, given, 1)
+            check_int(name, given, 1, MOST)
             if given == usual.get(name):  # so that equal shapes are equal configs
                 object.__setattr__(self, name, None)
         if self.n_head % self.kv_heads:
@@ -180,7 +195,7 @@ class DecoderConfig:
         if self.window is not None:
             check_int("window", self.window, 1, 2**31)
         check_int("sinks", self.sinks, 0, 2**31)
-        check_int("full_every", self.full_every, 0)
+        check_int("full_every", self.full_every, 0, MOST)
         if self.window is None and (self.sinks or self.full_every):
             raise ValueError(f"sinks={self.sinks}, full_every={self.full_every}: also set a window")
 

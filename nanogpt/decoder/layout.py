@@ -36,6 +36,7 @@ class Part:
     weight: bool = True
     bias: bool = False  # as many numbers as the weight has rows
     shares: str | None = None  # the part whose weight it uses instead of its own
+    stacked: int = 1  # matrices of equal size, one below the other, that its weight consists of
 
     def parameters(self) -> Iterator[Parameter]:
         """The parameters that this part has."""
@@ -89,7 +90,8 @@ def block_parts(c: DecoderConfig) -> list[Part]:
     """The parts of one block, in the order of a step."""
     C = c.n_embd
     heads = c.n_head * c.head_size
-    up_rows = c.hidden * (2 if c.gated else 1)  # the gates' rows come first
+    gates = 2 if c.gated else 1  # the gates' rows come first
+    up = (gates * c.hidden, C)
     return [
         _norm(c, "norm1", "ln1"),
         # Queries of all heads, then keys, then values.
@@ -98,7 +100,7 @@ def block_parts(c: DecoderConfig) -> list[Part]:
         _head_norm(c, "key_norm"),
         Part("proj", "sa.proj", Kind.MATRIX, (C, heads), bias=c.proj_bias),
         _norm(c, "norm2", "ln2"),
-        Part("up", "ffwd.up", Kind.MATRIX, (up_rows, C), bias=c.ffn_bias),
+        Part("up", "ffwd.up", Kind.MATRIX, up, bias=c.ffn_bias, stacked=gates),
         Part("down", "ffwd.down", Kind.MATRIX, (C, c.hidden), bias=c.ffn_bias),
     ]
 
