@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..config import check_type
+from ..decoder import standard
 
 PIECE = 64  # terms that a kernel sums in one call
 COLUMNS = 16  # kernels sum leftover columns in another order, so pad to a multiple of this
@@ -72,10 +73,13 @@ class exact(TorchFunctionMode):
                     "exact mode has no effect inside torch.compile: "
                     "build the model without compile()"
                 )
-        if any(weight.layout is not torch.strided for weight in model.parameters()):
-            raise ValueError(
-                "exact mode multiplies dense weights: build the model without sparse ones"
-            )
+        for name, weight in model.named_parameters():
+            # A tensor of another class may compute in its own way, which a function cannot tell.
+            if type(weight) not in standard.PLAIN or weight.layout is not torch.strided:
+                raise ValueError(
+                    f"exact mode multiplies plain dense weights, and {name} is a "
+                    f"{type(weight).__name__}, {weight.layout}: build the model with plain ones"
+                )
 
     def __enter__(self) -> exact:
         _inside.grad_before.append(torch.is_grad_enabled())
