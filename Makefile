@@ -24,13 +24,13 @@ READY   := $(VENV)/.ready-$(KIND)
 TOOLS   := $(VENV)/.ready-tools-$(KIND)
 NUMBERS := $(foreach path,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(path)))))
 
-.PHONY: help run all test lab student slides data html sync badges check publish reproduce gpu-report serve clean $(NUMBERS)
+.PHONY: help run all test test-release lab student slides data html sync badges check publish reproduce gpu-report serve clean $(NUMBERS)
 
 help: ## show this | make
 	@awk 'BEGIN { FS = " ## | [|] "; tty = system("test -t 1") == 0; \
 	    printf "\nKarpathy'"'"'s GPT with a KV cache, in notebooks.\n\n" } \
 	  /^[a-z0-9$$()A-Z-]+:.* ## / { name = $$1; sub(/:.*/, "", name); if (name ~ /NUMBERS/) name = "03"; \
-	    printf (tty ? "  \033[1;36m%-10s\033[0m" : "  %-10s"), name; \
+	    printf (tty ? "  \033[1;36m%-12s\033[0m" : "  %-12s"), name; \
 	    printf " %-46s", $$2; printf (tty ? "\033[2m%s\033[0m\n" : "%s\n"), $$3 }' $(MAKEFILE_LIST)
 	@printf '\n  PROFILE=%s (auto, smoke, laptop, full, gpu)  VENV=%s  PYTHON=%s  PINNED=1 (the exact tested versions)\n' \
 	  '$(PROFILE)' '$(VENV)' '$(PYTHON)'
@@ -45,8 +45,11 @@ all: $(READY) ## run all notebooks | python -m nanogpt run --all
 $(NUMBERS): $(READY) ## run one of them, by its number | python -m nanogpt run 03
 	$(PY) -m nanogpt run $@ --profile $(PROFILE) $(ARGS)
 
-test: $(TOOLS) ## test everything, every notebook included | python -m pytest
+test: $(TOOLS) ## test the code and every notebook | python -m pytest
 	$(PY) -m pytest $(ARGS)
+
+test-release: $(TOOLS) ## what takes long: kernels, browsers, clients | python -m pytest -m release
+	$(PY) -m pytest -m release $(ARGS)
 
 lab: $(READY) ## open the notebooks in JupyterLab | jupyter lab notebooks
 	$(VENV)/bin/jupyter lab notebooks $(ARGS)

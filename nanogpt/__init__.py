@@ -3,7 +3,7 @@
 The files are the lesson. Each builds on the files above it and reads from top to bottom:
 
     config      model hyperparameters as plain numbers, and argument checks
-    console     progress bars in a terminal and in a notebook
+    console     progress bars in a terminal and in a notebook, errors in one line
     files       atomic writes, and where files are kept
     device      which device is used, and why
     data        corpus, character tokenizer, batches

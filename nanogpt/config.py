@@ -1,10 +1,8 @@
 """Model hyperparameters as plain numbers, and argument checks. No tensors and no files in here."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
 
 LARGEST = 1e30  # small enough that float32 can still multiply with it
-Config = TypeVar("Config")  # a dataclass
 
 
 class ParameterError(ValueError):
@@ -62,13 +60,6 @@ def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
 def option(default, help: str):
     """A dataclass field with a default and a help line, also shown by the command line."""
     return field(default=default, metadata={"help": help})
-
-
-def override(config: Config, **changes: Any) -> Config:
-    """A copy of the config with some fields changed, None skipped. Raises ValueError, TypeError."""
-    # `replace` builds a new config, so the checks of __post_init__ run again.
-    given = {name: x for name, x in changes.items() if x is not None}
-    return replace(config, **given)  # type: ignore[type-var]  # typing has no name for dataclasses
 
 
 # ------------------------------------------------------------------ the shape of a model

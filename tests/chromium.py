@@ -23,7 +23,14 @@ SWITCHES = (
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36}
 KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 MISSING = "no Chromium: apt-get install chromium, or set CHROMIUM to its path"
-browsed = pytest.mark.skipif(not BINARY, reason=MISSING)
+BROWSED = [pytest.mark.release, pytest.mark.skipif(not BINARY, reason=MISSING)]
+
+
+def browsed(test):
+    """A test in a browser: of the release run, and skipped without one."""
+    for mark in BROWSED:
+        test = mark(test)
+    return test
 
 
 class Chromium:

@@ -27,35 +27,25 @@ def pytest_configure(config):
         config.pluginmanager.import_plugin("shared_fixtures")
 
 
-FEW = 8  # rows of a table that are always run, unless its mark `rows` gives another number
-PART = 16  # of a longer table, every sixteenth row
+APART = ("release", "gpu")  # marks of tests that run only when they are asked for
 
 
-def rows_of(table):
-    """How many rows of a table are run by default; 0 leaves a test that takes long to a release."""
-    mark = table[0].get_closest_marker("rows")
-    if mark:
-        return min(len(table), *mark.args)
-    return min(len(table), max(FEW, len(table) // PART))
+def rows_of(item):
+    mark = item.get_closest_marker("rows")
+    return mark.args[0] if mark else None
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of long tables a part of the rows, evenly spaced; NANOGPT_ROWS=all or -k runs all of them."""
-    chosen = config.option.keyword or any("::" in argument for argument in config.args)
-    if os.environ.get("NANOGPT_ROWS") != "all" and not chosen:
-        tables = {}
-        for item in items:
-            name = getattr(item, "originalname", item.name)
-            tables.setdefault((item.path, item.cls, name), []).append(item)
-        left = []
-        for rows in tables.values():
-            count = rows_of(rows)
-            kept = {(i + 1) * len(rows) // count - 1 for i in range(count)}  # the last row is one
-            left += [row for i, row in enumerate(rows) if i not in kept]
-        if left:
-            config.hook.pytest_deselected(items=left)
-            gone = {id(item) for item in left}
-            items[:] = [item for item in items if id(item) not in gone]
+    """Leave out tests of APART, unless `-m` names their mark, or `-k` or `::` names tests."""
+    named = config.option.keyword or any("::" in argument for argument in config.args)
+    apart = [] if named else [mark for mark in APART if mark not in config.option.markexpr]
+    left = [item for item in items if any(map(item.get_closest_marker, apart))]
+    if "release" in apart:  # until the tables have no mark `rows` any more
+        left += [item for item in items if rows_of(item) == 0]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        gone = set(map(id, left))
+        items[:] = [item for item in items if id(item) not in gone]
     in_order(items)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,9 +15,17 @@ import nbformat
 import pytest
 from nbformat import v4
 
+from nanogpt import config
+from nanogpt.bench import roofline
+from nanogpt.config import GPTConfig
+from nanogpt.decoder.config import DecoderConfig
 from nanogpt.files import ROOT
+from nanogpt.series import profiles
 from nanogpt.series.execute import NotebookError, save
 from nanogpt.series.nbfile import METADATA
+from nanogpt.series.plots import style
+from nanogpt.timing import summary
+from nanogpt.training.recipes import TrainConfig
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = 'profile: str = "auto"  # how much\nn: int = 1\nword: str | None = None'
@@ -56,6 +65,36 @@ def brief_referee(patch: pytest.MonkeyPatch) -> None:
             patch.setattr(f"nanogpt.verify.{module}.{name}", value)
     for name, value in BRIEFLY.items():
         patch.setitem(referee.__kwdefaults__, name, value)
+
+
+TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
+# A short stage first, as in the recipes: the weights before step 1 are not the ones kept.
+TRAINED = TrainConfig(
+    steps=4, batch_size=4, eval_every=2, eval_batches=1, stages=((0.5, 64),), zero_init=True
+)
+
+
+def tiny_series(patch: pytest.MonkeyPatch) -> None:
+    """Tiny models, little work, coarse pictures: cells are tested here, not what they measure."""
+    smoke = replace(
+        profiles.PROFILES["smoke"],
+        train=TRAINED,
+        seeds=2,
+        lengths=(1, 8),
+        batches=(1, 2),
+        repeats=1,
+    )
+    patch.setitem(profiles.PROFILES, "smoke", smoke)
+    for name, shape in config.SIZES.items():
+        patch.setitem(config.SIZES, name, replace(shape, **TINY))
+    for kind in (GPTConfig, DecoderConfig):
+        usual = kind.__init__.__defaults__
+        patch.setattr(kind.__init__, "__defaults__", (*usual[:2], 1, *usual[3:]))
+    peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
+    patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
+    patch.setattr(style, "DPI", 30)
+    patch.setattr(style, "for_phone", lambda figure: None)
+    brief_referee(patch)
 
 
 def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:

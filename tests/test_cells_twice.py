@@ -8,7 +8,6 @@ last pixel. What a cell prints and draws must be the same both times, unless it 
 import contextlib
 import io
 import linecache
-import os
 import re
 import warnings
 from dataclasses import replace
@@ -38,8 +37,6 @@ from nanogpt.training.recipes import TrainConfig
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
 LESS = {"00": {"n_new": 12}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
 RUN = "00 01 02 03 04 05 06 07 09 11 12 13".split()  # 08 takes minutes so, 10 starts torchrun
-if os.environ.get("NANOGPT_ROWS") != "all":
-    RUN = "01 02 04 07 13".split()
 PICTURE = png()
 # What the cells name themselves: one layer, and fewer tokens, which change no line that they run.
 INSTEAD = {
@@ -112,7 +109,7 @@ def small(tmp_path_factory):
         yield folder / "model"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("number", RUN)
 def test_every_cell_says_the_same_after_all_the_others(number, small, tmp_path, monkeypatch):
     path = next(path for path in NOTEBOOKS if path.stem[:2] == number)

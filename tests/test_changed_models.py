@@ -461,19 +461,6 @@ def blocks_in_a_deque(model):
     model.order = deque(reversed(model.blocks))
 
 
-def block_with_slots(model):
-    for i, block in enumerate(model.blocks):
-        parts = {
-            "__slots__": ("scale",),
-            "forward": lambda self, *args: self.scale * super(type(self), self).forward(*args),
-        }
-        kind = type("Slotted", (type(block),), parts)
-        made = kind(model.config, *([] if isinstance(model, GPT) else [i]))
-        made.load_state_dict(block.state_dict())
-        made.scale = 0.4
-        model.blocks[i] = made.to(model.dtype).eval()
-
-
 def one_head_without_cache(model):
     made = HeadWithoutCache(model.config)
     made.load_state_dict(model.blocks[0].sa.heads[0].state_dict())
@@ -759,20 +746,21 @@ CHANGES = {
         patched(Tensor, "softmax", softer), (HEADS,), paths=AllBut(("exact mode",))
     ),
     "attention in a partial": Change(
-        each_block(attended_by(lambda b: b.first), first=lambda b: partial(b.sa)), ALL
+        each_block(attended_by(lambda b: b.first), first=lambda b: partial(b.sa)), ALL, refused=True
     ),
     "attention in a private list": Change(
         each_block(attended_by(lambda b: b._own[0]), _own=lambda b: [b.sa]), ALL
     ),
     "attention in a dictionary": Change(
-        each_block(attended_by(lambda b: b.own["a"]), own=lambda b: OrderedDict(a=b.sa))
+        each_block(attended_by(lambda b: b.own["a"]), own=lambda b: OrderedDict(a=b.sa)),
+        refused=True,
     ),
     "attention in a namedtuple": Change(
-        each_block(attended_by(lambda b: b.own.attention), own=lambda b: Parts(b.sa, b.ffwd))
+        each_block(attended_by(lambda b: b.own.attention), own=lambda b: Parts(b.sa, b.ffwd)),
+        refused=True,
     ),
     "attention in closures": Change(each_block(run_steps, steps=closures), ALL, refused=True),
-    "blocks in a deque": Change(blocks_in_a_deque, BOTH),
-    "a class with slots": Change(block_with_slots, ALL),
+    "blocks in a deque": Change(blocks_in_a_deque, BOTH, refused=True),
     "a Head without a cache": Change(one_head_without_cache, (HEADS,), refused=True),
     "a Head that forgets": Change(own_heads(ForgetfulHead), (HEADS,), refused=True, paths=BY_HAND),
     "attention that forgets": Change(

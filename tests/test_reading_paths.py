@@ -98,7 +98,8 @@ def test_a_training_step(recipe):
     trainer = Trainer(model, data, train, torch.Generator(), pick_device("cpu"))
     files = files_of(lambda: trainer.step(3))
     assert {"training/trainer.py", "data.py", "model.py", "decoder/model.py"} <= files
-    assert len(files - FORWARD) <= 4, files
+    # trainer, optimizers, recipes, epochs (the batches), and data (their windows)
+    assert len(files - FORWARD) <= 5, files
 
 
 @pytest.mark.parametrize("backend", [ModuleBackend, NativeBackend])

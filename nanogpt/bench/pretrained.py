@@ -26,7 +26,7 @@ from ..timing import Summary, clock, interleave, summary
 from .ladder import Rung, build_engine, chosen_rungs
 from .roofline import Limits, LimitsData, work
 
-GREEDY = SamplingParams(greedy=True)
+_GREEDY = SamplingParams(greedy=True)
 USUAL = {"cpu": "134578"}  # rungs by the kind of device: a compiled step takes minutes to build
 
 # Returns the n greedy tokens after a prompt (T,); calls its last argument at the first one.
@@ -163,7 +163,7 @@ def _measure(
 def _decode(model: Decoder, prompt: Tensor, n_new: int, engine: Engine) -> Timed:
     """One generation by one of our engines."""
     began = clock(model.device)
-    steps = generate(model, prompt[None], n_new, GREEDY, engine=engine)
+    steps = generate(model, prompt[None], n_new, _GREEDY, engine=engine)
     tokens = [next(steps)]
     first = clock(model.device)
     tokens += steps

@@ -282,7 +282,7 @@ def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
 
 
 # Requests per second, and how many requests: a pretrained model needs seconds for each.
-RATES = (5.0, 20.0, 80.0, inf)
+_RATES = (5.0, 20.0, 80.0, inf)
 PRETRAINED_RATES = (0.5, 2.0, inf)
 REQUESTS = 64
 PRETRAINED_REQUESTS = 16
@@ -355,7 +355,7 @@ def time_load(args: argparse.Namespace) -> int:
     device = common.measured_device(args)
     pretrained = args.model is not None
     subject = _pretrained_subject(args, device) if pretrained else _own_subject(args, name, device)
-    rates = args.rates or (PRETRAINED_RATES if pretrained else RATES)
+    rates = args.rates or (PRETRAINED_RATES if pretrained else _RATES)
     n = args.requests or (PRETRAINED_REQUESTS if pretrained else REQUESTS)
     settings = {"n": n, "repeats": args.repeats, "limits": LIMITS}
     settings["block_size"] = subject.block_size

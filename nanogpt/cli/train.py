@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..cluster.folders import held_run
-from ..config import SIZES, GPTConfig, override
+from ..config import SIZES, GPTConfig
 from ..data import CharTokenizer, load_corpus
 from ..decoder.checkpoint import check_path
 from ..decoder.config import DecoderConfig
@@ -73,7 +73,8 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
 def _configs(args: argparse.Namespace) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
     """The recipe with the command line's changes, and the shape that it needs."""
     recipe, shape = recipe_for(args.recipe, SIZES[_size(args)])
-    shape = override(shape, n_head=args.n_head)
+    if args.n_head is not None:
+        shape = replace(shape, n_head=args.n_head)
     changes: dict[str, Any] = {}
     for field in fields(TrainConfig):
         value = getattr(args, field.name)

@@ -16,6 +16,7 @@ from ..config import LARGEST, GPTConfig, ParameterError, check_int, check_number
 from ..data import CharTokenizer
 from ..model import LanguageModel
 from .config import Activation, DecoderConfig, Norm, Positions, RopeScaling
+from .identify import identify
 from .pack import build_model, pack_state
 from .standard import computes_as_standard, first_difference, own_classes
 
@@ -153,7 +154,7 @@ def find_weights(path: str | Path) -> Path:
             raise CheckpointError(
                 f"no checkpoint at {weights}: train one (notebook 01), or correct the path"
             )
-    what, cure = files.identify(found)
+    what, cure = identify(found)
     raise CheckpointError(f"{found} is {what or 'another file'}, not a checkpoint of ours: {cure}")
 
 
@@ -195,7 +196,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        what, cure = files.identify(path)
+        what, cure = identify(path)
         if what:
             raise CheckpointError(f"{path} is {what}, not a checkpoint of ours: {cure}") from error
         raise CheckpointError(

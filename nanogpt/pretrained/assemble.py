@@ -10,8 +10,8 @@ from torch import Tensor
 from ..decoder.config import DecoderConfig
 from ..decoder.model import Decoder
 from ..decoder.standard import Unfilled
-from ..device import available_memory
 from .families import Names, Part, layout
+from .memory import available_memory
 from .needs import PretrainedError, shown
 from .stored import AGAIN, Stored, Tensors
 

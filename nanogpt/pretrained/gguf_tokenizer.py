@@ -39,19 +39,19 @@ class Cut(NamedTuple):
     begins: bool = False  # texts begin with bos_token unless the file says otherwise
 
 
-LLAMA3 = Cut(LLAMA3_WORDS, whole=True, begins=True)
+_LLAMA3 = Cut(LLAMA3_WORDS, whole=True, begins=True)
 CUTS = {
     "gpt-2": Cut(),
     "smollm": Cut(digits=True),
     "starcoder": Cut(digits=True),
     "refact": Cut(digits=True),
-    "llama-bpe": LLAMA3,
-    "llama3": LLAMA3,  # its name in older files
-    "llama-v3": LLAMA3,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,  # its name in older files
+    "llama-v3": _LLAMA3,
     "qwen2": Cut(QWEN2_WORDS, nfc=True),
 }
-MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
-ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # SentencePiece's defaults for fields that a file omits.
 LLAMA_IDS = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LONGEST_PIECE = 256  # letters; SentencePiece makes pieces of at most 16 unless told otherwise
@@ -138,7 +138,7 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
     )
     named = {name: given.token(f"{name}_id") for name in ("bos_token", "eos_token")}
     specials = {name: text for name, text in named.items() if text is not None}
-    stop = [token for name in ENDS for token in token_ids(given.fields.get(name))]
+    stop = [token for name in _ENDS for token in token_ids(given.fields.get(name))]
     template = metadata.get("tokenizer.chat_template")
     return PretrainedTokenizer(
         tokenizer, stop, template if isinstance(template, str) else None, specials
@@ -153,7 +153,7 @@ def _given(metadata: dict[str, Any], where: str) -> Given:
         if name.startswith(PREFIX)
     }
     model = fields.get("model")
-    for name, known in (("model", MODELS), ("pre", tuple(CUTS) if model == "gpt2" else ())):
+    for name, known in (("model", _MODELS), ("pre", tuple(CUTS) if model == "gpt2" else ())):
         if known and fields.get(name) not in known:
             raise PretrainedError(
                 f"{where}: {PREFIX}{name}={fields.get(name)!r:.60}, and only {', '.join(known)} "

@@ -11,8 +11,9 @@ import torch
 from ..config import check_type
 from ..data import CharTokenizer
 from ..decoder.config import DecoderConfig
+from ..decoder.identify import identify
 from ..decoder.model import Decoder
-from ..files import identify, user_path
+from ..files import user_path
 from .assemble import assemble
 from .configs import config_from_gguf, config_from_hf, config_from_nanogpt
 from .families import NANOGPT_NAMES, Names

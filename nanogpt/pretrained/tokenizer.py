@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HALF = "\ufffd"  # the replacement character: these bytes are part of a character
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte token in a vocabulary of characters
-LONGEST = 4  # bytes of a UTF-8 character, so the most tokens that can wait for the rest of one
+_LONGEST = 4  # bytes of a UTF-8 character, so the most tokens that can wait for the rest of one
 
 
 class PretrainedTokenizer:
@@ -192,12 +192,12 @@ class Pieces:
         """The text that this token completes, or ""."""
         self.waiting.append(token)
         before, text = self._texts()
-        if text.endswith(HALF) and len(self.waiting) < LONGEST:
+        if text.endswith(HALF) and len(self.waiting) < _LONGEST:
             return ""
         if text:
             self.shown = self.waiting
         elif not before:  # SentencePiece's dropped leading space, or a control token
-            self.shown = [*self.shown, *self.waiting][-LONGEST:]
+            self.shown = [*self.shown, *self.waiting][-_LONGEST:]
         self.waiting = []
         return text
 

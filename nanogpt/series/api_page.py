@@ -28,8 +28,8 @@ from .html import TEMPLATES, Prose, coloured
 
 # What pdoc finds for a `forward` without a docstring.
 TORCHS = inspect.getdoc(torch.nn.Module.forward)
-OURS = re.compile(r"(nanogpt(?:\.\w+)+)\.([A-Z]\w*)")
-NAME = re.compile(r"<code>(?:nanogpt\.)?(\w+)(\(\))?</code>")
+_OURS = re.compile(r"(nanogpt(?:\.\w+)+)\.([A-Z]\w*)")
+_NAME = re.compile(r"<code>(?:nanogpt\.)?(\w+)(\(\))?</code>")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def api_page() -> str | None:
         def link(found: re.Match[str]) -> str:
             return f'<a href="#{found[1]}">{found[0]}</a>' if found[1] in names else found[0]
 
-        return NAME.sub(link, text)
+        return _NAME.sub(link, text)
 
     repository = address.REPO and f"https://github.com/{address.REPO}/blob/{address.REF}"
     return TEMPLATES.get_template("api.html.j2").render(
@@ -113,7 +113,7 @@ def _documented() -> dict[str, list[str]]:
         wanted = [(f"nanogpt.{module}", name)]
         if isinstance(value, type):
             wanted = [(base.__module__, base.__name__) for base in reversed(value.__mro__)]
-        wanted += OURS.findall(_signature(_read(module).members[name]))
+        wanted += _OURS.findall(_signature(_read(module).members[name]))
         for home, wanted_name in wanted:
             if home.startswith("nanogpt.") and not wanted_name.startswith("_"):
                 of_module = names.setdefault(home.removeprefix("nanogpt."), [])

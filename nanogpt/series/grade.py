@@ -28,8 +28,9 @@ from enum import Enum
 from pathlib import Path
 
 from ..bench.tables import table
-from ..console import Progress, uninterrupted
+from ..console import Progress
 from ..files import PACKAGE
+from ..training.signals import uninterrupted
 from .checks import EXERCISES
 from .limits import PATIENCE
 
@@ -37,8 +38,8 @@ LARGEST = 1_000_000  # bytes; a lesson has a few thousand
 START = 120  # seconds at most until a process has imported torch
 POLL = 0.05  # seconds between polls of a process
 DEPTH = 2  # folder levels that are searched
-SHORT = 160  # characters of a sentence on the terminal
-WIDE = 30  # characters of a name
+_SHORT = 160  # characters of a sentence on the terminal
+_WIDE = 30  # characters of a name
 SKIPPED = {"__pycache__", "__MACOSX"}
 HEAD = ("name", "file", "passed", "of", "seconds", "not judged because")  # of the CSV
 
@@ -367,13 +368,13 @@ def report(grades: Sequence[Grade], names: Sequence[str]) -> str:
     for one in grades:
         judged = bool(one.results)
         row: dict[str, object] = {
-            "name": _cut(one_line(one.submission.name), WIDE),
+            "name": _cut(one_line(one.submission.name), _WIDE),
             "passed": f"{one.passed}/{len(names)}" if judged else "-",
             "seconds": f"{one.seconds:.1f}",
         }
         for number, name in enumerate(names, 1):
             row[str(number)] = one.results[name].outcome.value if judged else " "
-        row[" "] = f"not graded: {_cut(one.problem, SHORT)}" if one.problem else ""
+        row[" "] = f"not graded: {_cut(one.problem, _SHORT)}" if one.problem else ""
         rows.append(row)
     marks = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
     parts = [
@@ -407,7 +408,7 @@ def mistakes(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
         total = sum(map(len, whose.values()))
         lines = [f"{name}: a mistake in {total} of {wrote} answers"]
         for kind in sorted(whose, key=lambda kind: (-len(whose[kind]), kind)):
-            lines.append(f"  {len(whose[kind])} × {_cut(sentences[kind], SHORT)}")
+            lines.append(f"  {len(whose[kind])} × {_cut(sentences[kind], _SHORT)}")
             lines.append(f"      {', '.join(whose[kind])}")
         paragraphs.append("\n".join(lines))
     return paragraphs

@@ -28,13 +28,13 @@ from traitlets.config import Config
 
 from .nbfile import FILLED, alt_text, figure_name, moving, ours, phone_png, png_of, tagged
 
-WIDE = 96  # characters of code that fit the column; longer lines scroll and are focusable
+_WIDE = 96  # characters of code that fit the column; longer lines scroll and are focusable
 FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
-TITLE = "# @title "
+_TITLE = "# @title "
 RIGHT = re.compile(
     r"Right: (\S+) does what it should\.(?:\nFrom here on the solution's \1 runs\.)?"
 )
-SHOWN = ["image/png", "text/markdown", "text/plain"]  # for each output, the first type that it has
+_SHOWN = ["image/png", "text/markdown", "text/plain"]  # for each output, the first type that it has
 URL = "data:image/png;base64,"
 COVERS = {  # the name of each notebook's main figure
     "00": "race",
@@ -52,7 +52,7 @@ COVERS = {  # the name of each notebook's main figure
     "12": "last_bits",
     "13": "gain",
 }
-HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
+_HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NAME = re.compile(r"[A-Za-z_]\w{3,}")
 MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?", re.M)
 HERE = jinja2.FileSystemLoader(Path(__file__).parent)
@@ -158,7 +158,7 @@ def coloured(code: str, language: str = "python") -> str:
     except ClassNotFound:
         lexer = get_lexer_by_name("text")
     inner = highlight(textwrap.dedent(code).rstrip("\n"), lexer, HtmlFormatter(nowrap=True))
-    focus = ' tabindex="0"' if max(map(len, code.split("\n"))) > WIDE else ""
+    focus = ' tabindex="0"' if max(map(len, code.split("\n"))) > _WIDE else ""
     code = f'<pre class="code"{focus}><code>{inner.rstrip()}</code></pre>'
     return f'<div class="listing">{code}</div>\n'
 
@@ -171,7 +171,7 @@ def article(nb: NotebookNode, prose: Prose, name: str = "", colab: str | None = 
     """
     shown = [cell for cell in nb.cells if ours(cell).get("generated") != "links"]
     exporter = HTMLExporter(
-        config=Config({"NbConvertBase": {"display_data_priority": SHOWN}}),
+        config=Config({"NbConvertBase": {"display_data_priority": _SHOWN}}),
         extra_template_basedirs=[str(Path(__file__).parent)],
         template_name="page",
         filters={
@@ -244,8 +244,8 @@ def part(cell: NotebookNode) -> Part:
         folded = "Parameters of this run"
     elif tagged(cell, "hide-input"):
         folded = "Code"
-        if source.startswith(TITLE):
-            folded, _, source = source.removeprefix(TITLE).partition("\n")
+        if source.startswith(_TITLE):
+            folded, _, source = source.removeprefix(_TITLE).partition("\n")
     mirrored = ours(cell).get("mirror")
     if mirrored:
         names = ", ".join(name.removeprefix("nanogpt.") for name in mirrored)
@@ -326,7 +326,7 @@ def sections(nb: NotebookNode, prose: Prose) -> list[list[str]]:
             known = dict.fromkeys(rows[-1][3].split() + NAME.findall(part(cell)["source"]))
             rows[-1][3] = " ".join(known)
         elif cell.cell_type == "markdown" and ours(cell).get("generated") != "links":
-            before, *parts = HEADING.split(prose.render(cell.source))
+            before, *parts = _HEADING.split(prose.render(cell.source))
             rows[-1][2] = f"{rows[-1][2]} {plain(before)}".strip()
             for id, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
                 rows.append([id, plain(heading), plain(text), ""])

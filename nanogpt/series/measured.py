@@ -14,7 +14,7 @@ from ..bench.tables import shown_label
 from ..config import GPTConfig
 from ..timing import Summary, summary
 
-Json = dict[str, Any]  # plain data for a script
+_Json = dict[str, Any]  # plain data for a script
 
 GROUPS = 16  # most groups of neighbouring tokens, one point each
 FAR = 0.25  # relative distance from the line; the line is dropped if half of the times are farther
@@ -34,7 +34,7 @@ DOES = {  # the work of a rung, by the labels of bench.ladder
 }
 
 
-def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> tuple[str, Json]:
+def moving_cost(config: GPTConfig, timing: _Json, count: Callable[..., int]) -> tuple[str, _Json]:
     """The cost of a token against its position: counted multiplications and measured times.
 
     `timing` is the result of `time_pair` after a prompt of one token, and `count` is notebook 05's
@@ -58,7 +58,7 @@ def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> t
     }
 
 
-def _points(without: list[float], cached: list[float]) -> list[Json]:
+def _points(without: list[float], cached: list[float]) -> list[_Json]:
     """The gaps between tokens as summaries, grouped by position; the first token has no gap."""
     groups = max(1, min(GROUPS, len(cached) // 3))
     cuts = [len(cached) * i // groups for i in range(groups + 1)]
@@ -75,7 +75,7 @@ def _points(without: list[float], cached: list[float]) -> list[Json]:
     return points
 
 
-def _line(points: list[Json], count: Callable[[int, bool], int]) -> Json | None:
+def _line(points: list[_Json], count: Callable[[int, bool], int]) -> _Json | None:
     """{step, each, off, n} of the least-squares line; None if it does not fit."""
     counts = []
     seconds = []
@@ -90,7 +90,7 @@ def _line(points: list[Json], count: Callable[[int, bool], int]) -> Json | None:
     return {"step": step, "each": each, "off": off, "n": len(seconds)}
 
 
-def moving_ladder(ladders: list[tuple[str, Json, str]]) -> tuple[str, Json]:
+def moving_ladder(ladders: list[tuple[str, _Json, str]]) -> tuple[str, _Json]:
     """The rungs of several ladders, each with the breakdown of a token's time.
 
     A ladder is its name, its result from bench.ladder, and the conditions with which it was
@@ -99,7 +99,7 @@ def moving_ladder(ladders: list[tuple[str, Json, str]]) -> tuple[str, Json]:
     return "ladder", {"ladders": [_ladder(*one) for one in ladders]}
 
 
-def _ladder(name: str, result: Json, published: str) -> Json:
+def _ladder(name: str, result: _Json, published: str) -> _Json:
     limits = result["limits"]
     base = result["rungs"][0]["tokens_per_second"]["median"]
     ends = ("low", "median", "high")
@@ -115,7 +115,7 @@ def _ladder(name: str, result: Json, published: str) -> Json:
     }
 
 
-def _rung(row: Json) -> Json:
+def _rung(row: _Json) -> _Json:
     about = {
         "rung": row["rung"],
         "label": shown_label(row["label"]),

@@ -22,7 +22,7 @@ from .solutions import multiplications
 
 Json = dict[str, Any]  # plain data for a script
 Query = tuple[str, int, int]  # a character, the position passed to the model, its index in the text
-Key = tuple[str, int, int | None]  # the same; the index is None for a key from an earlier text
+_Key = tuple[str, int, int | None]  # the same; the index is None for a key from an earlier text
 
 SHOWN = 8  # numbers shown of a query, a key or a value
 # A letter for each cell of a mask: correct cells, then mistakes.
@@ -185,7 +185,7 @@ def grid(seen: list[Json], n_new: int, character: Callable[[int], str]) -> Json 
     queries: list[Query] = []
     for (token, position), place in zip(read[before:], places, strict=True):
         queries.append((character(token), position, place))
-    keys: list[Key] = [(character(token), position, None) for token, position in read[:before]]
+    keys: list[_Key] = [(character(token), position, None) for token, position in read[:before]]
     keys += queries
     masks = [step["mask"] for step in seen]
     held = 0
@@ -200,13 +200,13 @@ def grid(seen: list[Json], n_new: int, character: Callable[[int], str]) -> Json 
     return {"queries": queries, "keys": keys, "cells": cells}
 
 
-def _cells(keys: list[Key], query: Query, row: list[bool]) -> str:
+def _cells(keys: list[_Key], query: Query, row: list[bool]) -> str:
     """A query's row of the mask as letters."""
     row = row + [False] * (len(keys) - len(row))
     return "".join(_cell(keys, query, j, sees) for j, sees in enumerate(row))
 
 
-def _cell(keys: list[Key], query: Query, key: int, sees: bool) -> str:
+def _cell(keys: list[_Key], query: Query, key: int, sees: bool) -> str:
     _, q_pos, q_place = query
     _, k_pos, k_place = keys[key]
     twice = any(place == k_place for _, _, place in keys[:key])

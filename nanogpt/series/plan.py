@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..bench.pace import seconds_of_work
 from ..bench.tables import clock_text, table
-from ..config import SIZES, override
+from ..config import SIZES
 from ..data import SIZE
 from ..files import PUBLISHED
 from .nbfile import read, read_manifest, tagged
@@ -62,7 +62,7 @@ def _truth(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-READ: dict[str, Callable[[str], int | float | str | bool]] = {  # parsers by kind
+_READ: dict[str, Callable[[str], int | float | str | bool]] = {  # parsers by kind
     "int": int,
     "float": float,
     "str": str,
@@ -123,7 +123,7 @@ def _longer_pass(profile: str, characters: int, vocab_size: int) -> float:
     """Extra seconds of a loss on LAPTOP's machine, compared with Tiny Shakespeare."""
 
     def seconds(n: int, distinct: int) -> float:
-        shape = override(SIZES[get_profile(profile).size], vocab_size=distinct)
+        shape = replace(SIZES[get_profile(profile).size], vocab_size=distinct)
         return PASS * shape.n_params / SIZES["small"].n_params * n / 1e6
 
     return max(0.0, seconds(characters, vocab_size) - seconds(SIZE, DISTINCT))
@@ -161,7 +161,7 @@ def convert(name: str, parameter: Parameter, text: str) -> int | float | str | b
     if kind.endswith(" | None") and text.lower() == "none":
         return None
     try:
-        return READ[kind.removesuffix(" | None")](text)
+        return _READ[kind.removesuffix(" | None")](text)
     except (KeyError, ValueError):
         raise RunError(
             f"-p {name}={text}: must be of type {kind}, for example -p {name}={default}"

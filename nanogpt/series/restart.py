@@ -27,10 +27,10 @@ from . import mine
 from .errors import InOneLine
 from .program import without_magics
 
-TITLE = re.compile(r"# @title (.+)")
-HEADING = re.compile(r"^#+ +(.+)$", re.M)
+_TITLE = re.compile(r"# @title (.+)")
+_HEADING = re.compile(r"^#+ +(.+)$", re.M)
 ALONE = "catch_up()"
-SHORT = 60  # characters of a line quoted in a message
+_SHORT = 60  # characters of a line quoted in a message
 
 _catching_up = False
 
@@ -56,10 +56,10 @@ class Cell:
         return symbol.is_assigned() or symbol.is_imported()
 
     def __str__(self) -> str:
-        title = TITLE.match(self.source)
+        title = _TITLE.match(self.source)
         words = [line for line in self.source.split("\n") if line and not line.startswith("#")]
         line = words[0] if words else self.source
-        cut = line if len(line) <= SHORT else f"{line[:SHORT]}…"
+        cut = line if len(line) <= _SHORT else f"{line[:_SHORT]}…"
         name = f"the folded cell “{title[1]}”" if title else f"the cell that begins `{cut}`"
         return f"{name}, in the section “{self.section}”"
 
@@ -93,7 +93,7 @@ def cells_of(path: Path) -> list[Cell]:
     cells = []
     for cell in nb.cells:
         if cell.cell_type == "markdown":
-            headings = HEADING.findall(cell.source)
+            headings = _HEADING.findall(cell.source)
             section = headings[-1] if headings else section
         elif cell.cell_type == "code":
             cells.append(Cell(cell.get("id", ""), cell.source, section))

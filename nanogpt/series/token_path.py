@@ -44,9 +44,9 @@ OF_MODEL = {
     "ln_f": ("", "lnf"),
     "lm_head": ("", "logits"),
 }
-LARGEST = 2**15 - 1  # the largest packed number
-SHOWN = 16  # cells per column in the still
-Column = tuple[str, list[list[float]], bool]
+_LARGEST = 2**15 - 1  # the largest packed number
+_SHOWN = 16  # cells per column in the still
+_Column = tuple[str, list[list[float]], bool]
 
 
 @torch.no_grad()
@@ -106,7 +106,7 @@ def token(trained: Checkpoint, prompt: Tensor, n_new: int, temperature: float, s
     numbers = []
     scales = []
     for vector in vectors(trace(model, text[:, :-1])):
-        scale = vector.abs().max().item() / LARGEST or 1.0
+        scale = vector.abs().max().item() / _LARGEST or 1.0
         numbers.append((vector / scale).round().cpu().numpy().astype("<i2"))
         scales.append(float(f"{scale:.6g}"))
     return {
@@ -122,10 +122,10 @@ def token(trained: Checkpoint, prompt: Tensor, n_new: int, temperature: float, s
     }
 
 
-def still(trained: Checkpoint, data: Json) -> tuple[list[str], list[Column]]:
+def still(trained: Checkpoint, data: Json) -> tuple[list[str], list[_Column]]:
     """The characters read up to the last step of `token`'s text, and its columns in layer 0.
 
-    A column is a name, a row of SHOWN strengths from 0 to 1 for each token, and whether the cache
+    A column is a name, a row of _SHOWN strengths from 0 to 1 for each token, and whether the cache
     keeps it.
     """
     device = next(trained.model.parameters()).device
@@ -147,8 +147,8 @@ def still(trained: Checkpoint, data: Json) -> tuple[list[str], list[Column]]:
 
 
 def _strengths(rows: Tensor) -> list[list[float]]:
-    """Rows of SHOWN numbers from 0 to 1: the means of neighbouring numbers.  (T, n)"""
-    shown = F.adaptive_avg_pool1d(rows[None].float(), min(SHOWN, rows.shape[1]))[0]
+    """Rows of _SHOWN numbers from 0 to 1: the means of neighbouring numbers.  (T, n)"""
+    shown = F.adaptive_avg_pool1d(rows[None].float(), min(_SHOWN, rows.shape[1]))[0]
     low, high = shown.min(), shown.max()
     strengths = (shown - low) / (high - low).clamp(min=1e-9)
     return [rounded(row, 3) for row in strengths.tolist()]

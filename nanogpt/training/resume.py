@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from ..config import ParameterError
-from ..console import STOPS, interrupt, note_stop
 from ..data import CharTokenizer, Corpus
 from ..decoder import checkpoint
 from ..decoder.checkpoint import CheckpointError
@@ -30,6 +29,7 @@ from ..files import check_file, sha256, write_whole
 from ..model import GPT, LanguageModel
 from .history import History
 from .recipes import TrainConfig
+from .signals import STOPS, interrupt, note_stop
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 5"

@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..config import ParameterError
-from ..data import Epochs, random_batch, send, windows
+from ..data import random_batch, send, windows
 from ..device import Device
 from ..fitting import EVAL_BATCH, EVAL_SEED
 from ..model import LanguageModel, replica
+from .epochs import Epochs
 from .optimizers import make_optimizers
 from .recipes import TrainConfig
 

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from nanogpt.config import GPTConfig, override
+from nanogpt.config import GPTConfig
 
 EDGES = {  # each field's smallest and largest value, and one beyond each
     **dict.fromkeys(("vocab_size", "block_size", "n_layer"), (1, 2**40, 0, -1)),
@@ -30,12 +30,3 @@ def test_heads_without_equal_shares_are_refused_with_a_number_that_fits(n_embd, 
     with pytest.raises(ValueError, match=advice):
         GPTConfig(n_embd=n_embd, n_head=n_head)
     assert GPTConfig(n_embd=n_embd, n_head=fewer).head_size * fewer == n_embd
-
-
-def test_override_changes_what_is_given_and_nothing_else():
-    config = override(GPTConfig(), n_layer=7, n_head=None)
-    assert config == GPTConfig(n_layer=7)
-    with pytest.raises(TypeError, match="layers"):
-        override(GPTConfig(), layers=3)
-    with pytest.raises(ValueError, match="n_layer=0"):
-        override(GPTConfig(), n_layer=0)

@@ -4,13 +4,13 @@ import base64
 import io
 
 import pytest
-from chromium import browsed
+from chromium import BROWSED
 from notebook_fixtures import code, output, png, prose, write
 from PIL import Image
 
 from nanogpt.series import site
 
-pytestmark = [pytest.mark.slow, browsed]
+pytestmark = BROWSED
 LONG = "x = " + " + ".join(f"value_{i}" for i in range(40))
 TABLE = "|" + "a long heading|" * 12 + "\n|" + "---|" * 12 + "\n|" + "value|" * 12
 SOLUTION = "<details><summary>Solution</summary>\n\n```python\nboth = q + k\n```\n\n</details>"

@@ -10,7 +10,7 @@ import sys
 import urllib.request
 
 import pytest
-from chromium import Chromium, browsed
+from chromium import BROWSED, Chromium
 from notebook_fixtures import NOTEBOOKS, book
 from server_fixtures import until
 
@@ -18,7 +18,7 @@ from nanogpt.files import ROOT
 from nanogpt.series.checks import EXERCISES
 from nanogpt.series.nbfile import exercise, solution, tagged
 
-pytestmark = [pytest.mark.slow, browsed]
+pytestmark = BROWSED
 TOKEN = "walk"
 LAB = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--allow-root"]
 LAB += [f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"]

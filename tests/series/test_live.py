@@ -159,7 +159,6 @@ def redrawn(page, text, preset):
     return preset["prompt"] + tokenizer.decode(drawn[:, 0])
 
 
-@pytest.mark.slow
 @browsed
 def test_a_preset_is_a_click_and_reads_as_in_python(browser, page):
     browser.open(page)
@@ -179,7 +178,6 @@ def test_a_preset_is_a_click_and_reads_as_in_python(browser, page):
 
 
 @browsed
-@pytest.mark.slow
 def test_600_characters_are_read_long_before_the_plain_way_has_them(browser, page):
     browser.open(page)
     browser.press("Enter", on="#presets button:last-of-type")
@@ -244,7 +242,6 @@ def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(bro
     assert "“" in browser.text("#seen")
 
 
-@pytest.mark.slow
 @browsed
 @pytest.mark.parametrize("width", [420, 1400])
 def test_the_part_that_the_index_shows_fits_its_frame(browser, page, width):
@@ -364,7 +361,6 @@ def test_a_character_shows_what_the_model_looked_at_when_it_wrote_it(browser, pa
     assert "Point at" in browser.text("#picked")
 
 
-@pytest.mark.slow
 @browsed
 def test_the_arrow_keys_walk_through_the_text_and_the_tab_key_leaves_it(browser, pages):
     browser.show(1400)
@@ -396,7 +392,6 @@ def test_the_arrow_keys_walk_through_the_text_and_the_tab_key_leaves_it(browser,
     assert browser.evaluate("document.activeElement === LANES[1].code")
 
 
-@pytest.mark.slow
 @browsed
 def test_a_finger_chooses_a_character_too(browser, pages):
     browser.show(420, "dark")
@@ -412,7 +407,6 @@ def test_a_finger_chooses_a_character_too(browser, pages):
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.slow
 @browsed
 def test_whatever_can_have_the_focus_has_a_name(browser, pages):
     begun(browser, pages["small"])
@@ -443,7 +437,6 @@ def test_what_cannot_be_written_is_said_and_nothing_starts(browser, page):
         assert browser.evaluate("running") == 0
 
 
-@pytest.mark.slow
 @browsed
 def test_a_phone_shows_it_all_and_stop_stops(browser, page):
     browser.show(420, "dark")

@@ -247,11 +247,7 @@ def ladder(browser, pages):
     return browser
 
 
-def slow(test):
-    return pytest.mark.slow(browsed(test))
-
-
-@slow
+@browsed
 def test_keys_move_the_place_and_the_table_is_what_python_counts(cost):
     assert table_of(cost) == table_at(128)
     cost.press("ArrowRight", on=".plot")
@@ -267,7 +263,7 @@ def test_keys_move_the_place_and_the_table_is_what_python_counts(cost):
     assert cost.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-@slow
+@browsed
 def test_a_pointer_and_a_finger_move_the_place(cost):
     now = "Number(document.querySelector('.plot').getAttribute('aria-valuenow'))"
     cost.press("Home", on=".plot")
@@ -282,7 +278,7 @@ def test_a_pointer_and_a_finger_move_the_place(cost):
     assert table_of(cost) == table_at(cost.evaluate(now))
 
 
-@slow
+@browsed
 def test_sliders_change_the_model_and_a_button_brings_back_the_one_that_was_measured(cost):
     circles = "document.querySelectorAll('.plot circle').length"
     assert cost.evaluate(circles) == 2 * len(COST[1]["points"])
@@ -304,7 +300,7 @@ def test_sliders_change_the_model_and_a_button_brings_back_the_one_that_was_meas
     assert each(cost, ".knob output", "e.value") == ["4", "128", "255"]
 
 
-@slow
+@browsed
 def test_points_and_lines_stand_where_their_times_and_counts_are(cost):
     """In one scale: a dashed line is as far above its curve as every step takes."""
     data = COST[1]
@@ -349,7 +345,7 @@ def parts_of(browser):
     return each(browser, ".opened:not([hidden]) b", "e.textContent")
 
 
-@slow
+@browsed
 def test_enter_and_a_click_open_a_rung_into_the_parts_of_its_time(ladder):
     assert open_of(ladder) == [False] * 4
     ladder.press("Enter", on=".rungs li:nth-child(3) button")
@@ -366,7 +362,7 @@ def test_enter_and_a_click_open_a_rung_into_the_parts_of_its_time(ladder):
     assert "no C++ compiler (c++)" in ladder.text(".rungs li:nth-child(4)")
 
 
-@slow
+@browsed
 def test_bars_are_as_long_as_times_and_dots_stand_where_speeds_are(ladder):
     still = {"name": "prefers-reduced-motion", "value": "reduce"}
     ladder.send("Emulation.setEmulatedMedia", features=[still])
@@ -385,7 +381,7 @@ def test_bars_are_as_long_as_times_and_dots_stand_where_speeds_are(ladder):
     assert 10 ** ((dot - unit) / (ten - unit)) == pytest.approx(4.0, rel=0.001)
 
 
-@slow
+@browsed
 def test_a_rung_stays_open_in_the_ladder_of_another_model(ladder):
     ladder.press("Enter", on=".rungs li:nth-child(5) button")
     ladder.press("ArrowDown", on=".knob select")
@@ -395,7 +391,7 @@ def test_a_rung_stays_open_in_the_ladder_of_another_model(ladder):
     assert "None is left" in ladder.text(".opened:not([hidden])")
 
 
-@slow
+@browsed
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [420, 1400])
 def test_both_figures_fit_the_window_and_their_words_are_large_enough(
@@ -418,7 +414,7 @@ def shown_in(browser):
     return [tag for tag in tags if tag]
 
 
-@slow
+@browsed
 def test_print_and_a_page_without_scripts_have_the_still(browser, pages):
     for name in ("05_x", "06_x"):
         assert page_faults(pages / f"{name}.html") == []

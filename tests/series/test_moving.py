@@ -48,10 +48,6 @@ CELLS = {  # of the masks of notebook 04, over a prompt of four and four new tok
 }
 
 
-def shown(test):
-    return pytest.mark.slow(browsed(test))
-
-
 def tiny_model():
     tokenizer = CharTokenizer("".join(sorted(set(TEXT))))
     shape = {"vocab_size": len(tokenizer), "block_size": 32, "n_layer": 2, "n_head": 2}
@@ -216,7 +212,7 @@ def shares(weights):
     return ["<1%" if w < 0.005 else f"{int(100 * w + 0.5)}%" for w in weights]
 
 
-@shown
+@browsed
 def test_a_page_with_figures_keeps_no_reader_out(page):
     assert page_faults(page) == []
 
@@ -241,7 +237,7 @@ def check_step(browser, data, newest, layer, head, picked):
     assert f"without a cache, {newest + 1} of each" in told
 
 
-@shown
+@browsed
 def test_the_keyboard_steps_through_a_text_and_picks_characters_layers_and_heads(moved, data):
     numbers = data["decode"]
     here = figure("decode")
@@ -268,7 +264,7 @@ def test_the_keyboard_steps_through_a_text_and_picks_characters_layers_and_heads
     check_step(moved, numbers, 0, 1, 1, 0)
 
 
-@shown
+@browsed
 def test_a_pointer_picks_a_character_and_a_head(moved, data):
     here = figure("decode")
     moved.point(found(f"{here} .row[data-row='3'] .weight"))
@@ -302,7 +298,7 @@ def check_passes(browser, data, prompt, chunk, row):
     assert f" {pairs[3][1] / pairs[3][0]:.1f} times fewer" in told
 
 
-@shown
+@browsed
 def test_the_keyboard_moves_the_end_of_the_prompt_and_its_chunks(moved, data):
     numbers = data["triangle"]
     here = figure("triangle")
@@ -320,7 +316,7 @@ def test_the_keyboard_moves_the_end_of_the_prompt_and_its_chunks(moved, data):
     check_passes(moved, numbers, T, 2, T - 1)
 
 
-@shown
+@browsed
 def test_a_pointer_drags_the_end_of_the_prompt_along_the_diagonal(moved, data):
     numbers = data["triangle"]
     here = figure("triangle")
@@ -359,7 +355,7 @@ def check_trap(browser, data, on):
         assert "".join(texts(browser, f"{here} .{lines}")) == text.translate(blanks)
 
 
-@shown
+@browsed
 def test_the_keyboard_switches_each_trap_on(moved, data):
     traps = data["trap"]
     here = figure("trap")
@@ -374,7 +370,7 @@ def test_the_keyboard_switches_each_trap_on(moved, data):
     assert "at position 1: 7 of 14 cells wrong" in moved.text(f"{here} .told")
 
 
-@shown
+@browsed
 def test_a_click_switches_a_trap_on_and_a_pointer_picks_a_query(moved, data):
     here = figure("trap")
     moved.click(found(f"{here} label:nth-of-type(4)"))
@@ -388,7 +384,7 @@ def test_a_click_switches_a_trap_on_and_a_pointer_picks_a_query(moved, data):
 # ------------------------------------------------------------------ every reader
 
 
-@shown
+@browsed
 @pytest.mark.parametrize("width", [420, 1400])
 def test_figures_fit_the_window_and_their_words_can_be_read(browser, page, width):
     browser.show(width, "dark" if width == 420 else "light")
@@ -405,7 +401,7 @@ def test_figures_fit_the_window_and_their_words_can_be_read(browser, page, width
     assert browser.evaluate(looks) == []
 
 
-@shown
+@browsed
 def test_a_finger_picks_a_character_on_a_phone(browser, page, data):
     browser.show(420)
     browser.send("Emulation.setTouchEmulationEnabled", enabled=True)
@@ -417,7 +413,7 @@ def test_a_finger_picks_a_character_on_a_phone(browser, page, data):
     browser.send("Emulation.setTouchEmulationEnabled", enabled=False)
 
 
-@shown
+@browsed
 def test_what_has_the_focus_shows_it_and_changes_are_read_out(moved):
     for kind in ("decode", "triangle", "trap"):
         moved.evaluate(f"document.querySelector('{figure(kind)} svg').focus()")
@@ -427,7 +423,7 @@ def test_what_has_the_focus_shows_it_and_changes_are_read_out(moved):
         assert moved.evaluate(told) == "polite"
 
 
-@shown
+@browsed
 def test_nothing_moves_by_itself_where_no_motion_is_wanted(moved):
     arrived = f"getComputedStyle(document.querySelector('{figure('decode')} .arrives'))"
     for wanted, name in (("no-preference", "arrives"), ("reduce", "none")):
@@ -439,7 +435,7 @@ def test_nothing_moves_by_itself_where_no_motion_is_wanted(moved):
     moved.send("Emulation.setEmulatedMedia", features=[])
 
 
-@shown
+@browsed
 def test_on_paper_and_without_scripts_the_still_is_there(moved, page):
     seen = "[...document.querySelectorAll('figure.moving')].map((figure) => [...figure.children]"
     seen += ".filter((part) => part.checkVisibility()).map((part) => part.localName).join())"

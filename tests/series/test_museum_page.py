@@ -39,7 +39,6 @@ def test_without_verdicts_there_is_no_page(monkeypatch, tmp_path):
     assert museum_page(set()) is None
 
 
-@pytest.mark.slow
 @browsed
 def test_it_is_searched_and_filtered_with_the_keyboard(page, tmp_path):
     shown = "[...document.querySelectorAll('.bug:not([hidden])')].map((bug) => bug.id)"

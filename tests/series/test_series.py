@@ -1,6 +1,7 @@
-"""The series itself: every notebook, once, in a kernel of its own, doing as little as shows it.
+"""The series itself: every notebook, once, doing as little as shows it.
 
-On a text that has most oddities of TEXTS at once; test_texts.py is about the others.
+In this process, on tiny models; one of them in a kernel; and all of them in kernels in a release
+run. On a text that has most oddities of TEXTS at once; test_texts.py is about the others.
 """
 
 import json
@@ -8,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from notebook_fixtures import NOTEBOOKS, brief_kernels, page_faults
+from notebook_fixtures import NOTEBOOKS, brief_kernels, page_faults, tiny_series
+from notebook_shell import no_kernels
 from text_fixtures import hostile
 
 from nanogpt.cli import main
@@ -22,13 +24,14 @@ from nanogpt.series.nbfile import read
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import TrainConfig
 
-pytestmark = pytest.mark.slow
 REAL_CORPUS = LIVE_PAGE = True
-SMOKE = ["--profile", "smoke"]  # of 01 and 08
-TRAINED = ["-p", "steps=24", "-p", "n_long=80"]
-LESS = ["-p", "n_new=60"]  # of notebook 00
+SMOKE = ["--profile", "smoke"]
+TINY = ["-p", "steps=4", "-p", "n_new=12", "-p", "n_long=40"]
+TRAINED = ["-p", "steps=24", "-p", "n_long=80"]  # in a kernel
+LESS = ["-p", "n_new=60"]
 NAMES = [path.stem for path in NOTEBOOKS]
 ANY_MODEL = [name for name in NAMES if name[:2] not in ("01", "08", "11")]
+QUICKEST = "05"  # in a kernel
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,32 +57,51 @@ def small_model(tmp_path_factory, short_corpus):
     return out
 
 
-@pytest.fixture(scope="module")
-def series(tmp_path_factory, small_model):
-    """All notebooks, each once: the exit codes of two runs, and their output folder.
+def run_here(out) -> list[int]:
+    """All notebooks in this process; the exit code of the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_series(patch)
+        no_kernels(patch)
+        return [main(["run", *SMOKE, *TINY, "--out", str(out)])]
 
-    Those that take any model are given a small one.
-    """
-    out = tmp_path_factory.mktemp("series")
+
+def run_in_kernels(out, small_model) -> list[int]:
+    """Each notebook in a kernel, those that take any model with a small one; two exit codes."""
     rest = [name for name in NAMES if name not in ANY_MODEL]
     folder = ["--out", str(out)]
-    codes = [
+    return [
         main(["run", *rest, *SMOKE, *TRAINED, *folder, "--no-html"]),
         main(["run", *ANY_MODEL, *SMOKE, *LESS, "-p", f"checkpoint={small_model}", *folder]),
     ]
-    return codes, out
+
+
+@pytest.fixture(scope="module", params=["here", pytest.param("kernels", marks=pytest.mark.release)])
+def series(request, tmp_path_factory):
+    """All notebooks, each once: the exit codes of the runs, and their output folder."""
+    out = tmp_path_factory.mktemp("series")
+    if request.param == "here":
+        return run_here(out), out
+    return run_in_kernels(out, request.getfixturevalue("small_model")), out
 
 
 def test_every_notebook_runs_and_its_page_can_be_read_by_everyone(series):
     codes, out = series
     entries = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["notebooks"]
     assert {e["notebook"]: e["error"] for e in entries} == dict.fromkeys(NAMES)
-    assert codes == [0, 0]
+    assert codes == [0] * len(codes)
     # Those that run scripts of their own: test_live.py and test_museum_page.py read them.
     others = {out / "html" / f"{name}.html" for name in ("api", "live", "museum", "your_cache")}
     pages = sorted(set((out / "html").glob("*.html")) - others)
     assert [page.stem for page in pages] == [*NAMES, "index"]
     assert {page.name: page_faults(page) for page in pages} == {page.name: [] for page in pages}
+
+
+def test_a_notebook_runs_in_a_kernel(tmp_path, small_model):
+    words = ["run", QUICKEST, *SMOKE, "-p", f"checkpoint={small_model}", "--no-html"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    (entry,) = json.loads((tmp_path / "out" / "manifest.json").read_text("utf-8"))["notebooks"]
+    assert entry["error"] is None
+    assert f"json/{QUICKEST}.json" in entry["files"]
 
 
 # Sentences that once stood beside numbers that said the reverse, by the notebook.

@@ -37,10 +37,6 @@ STAGES = (  # as the columns of the figure, from left to right
 MOMENTS = 2 + 12 * SHAPE["n_layer"] + 4
 
 
-def shown(test):
-    return pytest.mark.slow(browsed(test))
-
-
 def named(form):
     """A tiny model of that form with its tokenizer, as a checkpoint has them."""
     model = tiny_model(**FORMS[form], **SHAPE).eval()
@@ -280,12 +276,12 @@ def close(found, wanted):
     return max(map(abs, apart)) < 0.011
 
 
-@shown
+@browsed
 def test_a_page_with_the_figure_keeps_no_reader_out(page):
     assert page_faults(page) == []
 
 
-@shown
+@browsed
 def test_a_click_on_a_stage_shows_pythons_numbers_of_it(opened, data):
     saved, story = data["the lecture's"]
     found = token_path.trace(saved.model, torch.tensor([story["tokens"][:-1]]))
@@ -315,7 +311,7 @@ def test_a_click_on_a_stage_shows_pythons_numbers_of_it(opened, data):
         assert close(panel(opened), numbers[now]), stage
 
 
-@shown
+@browsed
 def test_the_candidates_are_those_of_the_draw(opened, data):
     saved, story = data["the lecture's"]
     found = token_path.trace(saved.model, torch.tensor([story["tokens"][:-1]]))
@@ -345,7 +341,7 @@ def test_the_candidates_are_those_of_the_draw(opened, data):
     assert CHARS.index({"␣": " ", "↵": "\n"}.get(drawn[1], drawn[1])) == int(times.argmin())
 
 
-@shown
+@browsed
 def test_without_a_cache_the_step_computes_every_row_and_the_work_is_counted(opened, data):
     saved, story = data["the lecture's"]
     c = saved.model.config
@@ -375,7 +371,7 @@ def test_without_a_cache_the_step_computes_every_row_and_the_work_is_counted(ope
     assert f"at position {last - 1} " in opened.text(".lead .title")
 
 
-@shown
+@browsed
 def test_the_arrow_keys_walk_along_the_stages_into_the_next_token_and_back(opened):
     opened.evaluate("document.querySelector('[title=\"The token before\"]').click()")
     assert step_of(opened) == N_NEW - 1
@@ -400,7 +396,7 @@ def test_the_arrow_keys_walk_along_the_stages_into_the_next_token_and_back(opene
     assert opened.evaluate(stops) == 1, "the stages are one stop of the Tab key"
 
 
-@shown
+@browsed
 def test_rows_are_chosen_by_the_arrow_keys_and_by_the_pointer(opened, data):
     saved, story = data["the lecture's"]
     found = token_path.trace(saved.model, torch.tensor([story["tokens"][:-1]]))
@@ -420,7 +416,7 @@ def test_rows_are_chosen_by_the_arrow_keys_and_by_the_pointer(opened, data):
     assert close(panel(opened), keys[2])
 
 
-@shown
+@browsed
 def test_play_goes_on_by_itself_and_pause_stops_it(opened):
     opened.click("document.querySelector('[title=\"The token before\"]')")
     opened.evaluate("setTimeout = ((wait) => (act, ms) => wait(act, Math.min(ms, 40)))(setTimeout)")
@@ -439,7 +435,7 @@ def test_play_goes_on_by_itself_and_pause_stops_it(opened):
     assert picked(opened) == "choice"
 
 
-@shown
+@browsed
 def test_nothing_moves_by_itself_where_no_motion_is_wanted(opened):
     cover = f"document.querySelector({column('query')!r}).querySelector('.cover')"
     for wanted, name in (("no-preference", "uncover"), ("reduce", "none")):
@@ -453,7 +449,7 @@ def test_nothing_moves_by_itself_where_no_motion_is_wanted(opened):
     opened.send("Emulation.setEmulatedMedia", features=[])
 
 
-@shown
+@browsed
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [420, 1200])
 def test_it_fits_the_window_and_its_words_can_be_read(browser, page, live, width, scheme):
@@ -472,7 +468,7 @@ def test_it_fits_the_window_and_its_words_can_be_read(browser, page, live, width
         assert browser.evaluate(f"{groups}.length") == (1 if width == 420 else 4)
 
 
-@shown
+@browsed
 def test_a_finger_opens_a_group_and_chooses_a_stage(browser, page):
     browser.show(420)
     browser.send("Emulation.setTouchEmulationEnabled", enabled=True)
@@ -489,7 +485,7 @@ def test_a_finger_opens_a_group_and_chooses_a_stage(browser, page):
         browser.send("Emulation.setTouchEmulationEnabled", enabled=False)
 
 
-@shown
+@browsed
 def test_on_paper_the_still_is_there(opened):
     seen = "[...document.querySelector('figure.moving').children]"
     seen += ".filter((part) => part.checkVisibility()).map((part) => part.localName).join()"
@@ -518,7 +514,7 @@ def test_the_index_frames_the_figure_and_holds_no_weights(index):
     assert index.with_name("live.html").stat().st_size < 1_500_000
 
 
-@shown
+@browsed
 @pytest.mark.parametrize("width", [420, 1200])
 def test_the_frame_is_as_high_as_the_figure_and_no_lane_runs_in_it(browser, index, width):
     browser.show(width)
@@ -538,7 +534,7 @@ def test_the_frame_is_as_high_as_the_figure_and_no_lane_runs_in_it(browser, inde
     assert browser.evaluate(f"{seen}.map((one) => one.id || one.className)") == ["hero", "path"]
 
 
-@shown
+@browsed
 def test_prompt_seed_and_temperature_write_another_text(browser, live):
     page, saved = live["tiny"]
     browser.show(1200)
@@ -567,7 +563,7 @@ def test_prompt_seed_and_temperature_write_another_text(browser, live):
         assert browser.evaluate("document.querySelector('.token-path .note').checkVisibility()")
 
 
-@shown
+@browsed
 @pytest.mark.skipif(not AXE, reason="no axe-core: set AXE to the path of its axe.min.js")
 @pytest.mark.parametrize(("width", "scheme"), [(420, "dark"), (1200, "light")])
 def test_axe_finds_nothing_serious(browser, page, live, width, scheme):

@@ -12,12 +12,13 @@ from shapes import DECODERS, ROPE, SMALL, model_of
 from training_fixtures import CPU, fresh, weights
 
 from nanogpt.attention import attention_weights, visible
-from nanogpt.data import Epochs, split
+from nanogpt.data import split
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import Decoder
 from nanogpt.decoder.pack import as_decoder, build_model
 from nanogpt.device import Device
 from nanogpt.training import trainer
+from nanogpt.training.epochs import Epochs
 from nanogpt.training.first_weights import previous_token_init, zero_init
 from nanogpt.training.loop import train
 from nanogpt.training.optimizers import Muon, make_optimizers

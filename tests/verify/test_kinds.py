@@ -103,7 +103,7 @@ def test_xlstm_is_built_as_wide_as_its_cache():
     torch.testing.assert_close(cached, subject.plain(ids), atol=1e-3, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("kind", SHOWN)
 def test_the_report_shows_its_difference(kind, capsys):
     transformers = pytest.importorskip("transformers")

@@ -38,8 +38,8 @@ KEYS = 0.72
 VALUES = 2.06
 OUTPUT = 3.02
 BELOW = 3.42
-GAP = 0.32  # inches for the characters next to an attention matrix
-STEPS = {  # of attention: its title, and the text next to it
+_GAP = 0.32  # inches for the characters next to an attention matrix
+_STEPS = {  # of attention: its title, and the text next to it
     "scores": (
         "1  scores: q · k / √hs",
         "A row is a query,\na column is a key.\n\nA cell is their product:\nhow well the key "
@@ -68,10 +68,10 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
     """
     small = style.narrow()
     figure, axes = page(5.15 if small else 4.4, title)
-    x = GAP
+    x = _GAP
     y = 0.55
     side = 3.3 if small else 3.75
-    axes.text(0, 0.1, STEPS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
+    axes.text(0, 0.1, _STEPS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
     cell = (side - 0.45 * (step == "mix")) / len(chars)
     letters(axes, chars, (x - 0.14, y + cell / 2), (0, cell))
     if step == "mix":
@@ -84,11 +84,11 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
             rows = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
         _values(axes, (x, y), (cell, cell), rows, share=step == "weights")
     if small:
-        parts = (part.replace("\n", " ") for part in STEPS[step][1].split("\n\n"))
+        parts = (part.replace("\n", " ") for part in _STEPS[step][1].split("\n\n"))
         words = style.wrapped("\n".join(parts), 10, page_width())
         note(axes, 0, y + side + 0.2, words, size=10)
     else:
-        note(axes, 4.75, 0.75, STEPS[step][1], size=12)
+        note(axes, 4.75, 0.75, _STEPS[step][1], size=12)
     return figure
 
 
