@@ -1,6 +1,6 @@
 """Checkpoints: back to the bit, and a file of any content ends in our own error.
 
-That each is whole or absent, and that damage is noticed: tests/test_faults.py and test_fuzz.py.
+That each is whole or absent, and that damage is noticed: tests/test_files.py and test_fuzz.py.
 """
 
 import json
