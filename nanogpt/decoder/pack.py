@@ -9,7 +9,8 @@ from ..config import GPTConfig
 from ..model import GPT, LanguageModel
 from .config import DecoderConfig, decoder_config, lecture_config
 from .model import Decoder
-from .standard import check_standard, class_of
+from .skeleton import class_of
+from .standard import check_standard
 from .step import Affine, Layer, Weights, rotations
 
 # Parts of a block: the lecture's name and the decoder's name.
