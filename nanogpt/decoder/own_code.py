@@ -10,7 +10,7 @@ import torch.nn as nn
 
 from ..model import LanguageModel
 from .skeleton import class_of, skeleton
-from .standard import PLAIN, class_name, inference_config
+from .standard import PLAIN, class_name, in_memory, inference_config
 
 
 def computes_as_standard(model: LanguageModel) -> bool:
@@ -21,7 +21,8 @@ def computes_as_standard(model: LanguageModel) -> bool:
     """
     if len({weight.dtype for weight in model.parameters()}) > 1:
         return False
-    if any(type(weight) not in PLAIN for weight in model.parameters()):
+    # Copying a weight without memory would crash the process.
+    if any(type(weight) not in PLAIN or not in_memory(weight) for weight in model.parameters()):
         return False
     config = model.config
     try:

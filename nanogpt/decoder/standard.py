@@ -215,12 +215,12 @@ def _other_tensors(
             return f"a {name} of {where} (other weights are {dtype} on {device})"
         elif tensor.layout is not torch.strided:
             return f"a {name} whose layout is {tensor.layout}"
-        elif not _in_memory(tensor):
+        elif not in_memory(tensor):
             return f"a {name} whose numbers are not in memory as they are"
     return None
 
 
-def _in_memory(tensor: Tensor) -> bool:
+def in_memory(tensor: Tensor) -> bool:
     """Whether each number is where the tensor's address, strides and dtype say it is."""
     # A view with a negative or conjugate bit holds other numbers than its memory does.
     if tensor.is_neg() or tensor.is_conj():
