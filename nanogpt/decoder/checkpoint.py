@@ -22,8 +22,9 @@ from ..data import CharTokenizer
 from ..model import LanguageModel
 from .config import DecoderConfig, RopeScaling
 from .identify import identify
+from .own_code import computes_as_standard, own_classes
 from .pack import build_model
-from .standard import computes_as_standard, first_difference, own_classes
+from .standard import first_difference
 
 FORMAT = "nanogpt-notebooks checkpoint 1"
 

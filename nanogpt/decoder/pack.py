@@ -10,7 +10,8 @@ from ..model import GPT, LanguageModel
 from .config import DecoderConfig, decoder_config, lecture_config
 from .layout import all_parameters
 from .model import Decoder
-from .standard import check_standard, class_of
+from .skeleton import class_of
+from .standard import check_standard
 from .step import Weights, from_names, rotations
 
 # Parts of a block: the lecture's name and the decoder's name.
