@@ -351,8 +351,8 @@ def _check_used_once(model: nn.Module) -> None:
 def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     """An empty cache for each module. Raises ValueError for a `cache` that builds none.
 
-    `cache` is a class or a function of the capacity. A class that rolls gets its module's window;
-    without a window below the capacity, the module gets a StaticCache instead.
+    `cache` is a class or a function of the capacity. A class that rolls gets its module's window
+    and sinks; unless they are below the capacity, the module gets a StaticCache instead.
     """
     if not callable(cache) or isinstance(cache, nn.Module):
         raise ValueError(f"cache={cache!r}: pass a class such as DynamicCache, not an instance")
@@ -372,9 +372,11 @@ def _empty_cache(owner: nn.Module, cache, capacity: int):
             return cache(capacity)
         except TypeError as error:
             raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
-    # A ring is as long as its layer's window. A layer that sees the whole text must keep all of it.
+    # A ring is as long as its layer's window, after the first tokens that the layer always sees. A
+    # layer that sees the whole text, or nearly, must keep all of it: a ring would reserve more
+    # slots than the text has tokens.
     window = getattr(owner, "window", None)
-    if window is None or window >= capacity:
+    if window is None or window + owner.config.sinks >= capacity:
         return StaticCache(capacity)
     return cache(window, owner.config.sinks)
 

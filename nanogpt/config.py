@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 LARGEST = 1e30  # small enough that float32 can still multiply with it
+LARGEST_INT = 2**63 - 1  # of torch's and C++'s integers; Python's have no end
 
 
 class ParameterError(ValueError):
@@ -18,12 +19,14 @@ class ParameterError(ValueError):
 
 
 def check_int(name: str, value, low: int, high: int | None = None) -> None:
-    """Raise ValueError unless the value is an integer in [low, high]."""
+    """Raise ValueError unless the value is an integer in [low, high]; high is 64 bits if None."""
     # In Python True is an int, but nobody who passes True means a number.
     whole = isinstance(value, int) and not isinstance(value, bool)
     if high is None and (not whole or value < low):
         raise ParameterError(f"{name}={value!r}: must be an integer of at least {low}", name)
-    if high is not None and (not whole or not low <= value <= high):
+    # Beyond 64 bits torch would raise an OverflowError later, which does not name the parameter.
+    high = LARGEST_INT if high is None else high
+    if not whole or not low <= value <= high:
         raise ParameterError(f"{name}={value!r}: must be an integer in [{low}, {high}]", name)
 
 
@@ -36,6 +39,10 @@ def check_number(name: str, value, low: float, high=LARGEST, advice="", span="")
     if not number or not low <= value <= high:
         span = span or f"[{low:g}, {high:g}]"
         raise ParameterError(f"{name}={value!r}: must be a number in {span}{advice}", name)
+    if isinstance(value, int) and abs(value) > LARGEST_INT:
+        raise ParameterError(
+            f"{name}={value}: an integer of more than 64 bits; write {float(value):g}", name
+        )
 
 
 def check_positive(name: str, value) -> None:

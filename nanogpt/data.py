@@ -140,7 +140,7 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             data = answer.read(size + 1)
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address
+    except (OSError, http.client.HTTPException) as error:
         raise CorpusError(f"no file received ({type(error).__name__}: {error})") from error
     if sha256(data) != digest:
         raise CorpusError(

@@ -1,4 +1,4 @@
-"""Choosing a device, and measuring the available memory."""
+"""Choosing a device, waiting for it, and keeping its random state."""
 
 from dataclasses import dataclass
 
@@ -21,18 +21,22 @@ class Device:
 
 def pick_device(prefer: str = "auto") -> Device:
     """CUDA if available, else the CPU. Raises ValueError for a missing or unknown device."""
+    # 1. Is it one that this package knows, and that is there? A request is never replaced silently.
     if prefer not in ("auto", "cpu", "cuda"):
         raise ParameterError(f"device={prefer!r} is unknown: choose auto, cpu or cuda", "device")
     if prefer == "cuda" and not torch.cuda.is_available():
         raise ParameterError(
             "device='cuda', but this torch sees no CUDA device: choose cpu or auto", "device"
         )
+    # 2. A CPU computes in float32: most have no fast 16-bit multiplication.
     if prefer == "cpu" or not torch.cuda.is_available():
         reason = "as requested" if prefer == "cpu" else "no CUDA device was found"
         reason = f"{reason}; float32 is a CPU's fast type"
         return Device(torch.device("cpu"), torch.float32, reason)
+    # 3. A GPU multiplies faster in 16 bits. bfloat16 has float32's range, so nothing overflows;
+    #    older GPUs have only float16. Without this argument a T4 returns True, and then emulates
+    #    bfloat16, slowly.
     name = torch.cuda.get_device_name()
-    # Without this argument a T4 returns True, and then emulates bfloat16, slowly.
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return Device(torch.device("cuda"), torch.bfloat16, f"{name} multiplies bfloat16 natively")
     reason = f"{name} has no native bfloat16; gradients are scaled so that float16 can hold them"
@@ -41,11 +45,13 @@ def pick_device(prefer: str = "auto") -> Device:
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished its work; a no-op on a CPU."""
+    # A GPU runs kernels asynchronously: a call returns before its result is there.
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def forked_random_state(device: Device):
     """A with-block that restores the global random state, including that of this process's GPU."""
+    # By default torch would fork the state of every GPU of the machine, and warn.
     gpu = device.device.type == "cuda"
     return torch.random.fork_rng(devices=[device.device] if gpu else None)

@@ -37,12 +37,14 @@ def user_path(path: str | Path) -> Path:
     Every path from an option, an environment variable or a call goes through here. Raises
     ValueError for a home folder that does not exist on this machine.
     """
+    # 1. The home folder, as a shell expands it. What the shell left quoted arrives here with a ~.
     text = os.path.expanduser(path)
     if text.startswith("~"):
         raise ValueError(
             f"{text!r}: no such home folder; write the full path, or ./{text} for a file of that "
             "name"
         )
+    # 2. The path itself.
     found = Path(text)
     if str(found).startswith("~"):  # it was ./~name; pathlib drops the ./
         return Path.cwd() / found
@@ -70,8 +72,10 @@ def atomic_path(path: Path):
     A replaced file keeps its permissions. Raises OSError, with advice, if the folder cannot be
     written, the disk is full, or `path` must not be replaced.
     """
+    # 1. Refuse what must not be replaced, before the caller writes anything.
     path = Path(path)
     check_replaceable(path)
+    # 2. A temporary file in the same folder: a rename is atomic only within one file system.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with writing_advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +83,13 @@ def atomic_path(path: Path):
         kept = path if path.exists() else temporary
         mode = kept.stat().st_mode  # safetensors would leave a private file
         os.chmod(temporary, 0o600)  # writable, whatever the umask is
+    # 3. The caller writes. Flush the data to the disk before the rename, or a power cut could leave
+    #    the new name with no contents.
     try:
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
+        # 4. From one moment to the next the name means the new file.
         os.chmod(temporary, mode)
         os.replace(temporary, path)
     except OSError as error:
@@ -93,6 +100,7 @@ def atomic_path(path: Path):
             f"{path} could not be written ({error.strerror}): make room and try again",
         ) from error
     finally:
+        # 5. After an error or a Ctrl-C nothing is left. After the rename it is gone already.
         temporary.unlink(missing_ok=True)
 
 

@@ -164,7 +164,7 @@ def printed(cell, scope: dict, fewer: dict) -> str:
     return re.sub(r"[^\n]*\r", "", out.getvalue())  # bars come and go
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("stop_after", [0, 1, 2])
 def test_a_training_that_is_interrupted_leaves_a_page_that_goes_on(
     small, stop_after, tmp_path, monkeypatch

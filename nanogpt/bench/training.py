@@ -26,15 +26,16 @@ from ..decoder.pack import build_model
 from ..device import Device
 from ..files import ROOT
 from ..timing import Summary, clock, summary
-from ..training.loop import prepare
+from ..training.evaluation import full_loss
+from ..training.preparation import prepare
 from ..training.recipes import MODERN, TrainConfig, recipe_for
-from ..training.trainer import Trainer, full_loss
+from ..training.trainer import Trainer
 
 TURNS = 40  # pieces per training run
 _BASELINE = "lecture"  # the entry that the others are compared with
 
 
-class Run(TypedDict):
+class RaceRun(TypedDict):
     """One training run as plain data."""
 
     name: str
@@ -137,7 +138,7 @@ class Runner:
         loss = full_loss(self.model, self.val, every=5)
         self.curve.append([round(self.seconds, 2), round(loss, 4)])
 
-    def result(self) -> Run:
+    def result(self) -> RaceRun:
         """The run as plain data, with the loss over all of the validation text."""
         block_size = self.model.config.block_size
         return {
@@ -156,7 +157,7 @@ class Runner:
 
 def train_interleaved(
     entries: Sequence[Entry], corpus: Corpus, *, seed: int, device: Device
-) -> list[Run]:
+) -> list[RaceRun]:
     """Train every entry, a piece of each in turn. Returns `Runner.result` of each."""
     runners = [Runner(entry, corpus, seed, device) for entry in entries]
     with torch.random.fork_rng(), Progress(TURNS, f"seed {seed}") as bar:
@@ -170,7 +171,7 @@ def train_interleaved(
     return [runner.result() for runner in runners]
 
 
-def compared(runs: list[Run]) -> list[ComparedRow]:
+def compared(runs: list[RaceRun]) -> list[ComparedRow]:
     """One row per entry: summaries over the seeds, and the speedup over the baseline.
 
     The speedup, `sooner`, is the ratio of the baseline's seconds to the entry's, seed by seed. It
@@ -179,7 +180,7 @@ def compared(runs: list[Run]) -> list[ComparedRow]:
     baseline = {run["seed"]: run for run in runs if run["name"] == _BASELINE}
     least = summary(run["loss"] for run in baseline.values())["median"] if baseline else 0.0
     blocks = {run["block_size"] for run in baseline.values()}
-    groups: dict[tuple[str, float | None, int], list[Run]] = {}
+    groups: dict[tuple[str, float | None, int], list[RaceRun]] = {}
     rows = []
     for run in runs:
         groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
@@ -363,7 +364,7 @@ def _effect(before: Summary, after: Summary) -> Effect:
 # ------------------------------------------------------------------ the cost of shared keys
 
 # The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
-STEPS = {
+_STEPS = {
     "steps": 2000,
     "batch_size": 16,
     "previous_token_init": False,
@@ -375,13 +376,13 @@ _ROPE = {"block_size": 64, "positions": Positions.ROTARY}
 WINDOW = {**_ROPE, "window": 16}
 
 HEADS = (
-    Entry("a table of positions", "fast", None, TABLE, STEPS),
-    Entry("rotary positions", "fast", None, _ROPE, STEPS),
-    Entry("2 heads of keys", "fast", None, {**_ROPE, "n_kv_head": 2}, STEPS),
-    Entry("1 head of keys", "fast", None, {**_ROPE, "n_kv_head": 1}, STEPS),
-    Entry("window 16", "fast", None, WINDOW, STEPS),
-    Entry("window 16, every 2nd layer full", "fast", None, {**WINDOW, "full_every": 2}, STEPS),
-    Entry("window 16, 1 head of keys", "fast", None, {**WINDOW, "n_kv_head": 1}, STEPS),
+    Entry("a table of positions", "fast", None, TABLE, _STEPS),
+    Entry("rotary positions", "fast", None, _ROPE, _STEPS),
+    Entry("2 heads of keys", "fast", None, {**_ROPE, "n_kv_head": 2}, _STEPS),
+    Entry("1 head of keys", "fast", None, {**_ROPE, "n_kv_head": 1}, _STEPS),
+    Entry("window 16", "fast", None, WINDOW, _STEPS),
+    Entry("window 16, every 2nd layer full", "fast", None, {**WINDOW, "full_every": 2}, _STEPS),
+    Entry("window 16, 1 head of keys", "fast", None, {**WINDOW, "n_kv_head": 1}, _STEPS),
 )
 
 KINDS = {"race": RACE, "ideas": IDEAS, "heads": HEADS}

@@ -26,7 +26,7 @@ from .tokenizer import PretrainedTokenizer, tokenizer_of_folder
 
 ADAPTER = "adapter_config.json"  # of peft
 AnyTokenizer = PretrainedTokenizer | CharTokenizer
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load_pretrained(
@@ -60,8 +60,8 @@ def load_pretrained(
     check_type("source", source, (str, Path))
     check_type("tokenizer", tokenizer, (PretrainedTokenizer, CharTokenizer, str, Path, type(None)))
     check_type("dtype", dtype, torch.dtype)
-    if dtype not in DTYPES:
-        known = ", ".join(str(one) for one in DTYPES)
+    if dtype not in _DTYPES:
+        known = ", ".join(str(one) for one in _DTYPES)
         raise ValueError(f"dtype={dtype!r:.40}: must be one of {known}")
     if isinstance(tokenizer, (str, Path)):
         tokenizer = tokenizer_of_folder(user_path(tokenizer))

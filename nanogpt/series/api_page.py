@@ -33,14 +33,14 @@ _NAME = re.compile(r"<code>(?:nanogpt\.)?(\w+)(\(\))?</code>")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ApiEntry:
     """One name: what it is called, its signature and docstring as HTML, and its members."""
 
     name: str
     anchor: str  # its name on the page, a member's with its class
     signature: str
     text: str
-    members: tuple[Entry, ...] = ()
+    members: tuple[ApiEntry, ...] = ()
     bases: tuple[str, ...] = ()
 
     @property
@@ -55,7 +55,7 @@ class Section:
 
     module: str
     title: str  # HTML
-    entries: tuple[Entry, ...]
+    entries: tuple[ApiEntry, ...]
 
     @property
     def anchor(self) -> str:
@@ -122,11 +122,11 @@ def _documented() -> dict[str, list[str]]:
     return names
 
 
-def _entry(member: Any) -> Entry:
+def _entry(member: Any) -> ApiEntry:
     """A class with its documented members, a function, or a constant."""
     inner = [one for one in getattr(member, "own_members", []) if one.name[0] != "_"]
     documented = [one for one in inner if one.docstring and one.docstring != TORCHS]
-    return Entry(
+    return ApiEntry(
         name=member.name,
         anchor=member.qualname,
         signature=coloured(_fields(member) or _plain(_signature(member))),

@@ -35,7 +35,7 @@ RIGHT = re.compile(
     r"Right: (\S+) does what it should\.(?:\nFrom here on the solution's \1 runs\.)?"
 )
 _SHOWN = ["image/png", "text/markdown", "text/plain"]  # for each output, the first type that it has
-URL = "data:image/png;base64,"
+DATA_URL = "data:image/png;base64,"
 COVERS = {  # the name of each notebook's main figure
     "00": "race",
     "01": "loss",
@@ -69,7 +69,7 @@ class Heading(TypedDict):
     level: int
 
 
-class Part(TypedDict):
+class CodeCell(TypedDict):
     """The template's facts about a code cell."""
 
     source: str
@@ -235,7 +235,7 @@ def verdict(text: str) -> str:
     return RIGHT.sub(r"The solution passes its check: \1 does what it should.", text)
 
 
-def part(cell: NotebookNode) -> Part:
+def part(cell: NotebookNode) -> CodeCell:
     """The template's facts about a code cell."""
     note = None
     folded = None
@@ -268,8 +268,8 @@ def picture(png: str) -> Picture:
         if getattr(image, "n_frames", 1) > 1:
             first = io.BytesIO()
             image.convert("RGB").quantize(64).save(first, "PNG", optimize=True)
-            still = URL + base64.b64encode(first.getvalue()).decode()
-        return {"src": URL + png, "width": image.width, "height": image.height, "still": still}
+            still = DATA_URL + base64.b64encode(first.getvalue()).decode()
+        return {"src": DATA_URL + png, "width": image.width, "height": image.height, "still": still}
 
 
 def cover(nb: NotebookNode, number: str) -> Cover | None:
@@ -290,7 +290,7 @@ def cover(nb: NotebookNode, number: str) -> Cover | None:
         part = image.convert("RGB").crop((0, 0, wide, min(high, wide * 7 // 8)))
     small = io.BytesIO()
     part.quantize(32, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-    src = URL + base64.b64encode(small.getvalue()).decode()
+    src = DATA_URL + base64.b64encode(small.getvalue()).decode()
     return {"src": src, "width": part.width, "height": part.height, "alt": alt_text(output)}
 
 

@@ -33,7 +33,7 @@ def museum_page(names: Collection[str]) -> str | None:
 
 def rooms() -> dict[str, Any] | None:
     """The data of the page, from the stored verdicts; None without them."""
-    data = read_json(museum.VERDICTS)
+    data = read_json(museum.VERDICTS_FILE)
     if not isinstance(data, dict):
         return None
     rows = [_room(row) for row in data["exhibits"]]

@@ -24,7 +24,7 @@ from .profiles import get_profile
 
 # `make run` runs the spine, and the branches that also fit into ten minutes.
 DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
-WORK = 0.062  # `seconds_of_work` on the machine where LAPTOP was measured
+WORK_SECONDS = 0.062  # `seconds_of_work` on the machine where LAPTOP was measured
 LAPTOP = {  # seconds of each notebook on that machine, by number
     "00": 43.0,
     "01": 80.0,
@@ -42,7 +42,7 @@ LAPTOP = {  # seconds of each notebook on that machine, by number
     "13": 160.0,
 }
 # Losses over the whole validation text take longer for a longer text; all other counts are fixed.
-PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # number of such losses, by notebook number
+_PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # number of such losses, by notebook number
 DISTINCT = 65  # characters of Tiny Shakespeare
 PASS = 2.0  # seconds of such a loss there, at size `small`, per million characters of the text
 
@@ -105,16 +105,16 @@ def estimate(
     if profile not in ("laptop", "full"):
         return Pace(profile)
     took = {name: LAPTOP[name[:2]] for name in names if name[:2] in LAPTOP}
-    reference = WORK
+    reference = WORK_SECONDS
     if profile == "full":
         manifest = read_manifest(PUBLISHED)
         for entry in manifest["notebooks"]:
             took[entry["notebook"]] = entry["seconds"]
-        reference = manifest.get("work_seconds", WORK)
+        reference = manifest.get("work_seconds", WORK_SECONDS)
     work = round(seconds_of_work(), 4)
-    longer = _longer_pass(profile, characters, vocab_size) * reference / WORK
+    longer = _longer_pass(profile, characters, vocab_size) * reference / WORK_SECONDS
     for name in took:
-        took[name] += PASSES.get(name[:2], 0) * longer
+        took[name] += _PASSES.get(name[:2], 0) * longer
     speed = reference / work
     return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
 

@@ -29,7 +29,7 @@ from .program import without_magics
 
 _TITLE = re.compile(r"# @title (.+)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.M)
-ALONE = "catch_up()"
+_ALONE = "catch_up()"
 _SHORT = 60  # characters of a line quoted in a message
 
 _catching_up = False
@@ -138,7 +138,7 @@ def _above(cells: list[Cell], shell: Any, source: str) -> int | None:
 
 def _without(source: str) -> str:
     """A cell's source without the call of catch_up at its top."""
-    return source.strip().removeprefix(ALONE).strip()
+    return source.strip().removeprefix(_ALONE).strip()
 
 
 # ------------------------------------------------------------------ missing names
@@ -217,7 +217,7 @@ def catch_up() -> None:
     begun = time.monotonic()
     with _again():
         for cell in page.cells[:end]:
-            if ALONE in cell.source:
+            if _ALONE in cell.source:
                 continue
             print(f"running {cell}", flush=True)
             with capture_output() as shown:

@@ -15,7 +15,7 @@ import mistune
 
 from ..cluster.folders import check_folder
 from ..files import OURS, ROOT, atomic_path, real_path, write_json
-from .html import TEMPLATES, URL, coloured
+from .html import DATA_URL, TEMPLATES, coloured
 
 _SOURCES = ROOT / "notebooks" / "teaching"
 _MARK = "slides.json"  # marks a folder that we wrote
@@ -40,7 +40,7 @@ class Slide(mistune.HTMLRenderer):
         if path.suffix != ".png" or not path.is_file():
             raise SlidesError(f"{path}: no such PNG; `make publish` writes the figures")
         data = base64.b64encode(path.read_bytes()).decode()
-        return f'<img src="{URL}{data}" alt="{html.escape(text)}">'
+        return f'<img src="{DATA_URL}{data}" alt="{html.escape(text)}">'
 
     def block_code(self, code: str, info: str | None = None) -> str:
         """Code, with one CSS class per kind of token."""

@@ -17,7 +17,7 @@ from ..timing import Summary
 
 _Key = str | tuple[str, object]  # a key of a dict, or (key, value) of the wanted item of a list
 BEGIN = "<!-- The speedups: written by `make sync` from nanogpt/series/speed.py -->"
-END = "<!-- End of the speedups -->"
+TABLE_END = "<!-- End of the speedups -->"
 
 EPYC = "AMD EPYC (Zen 4)"
 XEON = "Intel Xeon with AMX"
@@ -69,7 +69,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Part:
+class StoryPart:
     """A step of the story: some rows under a heading."""
 
     title: str
@@ -97,7 +97,7 @@ REAL_GAIN = ("results", "gain", "this model, 135M")
 _RATE = "tokens_per_second"
 
 STORY = (
-    Part(
+    StoryPart(
         "A small model, from no cache to the limit",
         "All times here are compared with the time of a Python loop that recomputes the whole text "
         "for every token. A cache saves nearly all the arithmetic, but this model is so small that "
@@ -156,7 +156,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "A larger model",
         "Each call has more to compute here, so Python's overhead matters less and C++ gains less. "
         "(All texts but the draft's are also shorter, which lowers every factor.) Most of the "
@@ -225,7 +225,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "A real model",
         "SmolLM2-135M writes English. Recomputing its whole text is real work, not just calls, so "
         "the cache alone gives a much larger speedup, and the longer the text, the larger. The "
@@ -328,7 +328,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "Other numbers on these pages",
         "The same idea with a different model, loop or machine. A large GPU recomputes a whole "
         "text of these lengths in the time that PyTorch's calls take, so a cache alone makes a "
@@ -475,7 +475,7 @@ def _contents(path: Path) -> Any:
 def with_speedups(readme: str) -> str:
     """The README's text, with the short table between its two marks, if it has them."""
     before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    _, end, after = rest.partition(TABLE_END)
     if not end:
         return readme
     return f"{before}{begin}\n\n{readme_table()}\n\n{end}{after}"

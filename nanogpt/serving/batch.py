@@ -19,7 +19,7 @@ from .modules import ModuleBackend, flat_step
 from .sequence import BlockManager, Logprob, Output, Request, Sequence
 
 NO_LIMIT = 2**31  # tokens in a step
-MOST = 2**24  # limit for blocks, block_len and sequences: all are counted in Python
+_MOST = 2**24  # limit for blocks, block_len and sequences: all are counted in Python
 
 
 class Scheduler:
@@ -119,13 +119,13 @@ class BatchEngine:
         parts = (backend, scheduler, block_manager)
         if not all(map(callable, parts)):
             raise ValueError(f"backend, scheduler, block_manager={parts}: each must be a class")
-        check_int("block_len", block_len, 1, MOST)
-        check_int("max_running", max_running, 1, MOST)
+        check_int("block_len", block_len, 1, _MOST)
+        check_int("max_running", max_running, 1, _MOST)
         if n_blocks is None:
             wanted = max_running * -(-model.config.block_size // block_len)
-            n_blocks = fitting_blocks(model, block_len, min(wanted, MOST))
+            n_blocks = fitting_blocks(model, block_len, min(wanted, _MOST))
         budget = NO_LIMIT if budget is None else budget
-        check_int("n_blocks", n_blocks, 1, MOST)
+        check_int("n_blocks", n_blocks, 1, _MOST)
         check_int("budget", budget, 1)
         check_switch("reuse", reuse)
         # 2. Build the backend, which reserves all blocks once. If they are all taken, requests wait

@@ -39,7 +39,7 @@ BUDGET = 256  # tokens in a step
 BODY = 2**20  # bytes of a body that are kept; the rest of a longer body is read and dropped
 _QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
 _LONGEST = 2**36  # bytes of a body: more cannot arrive within the time limit of a body
-PATIENCE = 0.5  # seconds until a client that stopped sending is probed for whether it still reads
+_PATIENCE = 0.5  # seconds until a client that stopped sending is probed for whether it still reads
 DRAIN = 10.0  # seconds for responses in progress when the server shuts down
 
 
@@ -428,7 +428,7 @@ class Handler(RequestHandler):
 
     def _half_closed(self) -> None:
         """The client has stopped sending. If it has disconnected, stop its response."""
-        self.server.loop.call_later(PATIENCE, self._probe)
+        self.server.loop.call_later(_PATIENCE, self._probe)
 
     def _probe(self) -> None:
         """Send something meaningless; check later whether a disconnected client has rejected it."""
@@ -439,7 +439,7 @@ class Handler(RequestHandler):
             self.flush()
         elif self.request.version == "HTTP/1.1":  # older clients do not know 100 Continue
             self.stream.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self.server.loop.call_later(PATIENCE, self._close_if_broken)
+        self.server.loop.call_later(_PATIENCE, self._close_if_broken)
 
     def _close_if_broken(self) -> None:
         if self._finished or self.stream.closed():
@@ -447,7 +447,7 @@ class Handler(RequestHandler):
         if self.stream.broken:
             self.stream.close()
         else:
-            self.server.loop.call_later(PATIENCE, self._close_if_broken)
+            self.server.loop.call_later(_PATIENCE, self._close_if_broken)
 
     def tell(self, completion: Completion) -> None:
         """Send the completion's next event if streaming, and note when all have ended."""

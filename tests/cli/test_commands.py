@@ -160,7 +160,7 @@ def test_an_error_is_one_line_and_a_code(error, code, line, capsys, monkeypatch)
     assert capsys.readouterr().err == ""
 
 
-def test_what_a_command_returns_is_its_code_and_a_mistake_of_ours_keeps_its_traceback():
+def test_exit_codes_are_return_values_and_unexpected_errors_keep_their_traceback():
     assert [exit_code(lambda value=value: value) for value in (None, 0, 1)] == [0, 0, 1]
     for error in (RuntimeError("ours"), KeyError("ours")):
         with pytest.raises(type(error)):

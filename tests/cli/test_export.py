@@ -30,7 +30,9 @@ def test_the_file_holds_the_lectures_state_dict(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("form", ["auto", "lecture"])
-def test_what_no_form_has_is_named_and_nothing_is_written(tmp_path, capsys, form):
+def test_an_export_without_a_matching_format_names_the_cause_and_writes_nothing(
+    tmp_path, capsys, form
+):
     saved(tmp_path, **ROPE)
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "fox"), "--form", form, "--out", str(out)]) == 2

@@ -35,7 +35,7 @@ def serve(saved, capsys):
     return run
 
 
-def test_it_answers_what_it_proposes_until_ctrl_c(serve, monkeypatch, capsys):
+def test_serve_answers_its_own_example_request_until_ctrl_c(serve, monkeypatch, capsys):
     def ask_and_end(url, reader, real=command._introduce):
         real(url, reader)
         (curl,) = (line for line in capsys.readouterr().out.splitlines() if "curl" in line)
@@ -49,7 +49,7 @@ def test_it_answers_what_it_proposes_until_ctrl_c(serve, monkeypatch, capsys):
     assert (code, out.split(), err) == (0, ["ending"], "")
 
 
-def test_what_cannot_be_started_is_a_line(serve, tmp_path):
+def test_a_server_that_cannot_start_fails_with_one_line(serve, tmp_path):
     (listener,) = bind("127.0.0.1", 0)
     with listener:
         port = str(listener.getsockname()[1])
@@ -65,7 +65,7 @@ def test_what_cannot_be_started_is_a_line(serve, tmp_path):
     assert main(["serve", str(tmp_path / "none")]) == 2
 
 
-def test_it_ends_with_an_error_when_its_engine_has_died(serve, monkeypatch):
+def test_serve_ends_with_an_error_when_its_engine_has_died(serve, monkeypatch):
     def step(self):
         raise RuntimeError("out of luck")
 
@@ -87,7 +87,6 @@ def test_a_server_that_others_can_reach_says_so(serve, monkeypatch, host):
     assert (code, said) == (0, host == "0.0.0.0")
 
 
-@pytest.mark.slow
 def test_a_signal_ends_it_with_code_0(saved):
     words = [sys.executable, "-m", "nanogpt", "serve", str(saved), "--port", "0"]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8") as process:

@@ -88,17 +88,11 @@ def test_text_is_utf_8_whatever_the_locale():
     assert [call for call in found if "mirror.py" not in call] == []
 
 
-@pytest.mark.rows(3)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "streams"),
     [
-        ("train --help", ""),
         ("train --help", ">&-"),
-        ("export nowhere", "2>&-"),
-        ("generate --checkpoint é", ""),
         ("generate --checkpoint é", "2>&-"),
-        ("verify model é", ">&-"),
         ("site 'no…'", ""),
     ],
 )
@@ -107,7 +101,7 @@ def test_commands_in_the_posix_locale(words, streams):
     assert (code, "Traceback" in said) == (0 if "--help" in words else 2, False), said
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_name_of_bytes_that_are_no_text_can_be_written_and_read(tmp_path):
     folder = f"{os.fsencode(tmp_path).decode()}"
     script = f"""

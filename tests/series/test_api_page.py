@@ -10,7 +10,7 @@ from notebook_fixtures import page_faults
 import nanogpt
 from nanogpt.files import ROOT
 from nanogpt.series import api_page as subject
-from nanogpt.series.api_page import Entry, api_page, read_sections
+from nanogpt.series.api_page import ApiEntry, api_page, read_sections
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def page():
     return text
 
 
-def flat(entries: tuple[Entry, ...]):
+def flat(entries: tuple[ApiEntry, ...]):
     for entry in entries:
         yield entry
         yield from flat(entry.members)
@@ -48,7 +48,7 @@ def test_a_public_name_has_its_signature_and_says_what_it_does(name, sections):
         assert all(parameter in shown for parameter in inspect.signature(value).parameters)
 
 
-def test_what_a_class_inherits_is_on_the_page(sections):
+def test_inherited_members_are_on_the_api_page(sections):
     names = {entry.name for section in sections for entry in section.entries}
     assert {"KVCache", "Engine", "LanguageModel"} <= names
     public = [one for section in sections for one in section.entries if one.is_public]

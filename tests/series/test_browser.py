@@ -53,7 +53,7 @@ def test_a_page_fits_the_window(browser, pages, width, scheme):
         assert browser.evaluate(image) == width
 
 
-def test_what_is_wider_than_a_phone_scrolls_in_its_box_and_takes_the_keyboard(browser, pages):
+def test_content_wider_than_a_phone_scrolls_in_its_box_and_takes_the_keyboard(browser, pages):
     browser.show(420)
     browser.open(pages / "00_one.html")
     browser.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")

@@ -45,8 +45,8 @@ def run(tmp_path, monkeypatch):
     mine.choose("auto")
 
 
-@pytest.mark.slow
-def test_it_can_be_had_checked_and_lost(run, capsys):
+@pytest.mark.release
+def test_a_certificate_is_written_verified_and_invalidated_by_a_change(run, capsys):
     path = mine.lesson_path()
     path.write_text(TEXT, encoding="utf-8")
     page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
@@ -67,9 +67,10 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     assert "It does not hold: the referee has changed: it is now only rounding differences" in said
 
 
-@pytest.mark.rows(0)
-@pytest.mark.slow
-def test_it_has_a_name_and_a_date_and_holds_with_weights_of_a_run(run, monkeypatch, tmp_path):
+@pytest.mark.release
+def test_a_certificate_has_a_name_and_a_date_and_holds_with_weights_of_a_run(
+    run, monkeypatch, tmp_path
+):
     """In a process of its own, with nothing but the command that is printed on it."""
     weights = run.checkpoint(run.profile.size)
     saved = load_checkpoint(LECTURE_FORM)
@@ -129,8 +130,7 @@ def test_without_work_of_the_readers_there_is_none(run, capsys):
     assert not (run.out / "figures").exists()
 
 
-@pytest.mark.rows(3)
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -186,7 +186,7 @@ FIVE = {  # at once, each of which a page once certified
 
 @pytest.mark.parametrize(
     "old",
-    [pytest.param(old, marks=[pytest.mark.slow] * (i > 1)) for i, old in enumerate(FIVE)],
+    [pytest.param(old, marks=[pytest.mark.release] * (i > 1)) for i, old in enumerate(FIVE)],
     ids=["detached", "own SGD", "200", "no dropout", "last slot"],
 )
 def test_each_of_five_bugs_is_refused(old, run):
@@ -209,7 +209,7 @@ WHOLE = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("how", WHOLE)
 def test_a_fault_of_the_whole_is_found_without_the_checks(how):
     old, new, word = WHOLE[how]
@@ -220,7 +220,7 @@ def test_a_fault_of_the_whole_is_found_without_the_checks(how):
     assert proof.faults(mine.public_names()) == []
 
 
-def test_what_is_wrong_after_the_spine_neither_hinders_a_page_nor_earns_one(run, capsys):
+def test_an_error_in_a_later_exercise_neither_prevents_nor_earns_a_certificate(run, capsys):
     broken = solution("mfu").replace("6 *", "7 *")
     mine.lesson_path().write_text(broken, encoding="utf-8")
     assert mine.read_lesson().check().broken.keys() == {"mfu"}
@@ -252,12 +252,13 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
 }
 
 
-@pytest.mark.rows(3)
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("more", BROKEN)
 def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):
-    for module in (mine, finding, proof) if "while" in more else ():
-        monkeypatch.setattr(module, "SECONDS", 1)
+    if "while" in more:
+        monkeypatch.setattr(mine, "LESSON_SECONDS", 1)
+        monkeypatch.setattr(finding, "SECONDS", 1)
+        monkeypatch.setattr(proof, "PROOF_SECONDS", 1)
     path = mine.lesson_path()
     path.write_text(f"{TEXT}\n{more}\n", encoding="utf-8")
     code = main(["verify", "model", str(path)])

@@ -1,9 +1,11 @@
-"""The checks of the exercises: no right answer is refused, and a wrong one meets its cause."""
+"""The checks of the exercises: no right answer is refused, and a wrong one meets its cause.
+
+Every run of the tests has the solutions and the first rows of each table; a release run the others.
+"""
 
 import functools
 import inspect
 import linecache
-import os
 
 import pytest
 from answers import ALL_WRONG, RIGHT, SUBTLE, WRONG
@@ -15,8 +17,7 @@ from nanogpt.series.checks.head import PLAIN_HEAD
 from nanogpt.series.mine import execute, public_names
 
 REAL_CORPUS = True
-# The checks of these run a model for each answer: two styles are enough for a quick look.
-STYLES = {name: [*RIGHT[name]][2:] for name in ("generate_with_cache", "Head")}
+FIRST = 2  # rows of each table that are run every time
 # Mistakes that show the same as another one of their table: the message of that one.
 UNCACHED = "Head without a cache"  # as many keys as queries, and the last of them sees all
 TABLES = EXERCISES | {UNCACHED: PLAIN_HEAD}
@@ -43,21 +44,21 @@ def said(name: str, source: str):
     return objection(EXERCISES[name], scope[name])
 
 
-def answers(table: dict, subtle: dict) -> list:
-    """The answers of a table as parameters; subtle ones are many, and slow together."""
+def rows(table: dict) -> list:
+    """The answers of a table, by exercise, as parameters."""
     return [
         pytest.param(
             name,
             how,
             id=f"{name}: {how}",
-            marks=[pytest.mark.slow] * (how in subtle.get(name, ())),
+            marks=[pytest.mark.release] * (i >= FIRST),
         )
         for name in table
-        for how in table[name]
+        for i, how in enumerate(table[name])
     ]
 
 
-@pytest.mark.parametrize(("name", "style"), answers(RIGHT, STYLES))
+@pytest.mark.parametrize(("name", "style"), rows(RIGHT))
 def test_a_right_answer_in_another_style_is_right(name, style):
     assert said(name, RIGHT[name][style]) is None
 
@@ -75,7 +76,7 @@ def wrong_source(name: str, misconception: str) -> str:
     return source
 
 
-@pytest.mark.parametrize(("name", "misconception"), answers(ALL_WRONG, SUBTLE))
+@pytest.mark.parametrize(("name", "misconception"), rows(ALL_WRONG))
 def test_a_wrong_answer_is_refused_for_its_cause(name, misconception):
     word = ALL_WRONG[name][misconception][2:]
     found = said(name, wrong_source(name, misconception))
@@ -83,22 +84,21 @@ def test_a_wrong_answer_is_refused_for_its_cause(name, misconception):
     assert word[0] in str(found) if word and word[0] else True
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_five_wrong_answers_in_six_are_told_their_mistake():
-    """Of every eighth wrong answer; of all with NANOGPT_ROWS=all."""
-    rows = [(name, wrong) for name in ALL_WRONG for wrong in ALL_WRONG[name]]
+    wrong = [(name, misconception) for name in ALL_WRONG for misconception in ALL_WRONG[name]]
     named = []
-    for name, misconception in rows[:: 1 if os.environ.get("NANOGPT_ROWS") == "all" else 8]:
+    for name, misconception in wrong:
         *_, word = ALL_WRONG[name][misconception]
         found = said(name, wrong_source(name, misconception))
         named.append(bool(found.mistake) or word in str(found))
     assert sum(named) >= len(named) * 5 / 6
 
 
-MISTAKES = [(name, message) for name in TABLES for message in TABLES[name].mistakes]
+MISTAKES = {name: TABLES[name].mistakes for name in TABLES}
 
 
-@pytest.mark.parametrize(("name", "message"), MISTAKES)
+@pytest.mark.parametrize(("name", "message"), rows(MISTAKES))
 def test_each_mistake_of_a_table_is_told_its_own_message(name, message):
     found = objection(TABLES[name], TABLES[name].mistakes[message])
     assert found, "accepted"
@@ -119,4 +119,4 @@ def test_the_tables_are_long_enough():
     assert sum(map(len, ALL_WRONG.values())) >= 500
     assert [name for name in SUBTLE if WRONG[name].keys() & SUBTLE[name].keys()] == []
     assert len(ALIKE) <= 5
-    assert set(ALIKE) <= set(MISTAKES)
+    assert all(message in MISTAKES[name] for name, message in ALIKE)

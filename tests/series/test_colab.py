@@ -86,7 +86,7 @@ print("from", Path(nanogpt.__file__).parents[1].relative_to(Path.cwd()))
 print("for a GPU", os.environ["CUBLAS_WORKSPACE_CONFIG"])"""
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(
     work_tree, alone, tmp_path, monkeypatch
 ):
@@ -111,7 +111,7 @@ def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(
     assert [path.name for path in alone.iterdir()] == [NAME]
 
 
-def test_where_a_copy_is_nothing_is_fetched(address, alone):
+def test_the_setup_cell_fetches_nothing_if_a_copy_is_there(address, alone):
     """In the repository; where Python knows one (papermill, started elsewhere); again on Colab."""
     for folder, known in ((ROOT / "notebooks", ""), (alone, str(ROOT))):
         done = set_up(folder, "file:///nowhere", PYTHONPATH=known)
@@ -139,7 +139,7 @@ def test_a_bad_address_fails_at_once_and_leaves_nothing(address, alone, how):
     assert list(alone.iterdir()) == []
 
 
-def test_what_is_there_is_not_overwritten_or_taken_for_ours(address, alone):
+def test_the_setup_cell_neither_overwrites_a_folder_nor_imports_a_foreign_one(address, alone):
     """A folder of the repository's name, and another project's package of ours."""
     for mine in (alone / NAME / "mine.txt", alone / "nanogpt" / "__init__.py"):
         mine.parent.mkdir()

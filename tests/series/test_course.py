@@ -96,7 +96,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("how", NO_ANSWERS)
-def test_what_is_no_answer_is_said(how):
+def test_an_object_that_is_no_answer_is_refused_by_its_kind(how):
     thing, words = NO_ANSWERS[how]
     with pytest.raises(LessonError) as error:
         course.check(thing)
@@ -146,7 +146,7 @@ print("not kept")
 """
 
 
-def test_what_an_answer_uses_of_the_page_is_kept_with_it(lesson):
+def test_names_of_the_notebook_that_an_answer_uses_are_kept_with_it(lesson):
     scope = mine.public_names()
     for cell in (IMPORTS, PAGE):
         mine.execute(cell, f"<cell {len(linecache.cache)}>", scope)

@@ -40,9 +40,7 @@ def test_a_claim_that_holds_is_printed_with_its_numbers_and_saved(run, capsys):
 
 
 @pytest.mark.parametrize("enough", [True, False])
-def test_what_a_run_does_not_support_stands_beside_the_published_finding(
-    run, capsys, tmp_path, enough
-):
+def test_an_unsupported_finding_is_printed_beside_the_published_one(run, capsys, tmp_path, enough):
     row = {"name": "muon", "claim": CLAIM[1], "numbers": "−0.12", "holds": True}
     publish(tmp_path, **row)
     assert run.finding(*CLAIM, False, "+0.03", enough=enough, needs="5 seeds, here 2") is False

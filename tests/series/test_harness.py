@@ -103,7 +103,7 @@ def test_an_empty_text_is_called_nothing():
 
 
 @pytest.mark.parametrize("how", SAID)
-def test_what_is_said_of_an_answer(how):
+def test_the_message_about_each_kind_of_answer(how):
     answer, words = SAID[how]
     found = objection(DOUBLE, answer)
     assert found is None if words is None else words in str(found)
@@ -216,6 +216,6 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("a", "b", "same"), ALIKE)
-def test_what_is_the_same_up_to_rounding(a, b, same):
+def test_equality_up_to_rounding(a, b, same):
     assert alike(a, b) is same
     assert alike(b, a) is same

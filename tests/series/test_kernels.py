@@ -21,7 +21,7 @@ from notebook_fixtures import page_faults, write
 from nanogpt.files import OURS, ROOT, write_json
 from nanogpt.series.nbfile import METADATA
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 FILES = """
 import json, os, pathlib, sys
@@ -112,7 +112,7 @@ def test_a_failure_stops_no_other_and_its_reason_is_kept(ran):
     assert "json/00.json" in card["notebooks"][0]["files"]
 
 
-def test_what_is_printed_are_lines_a_table_and_the_log_of_what_failed(ran):
+def test_a_run_prints_progress_lines_a_table_and_the_log_of_a_failed_notebook(ran):
     done, out = ran
     lines = done.stdout.splitlines()
     assert "2 of 5 passed, profile smoke" in done.stdout

@@ -110,7 +110,7 @@ def fill(browser, **values):
     browser.press("Enter", on="#form .button")
 
 
-def test_it_is_one_file_that_loads_nothing_and_the_index_leads_to_it(page):
+def test_the_live_page_is_one_file_that_loads_nothing_and_the_index_links_to_it(page):
     text = page.read_text(encoding="utf-8")
     assert page_faults(page.with_name("index.html")) == []
     assert page.stat().st_size < 1_500_000
@@ -119,7 +119,7 @@ def test_it_is_one_file_that_loads_nothing_and_the_index_leads_to_it(page):
 
 
 @pytest.mark.parametrize("name", ["shipped", *SHAPES])
-def test_it_says_which_model_it_runs_and_that_it_computes_this_form_alone(pages, name):
+def test_the_live_page_names_its_model_and_the_only_architecture_it_computes(pages, name):
     text = pages[name].read_text(encoding="utf-8")
     saved = named_in(pages[name])
     assert f"A GPT of {saved.model.n_params:,} parameters" in text
@@ -130,7 +130,7 @@ def test_it_says_which_model_it_runs_and_that_it_computes_this_form_alone(pages,
     assert "The JavaScript supports only this architecture." in told
 
 
-def test_it_names_its_checkpoint_as_readers_find_it(pages):
+def test_the_live_page_names_its_checkpoint_as_readers_find_it(pages):
     assert 'load_checkpoint("outputs/keeper/keeper")' in pages["shipped"].read_text("utf-8")
     small = pages["small"]
     assert f'load_checkpoint("{small.with_name("keeper")}")' in small.read_text("utf-8")
@@ -224,7 +224,7 @@ def test_a_broken_cache_goes_wrong_where_the_page_says_and_as_much(browser, page
 
 
 @browsed
-def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(browser, pages):
+def test_with_reduced_motion_the_page_stands_still_and_steps_when_asked(browser, pages):
     calm = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     browser.send("Emulation.setEmulatedMedia", features=calm)
     browser.open(pages["small"])
@@ -422,7 +422,7 @@ def test_whatever_can_have_the_focus_has_a_name(browser, pages):
 
 
 @browsed
-def test_what_cannot_be_written_is_said_and_nothing_starts(browser, page):
+def test_a_prompt_that_cannot_be_encoded_is_reported_and_nothing_starts(browser, page):
     browser.open(page)
     browser.evaluate("at('form').noValidate = true")
     for values, said in [

@@ -77,7 +77,7 @@ def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
     assert earlier.count("def ") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkeypatch):
     """While this one is about to write, another process does the same: it waits."""
     other = """if True:
@@ -131,7 +131,7 @@ def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
     assert now == kept, "nothing of the reader's is changed"
 
 
-def test_what_cannot_be_kept_runs_here(lesson, capsys):
+def test_an_answer_that_cannot_be_kept_still_runs_in_its_notebook(lesson, capsys):
     text = "def visible(q_pos, k_pos):\n    return helper(q_pos[:, None], k_pos[None, :])"
     assert answer(text, helper=lambda a, b: (b <= a) & (b >= 0)).__name__ == "visible"
     assert not lesson.exists()
@@ -216,8 +216,7 @@ def stepped(number: int, fill) -> dict[str, str]:
     return {x.id: "".join(o.get("text", "") for o in x.outputs) for x in code}
 
 
-@pytest.mark.rows(1)
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("every", [1, 2], ids=["all", "every second"])
 def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
@@ -313,7 +312,7 @@ def test_a_name_is_checked_once_and_after_what_it_uses(lesson, monkeypatch):
     assert found.yours == ["attention_weights", "visible", "Head", "sample"]
 
 
-def test_what_uses_a_wrong_name_is_checked_with_the_solution_in_its_place(lesson):
+def test_users_of_a_wrong_answer_are_checked_with_the_solution_in_its_place(lesson):
     found = mine.Lesson(f"{WRONG}\n\n\n{solution('Head')}", lesson).check(["Head"])
     assert found.yours == ["Head"]
     assert list(found.broken) == ["visible"]

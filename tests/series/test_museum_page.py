@@ -35,12 +35,12 @@ def test_every_exhibit_has_a_room_with_its_thread_in_one_small_file(page):
 
 
 def test_without_verdicts_there_is_no_page(monkeypatch, tmp_path):
-    monkeypatch.setattr(museum, "VERDICTS", tmp_path / "verdicts.json")
+    monkeypatch.setattr(museum, "VERDICTS_FILE", tmp_path / "verdicts.json")
     assert museum_page(set()) is None
 
 
 @browsed
-def test_it_is_searched_and_filtered_with_the_keyboard(page, tmp_path):
+def test_the_museum_is_searched_and_filtered_with_the_keyboard(page, tmp_path):
     shown = "[...document.querySelectorAll('.bug:not([hidden])')].map((bug) => bug.id)"
     with Chromium(tmp_path) as browser:
         for width in (420, 1400):

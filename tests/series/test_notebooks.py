@@ -9,6 +9,7 @@ import pytest
 from notebook_fixtures import NOTEBOOKS, book
 
 from nanogpt.data import SHA256, CorpusError, load_corpus
+from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import PUBLISHED, ROOT, sha256
 from nanogpt.series import mirror, nbfile
 from nanogpt.series.execute import check_outputs
@@ -58,7 +59,7 @@ def test_the_form_is_the_one_that_all_tools_read(path):
 
 
 @each
-def test_it_opens_with_a_title_a_box_links_and_set_up(path):
+def test_a_notebook_opens_with_a_title_a_box_links_and_setup(path):
     title, *plumbing, parameters = book(path).cells[:4]
     assert re.match(rf"# {path.stem[:2]} · \S.*\n\n\*\*\S.*\*\*", title.source), "and a promise"
     said = re.findall(r"^- \*(.+?)\*: \S", title.source, re.M)
@@ -212,7 +213,7 @@ def test_the_published_run_is_whole():
 
 
 @published
-def test_it_ran_to_the_end_in_order_and_names_no_folder_of_its_machine(path):
+def test_a_published_notebook_ran_to_the_end_in_order_and_names_no_folder_of_its_machine(path):
     cells = code_cells(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not [cell.id for cell in cells if any(o.output_type == "error" for o in cell.outputs)]
@@ -265,7 +266,7 @@ def test_the_weights_are_small_good_and_recorded():
     weights = PUBLISHED / "checkpoints" / "medium.safetensors"
     assert weights.stat().st_size < 4_000_000
     meta = json.loads(weights.with_suffix(".json").read_text(encoding="utf-8"))
-    assert meta["sha256"] == sha256(weights)
+    assert meta == load_checkpoint(weights).meta
     assert (meta["config"]["block_size"], meta["corpus"]["sha256"]) == (256, SHA256)
     results = json.loads((PUBLISHED / "json" / "01.json").read_text(encoding="utf-8"))["results"]
     assert 1.0 < results["history"]["full_val"] <= 1.55

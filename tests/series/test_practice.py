@@ -48,7 +48,6 @@ def loss_after(steps: int, trainer) -> float:
     return train(model, corpus, short, trainer=trainer)["val"][-1]
 
 
-@pytest.mark.slow
 def test_the_readers_step_trains_as_the_package_does_and_a_frozen_one_does_not():
     scope = mine.public_names()
     theirs = trainer_with(scope["attention_weights"], scope["one_step"])
@@ -74,7 +73,7 @@ NOTEBOOK = {"rms_norm": False, "n_kv_head": None, "per_head": True}
 
 
 @pytest.mark.parametrize("more", [{}, EARLIER, NOTEBOOK], ids=["its own", "0.2.0", "notebook 01"])
-def test_its_program_trains_saves_and_loads_with_its_heads(more, tmp_path, capsys):
+def test_the_program_of_a_lesson_trains_saves_and_loads_with_its_heads(more, tmp_path, capsys):
     program = mine.Lesson(whole(), tmp_path / "a" / "b" / "lesson.py").written
     path = tmp_path / "model.safetensors"
     program["train"]("to be, or not to be\n" * 20, path, steps=2, batch=2)
@@ -93,7 +92,6 @@ def test_its_program_trains_saves_and_loads_with_its_heads(more, tmp_path, capsy
     torch.testing.assert_close(model(idx)[0], plain(idx)[0])
 
 
-@pytest.mark.slow
 def test_generate_with_a_lesson_writes_the_texts_of_the_package(lesson, tmp_path):
     sums = []
     for more in ([], ["--lesson", str(lesson)]):
@@ -105,22 +103,22 @@ def test_generate_with_a_lesson_writes_the_texts_of_the_package(lesson, tmp_path
     assert sums[0] == sums[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["generate", "--top-k", "3"], "leave out --workers"),
+        pytest.param(
+            ["generate", "--top-k", "3"], "leave out --workers", marks=pytest.mark.release
+        ),
         (["generate", "--checkpoint", f"{KEEPER}.safetensors"], "your Head is the lecture's"),
         (["export", f"{KEEPER}.safetensors"], "your Head is the lecture's"),
     ],
 )
-def test_what_a_lesson_cannot_do_is_said(words, said, lesson, tmp_path, capsys):
+def test_commands_that_a_lesson_does_not_support_say_so(words, said, lesson, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     assert main([*words, *out, "--lesson", str(lesson)]) == 2
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_export_checks_the_readers_heads(lesson, tmp_path, capsys):
     assert not main(["export", "--lesson", str(lesson), "--out", str(tmp_path / "out")])
     assert "with your heads these weights give the same logits" in capsys.readouterr().out

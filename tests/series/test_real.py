@@ -54,7 +54,7 @@ def test_the_stand_in_has_the_real_ones_architecture_and_reads_english():
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
-def test_its_weights_are_found_by_transformers_under_their_names():
+def test_transformers_finds_the_weights_under_their_names():
     found = real_model("small")
     prompt = found.tokenizer.encode("The keys and values of a token")[None]
     theirs = to_transformers(found.model)

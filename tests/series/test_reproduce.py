@@ -67,7 +67,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("mine", "words"), CHANGES.values(), ids=CHANGES)
-def test_what_differs_is_named(folders, capsys, mine, words):
+def test_differences_from_the_published_run_are_named(folders, capsys, mine, words):
     assert not print_comparison(*folders([cell(text("loss 1.7502\n"))], [mine]))
     said = capsys.readouterr().out
     assert said.startswith("00_one, cell 'a': ")

@@ -99,7 +99,7 @@ def printed(*sources: str) -> list[str]:
     return texts
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_cell_that_is_run_too_early_says_which_one_to_run(page):
     early, typo, inner = printed(
         "print('area', area)", "print(widht)", "def g():\n    return width\n\n\ng()"
@@ -112,7 +112,7 @@ def test_a_cell_that_is_run_too_early_says_which_one_to_run(page):
     assert "width is defined in the cell that begins `width = 4`, in the section “Shapes”" in inner
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_one_line_runs_the_cells_above_and_keeps_their_outputs_to_itself(page):
     said, area = printed("catch_up()\nheight = 1 // (width - 4)", "print(width, area)")
     assert "running the cell that begins `area = width**2`" in said
@@ -122,8 +122,8 @@ def test_one_line_runs_the_cells_above_and_keeps_their_outputs_to_itself(page):
     assert area == "4 16\n"
 
 
-@pytest.mark.slow
-def test_where_nobody_names_the_page_its_cells_do(page, monkeypatch):
+@pytest.mark.release
+def test_catch_up_finds_an_unnamed_notebook_by_its_cells(page, monkeypatch):
     """As on Colab: the set-up cell alone is that of every notebook."""
     monkeypatch.delenv("JPY_SESSION_NAME")
     cells = [cell for cell in book(NOTEBOOKS[2]).cells if cell.cell_type == "code"]
@@ -131,7 +131,7 @@ def test_where_nobody_names_the_page_its_cells_do(page, monkeypatch):
     assert "continue from here" in said
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_in_a_cell_of_its_own_it_goes_to_the_last_check_that_was_passed(page):
     not_yet, right, again, area = printed(
         "catch_up()",
@@ -145,7 +145,7 @@ def test_in_a_cell_of_its_own_it_goes_to_the_last_check_that_was_passed(page):
     assert "NameError" in area
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_cell_that_fails_on_the_way_is_named_and_shown(page):
     (said,) = printed("catch_up()\nprint('area', area)")
     assert "ZeroDivisionError" in said

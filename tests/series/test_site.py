@@ -313,7 +313,7 @@ NOTICES = {
 
 
 @pytest.mark.parametrize(("change", "page", "notice"), NOTICES.values(), ids=NOTICES)
-def test_what_a_reader_has_to_know_stands_first(tmp_path, html, change, page, notice):
+def test_notices_stand_at_the_top_of_a_page(tmp_path, html, change, page, notice):
     text = rendered(folder_of(tmp_path, CARD | change))[page]
     assert 'class="note warning"' in text
     assert notice in text[: text.index('<section class="prose"' if page != "index" else "<h1>")]

@@ -133,7 +133,7 @@ def test_a_headless_run_says_in_a_line_that_it_cannot(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_nobody_s_file_is_lost(tmp_path, capsys):
+def test_the_student_edition_overwrites_no_file_of_the_user(tmp_path, capsys):
     """Not a stranger's, not an edited notebook, not the originals; its own files are replaced."""
     out = tmp_path / "student"
     command = ["student", "--out", str(out)]

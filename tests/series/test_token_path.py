@@ -452,7 +452,9 @@ def test_nothing_moves_by_itself_where_no_motion_is_wanted(opened):
 @browsed
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [420, 1200])
-def test_it_fits_the_window_and_its_words_can_be_read(browser, page, live, width, scheme):
+def test_the_token_path_fits_the_window_and_its_words_can_be_read(
+    browser, page, live, width, scheme
+):
     for path in (page, live["bundled"][0]):
         browser.show(width, scheme)
         browser.open(path)

@@ -208,7 +208,7 @@ def test_connections_are_kept_for_the_next_request(url, text):
 @pytest.mark.parametrize("body", [BODY, STREAM], ids=["whole", "streamed"])
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 def test_a_half_closed_client_may_wait_for_its_answer(monkeypatch, text, body, version):
-    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    monkeypatch.setattr(module, "_PATIENCE", 0.01)
     with gated() as (server, url, gate):
         host, port = urlsplit(url).netloc.split(":")
         with socket.create_connection((host, int(port)), timeout=20) as connection:
@@ -227,7 +227,7 @@ def test_a_half_closed_client_may_wait_for_its_answer(monkeypatch, text, body, v
 
 
 def test_a_half_closed_client_that_leaves_in_a_stream_frees_its_blocks(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    monkeypatch.setattr(module, "_PATIENCE", 0.01)
     with gated() as (server, url, gate):
         host, port = urlsplit(url).netloc.split(":")
         connection = socket.create_connection((host, int(port)), timeout=20)

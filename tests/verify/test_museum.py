@@ -6,9 +6,9 @@ from rows import quick
 from nanogpt.cli import main
 from nanogpt.files import read_json
 from nanogpt.verify import texts
-from nanogpt.verify.museum import VERDICTS, exhibits, verdicts_on
+from nanogpt.verify.museum import VERDICTS_FILE, exhibits, verdicts_on
 
-SAID = read_json(VERDICTS)
+SAID = read_json(VERDICTS_FILE)
 PUBLISHED = {row["name"]: row for row in SAID["exhibits"]}
 
 

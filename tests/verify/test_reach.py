@@ -18,10 +18,10 @@ from nanogpt.verify.ours import Ours
 from nanogpt.verify.report import (
     CODES,
     CacheBug,
-    Comparison,
-    Finding,
+    Judgement,
     LogitTurn,
     Report,
+    Scenario,
     Verdict,
 )
 from nanogpt.verify.scripts import script
@@ -527,7 +527,7 @@ def test_known_failures_are_no_bugs_and_are_missed_once_they_are_gone():
 
 def test_json_is_strict():
     turn = LogitTurn([1], [2], [math.nan])
-    finding = Finding(Comparison("a way"), Verdict.BUG, "it stops", math.inf, turn=turn)
+    finding = Judgement(Scenario("a way"), Verdict.BUG, "it stops", math.inf, turn=turn)
     report = Report("m", [finding])
     (written,) = json.loads(report.to_json())["findings"]
     assert (written["way"], written["size"], written["how"]) == ("a way", "inf", {})

@@ -30,7 +30,7 @@ from .canvas import (
 from .style import BLUE, GREY, ORANGE, PALE, VERMILION, Data, Look, Point, styled
 
 Numbers = Sequence[Sequence[float]]  # rows of a matrix
-Cells = Sequence[Sequence[float | None]]  # the same, where None is an empty cell
+_Cells = Sequence[Sequence[float | None]]  # the same, where None is an empty cell
 
 BOX = 0.36  # inches: the height of the cells of a decode step; and its rows
 QUERY = 0.16
@@ -79,7 +79,7 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
         _mix(axes, (x, y), side, cell, weights, values)
     else:
         letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
-        rows: Cells = data
+        rows: _Cells = data
         if step == "weights":  # weights on the future are zero: leave them empty
             rows = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
         _values(axes, (x, y), (cell, cell), rows, share=step == "weights")
@@ -93,7 +93,7 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
 
 
 def _values(
-    axes: Axes, corner: Point, size: Point, rows: Cells, share: bool = False, most: float = 0
+    axes: Axes, corner: Point, size: Point, rows: _Cells, share: bool = False, most: float = 0
 ) -> None:
     """Numbers as coloured cells: weights in blue, others blue or red; printed if they fit."""
     if share:
