@@ -52,8 +52,8 @@ def config_fields() -> dict[str, Any]:
     rotations depends on.
     """
     hints = get_type_hints(DecoderConfig)
-    plain = {int: INT, float: DOUBLE, bool: ctypes.c_bool}
-    found = {}
+    plain: dict[Any, Any] = {int: INT, float: DOUBLE, bool: ctypes.c_bool}
+    found: dict[str, Any] = {}
     for field in fields(DecoderConfig):
         hint = hints[field.name]
         # `int | None` is an int: None becomes 0, or the usual number.
@@ -389,11 +389,13 @@ class Packed:
 
     def _matrix(self, name: str, a: Affine, parts: int = 1) -> CMatrix:
         """Pack a matrix, if it has changed. With gates it has two parts, each of whole panels."""
+        # 1. Has it changed since the last call?
         source, packed = self.matrices.get(name) or self._new_matrix(name, a, parts)
         tensors = [self._in_order(t) for t in a if t is not None]
         fingerprints = self._fingerprints(tensors)
         if self.fingerprints.get(name) == fingerprints:
             return packed
+        # 2. If so, copy it into its panels again.
         check_numbers(tensors)
         source.weight = tensors[0].data_ptr()
         source.bias = None if a.bias is None else tensors[1].data_ptr()
@@ -404,6 +406,7 @@ class Packed:
 
     def _new_matrix(self, name: str, a: Affine, parts: int) -> tuple[CSource, CMatrix]:
         """Allocate the panels, scales and bias of a matrix."""
+        assert a.weight is not None  # only norms may have none
         n, K = a.weight.shape
         rows = parts * up(n // parts, self.lanes)
         scales = bias = None
