@@ -243,9 +243,15 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
 
 
 def require_owners(model: nn.Module) -> list[nn.Module]:
-    """cache_owners(model). Raises ValueError for a block or a head without one."""
-    # Every block must have a cache somewhere. In any other list of modules, such as the heads,
-    # either all have one or none: a single head without a cache would see only the new tokens.
+    """cache_owners(model), or ValueError unless every block has at least one of them.
+
+    Every way of decoding with a cache passes through here: attention without one would see only the
+    new tokens, and give other logits without an error.
+    """
+    # 1. Is every module with a `cache` registered, so that it will get one?
+    _check_registered(model)
+    # 2. Every block must have a cache somewhere. In any other list of modules, such as the heads,
+    #    either all have one or none: a single head without a cache would see only the new tokens.
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     for parts in [model.blocks, *lists]:
         have = [bool(cache_owners(part)) for part in parts]
@@ -255,7 +261,32 @@ def require_owners(model: nn.Module) -> list[nn.Module]:
                 f"a {kind} has no `cache`: set self.cache = None in its attention's __init__, "
                 f"and call self.cache.update(k, v, pos) in its forward"
             )
-    return cache_owners(model)
+    # 3. No cache at all, as in a model without blocks, is never what was asked for.
+    owners = cache_owners(model)
+    if not owners:
+        raise ValueError(
+            f"no module of this {type(model).__name__} has a `cache`: keep the blocks in "
+            f"model.blocks, an nn.ModuleList, and set self.cache = None in their attention"
+        )
+    return owners
+
+
+def _check_registered(model: nn.Module) -> None:
+    """Raise ValueError for attention in a plain list, the forgotten nn.ModuleList."""
+    # Torch finds the modules in attributes and in its own containers, and no others: what is in a
+    # plain list has no place in modules(), parameters(), eval() or a state_dict.
+    registered = set(model.modules())
+    places = [(module, *item) for module in registered for item in vars(module).items()]
+    for module, name, value in [*places, (model, "blocks", list(model.blocks))]:
+        if not isinstance(value, (list, tuple, dict)):
+            continue
+        for part in value.values() if isinstance(value, dict) else value:
+            if isinstance(part, nn.Module) and part not in registered and cache_owners(part):
+                raise ValueError(
+                    f"{type(module).__name__}.{name} holds a {type(part).__name__} that is not "
+                    f"registered in the model, so it would get no cache: use nn.ModuleList instead "
+                    f"of a plain list"
+                )
 
 
 @contextmanager
@@ -320,8 +351,8 @@ def _check_used_once(model: nn.Module) -> None:
 def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     """An empty cache for each module. Raises ValueError for a `cache` that builds none.
 
-    `cache` is a class or a function of the capacity. A class that rolls gets its module's window;
-    without a window below the capacity, the module gets a StaticCache instead.
+    `cache` is a class or a function of the capacity. A class that rolls gets its module's window
+    and sinks; unless they are below the capacity, the module gets a StaticCache instead.
     """
     if not callable(cache) or isinstance(cache, nn.Module):
         raise ValueError(f"cache={cache!r}: pass a class such as DynamicCache, not an instance")
@@ -341,9 +372,11 @@ def _empty_cache(owner: nn.Module, cache, capacity: int):
             return cache(capacity)
         except TypeError as error:
             raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
-    # A ring is as long as its layer's window. A layer that sees the whole text must keep all of it.
+    # A ring is as long as its layer's window, after the first tokens that the layer always sees. A
+    # layer that sees the whole text, or nearly, must keep all of it: a ring would reserve more
+    # slots than the text has tokens.
     window = getattr(owner, "window", None)
-    if window is None or window >= capacity:
+    if window is None or window + owner.config.sinks >= capacity:
         return StaticCache(capacity)
     return cache(window, owner.config.sinks)
 

@@ -1,10 +1,9 @@
 """Model hyperparameters as plain numbers, and argument checks. No tensors and no files in here."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
 
 LARGEST = 1e30  # small enough that float32 can still multiply with it
-Config = TypeVar("Config")  # a dataclass
+LARGEST_INT = 2**63 - 1  # of torch's and C++'s integers; Python's have no end
 
 
 class ParameterError(ValueError):
@@ -20,12 +19,14 @@ class ParameterError(ValueError):
 
 
 def check_int(name: str, value, low: int, high: int | None = None) -> None:
-    """Raise ValueError unless the value is an integer in [low, high]."""
+    """Raise ValueError unless the value is an integer in [low, high]; high is 64 bits if None."""
     # In Python True is an int, but nobody who passes True means a number.
     whole = isinstance(value, int) and not isinstance(value, bool)
     if high is None and (not whole or value < low):
         raise ParameterError(f"{name}={value!r}: must be an integer of at least {low}", name)
-    if high is not None and (not whole or not low <= value <= high):
+    # Beyond 64 bits torch would raise an OverflowError later, which does not name the parameter.
+    high = LARGEST_INT if high is None else high
+    if not whole or not low <= value <= high:
         raise ParameterError(f"{name}={value!r}: must be an integer in [{low}, {high}]", name)
 
 
@@ -38,6 +39,10 @@ def check_number(name: str, value, low: float, high=LARGEST, advice="", span="")
     if not number or not low <= value <= high:
         span = span or f"[{low:g}, {high:g}]"
         raise ParameterError(f"{name}={value!r}: must be a number in {span}{advice}", name)
+    if isinstance(value, int) and abs(value) > LARGEST_INT:
+        raise ParameterError(
+            f"{name}={value}: an integer of more than 64 bits; write {float(value):g}", name
+        )
 
 
 def check_positive(name: str, value) -> None:
@@ -62,13 +67,6 @@ def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
 def option(default, help: str):
     """A dataclass field with a default and a help line, also shown by the command line."""
     return field(default=default, metadata={"help": help})
-
-
-def override(config: Config, **changes: Any) -> Config:
-    """A copy of the config with some fields changed, None skipped. Raises ValueError, TypeError."""
-    # `replace` builds a new config, so the checks of __post_init__ run again.
-    given = {name: x for name, x in changes.items() if x is not None}
-    return replace(config, **given)  # type: ignore[type-var]  # typing has no name for dataclasses
 
 
 # ------------------------------------------------------------------ the shape of a model

@@ -1,10 +1,7 @@
-"""Progress bars in a terminal and a notebook, one-line errors, and signals that end a process."""
+"""Progress bars in a terminal and a notebook, and errors in one line."""
 
 import os
-import signal
 import sys
-import threading
-from contextlib import contextmanager
 
 from tqdm import tqdm
 
@@ -16,9 +13,13 @@ class Progress(tqdm):
     """
 
     def __init__(self, total: int, name: str, *, hidden: bool = False, **options):
+        # 1. Switched off by the caller or by tqdm's own environment variable.
         off = hidden or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+        # 2. A bar redraws its line. In a log file or a pipe that would be thousands of lines,
+        #    so there is none unless a terminal or a notebook shows it.
         terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
         off |= not (terminal or "ipykernel" in sys.modules)
+        # 3. A finished bar disappears, so that only results stay on the page.
         options |= {"desc": name, "disable": off, "leave": False, "mininterval": 0.5}
         super().__init__(total=total, file=sys.stdout, **options)
 
@@ -30,52 +31,6 @@ class Progress(tqdm):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
+    """The first line of an error's message, at most 200 characters; its class if it has none."""
+    # Torch, compilers and parsers append a trace of their own, which hides the cause.
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-
-
-# ------------------------------------------------------------------ signals that end a process
-
-# Ctrl-C; the signal sent by `kill`, a container or a batch system; a closing terminal.
-STOPS = [getattr(signal, x) for x in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, x)]
-_TERMINALS = [number for number in (1, 2) if os.isatty(number)]  # checked before it can close
-received: list[int] = []  # the signals that stopped this command
-
-
-def interrupt(number: int, frame) -> None:
-    """A signal handler that raises KeyboardInterrupt, as Python's own does for Ctrl-C."""
-    note_stop(number)
-    raise KeyboardInterrupt
-
-
-def note_stop(number: int) -> None:
-    """Remember the signal for the exit code. After a terminal has closed, print nothing more.
-
-    Printing to a closed terminal raises an error, which would lose what a stop must save.
-    """
-    received.append(number)
-    if number == getattr(signal, "SIGHUP", None):
-        for stream in _TERMINALS:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-
-
-@contextmanager
-def uninterrupted():
-    """A with-block that ignores these signals, so that a stopped command can still save its work.
-
-    A second signal is common: `make`, `timeout` and a terminal each signal the whole process group.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def stop_code() -> int:
-    """The exit code of a process stopped by a signal: 128 plus its number; 130 for Ctrl-C."""
-    return 128 + (received[-1] if received else signal.SIGINT)

@@ -1,9 +1,6 @@
-"""Choosing a device, and measuring the available memory."""
+"""Choosing a device, waiting for it, and keeping its random state."""
 
-import os
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -24,18 +21,22 @@ class Device:
 
 def pick_device(prefer: str = "auto") -> Device:
     """CUDA if available, else the CPU. Raises ValueError for a missing or unknown device."""
+    # 1. Is it one that this package knows, and that is there? A request is never replaced silently.
     if prefer not in ("auto", "cpu", "cuda"):
         raise ParameterError(f"device={prefer!r} is unknown: choose auto, cpu or cuda", "device")
     if prefer == "cuda" and not torch.cuda.is_available():
         raise ParameterError(
             "device='cuda', but this torch sees no CUDA device: choose cpu or auto", "device"
         )
+    # 2. A CPU computes in float32: most have no fast 16-bit multiplication.
     if prefer == "cpu" or not torch.cuda.is_available():
         reason = "as requested" if prefer == "cpu" else "no CUDA device was found"
         reason = f"{reason}; float32 is a CPU's fast type"
         return Device(torch.device("cpu"), torch.float32, reason)
+    # 3. A GPU multiplies faster in 16 bits. bfloat16 has float32's range, so nothing overflows;
+    #    older GPUs have only float16. Without this argument a T4 returns True, and then emulates
+    #    bfloat16, slowly.
     name = torch.cuda.get_device_name()
-    # Without this argument a T4 returns True, and then emulates bfloat16, slowly.
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return Device(torch.device("cuda"), torch.bfloat16, f"{name} multiplies bfloat16 natively")
     reason = f"{name} has no native bfloat16; gradients are scaled so that float16 can hold them"
@@ -44,66 +45,13 @@ def pick_device(prefer: str = "auto") -> Device:
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished its work; a no-op on a CPU."""
+    # A GPU runs kernels asynchronously: a call returns before its result is there.
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def forked_random_state(device: Device):
     """A with-block that restores the global random state, including that of this process's GPU."""
+    # By default torch would fork the state of every GPU of the machine, and warn.
     gpu = device.device.type == "cuda"
     return torch.random.fork_rng(devices=[device.device] if gpu else None)
-
-
-# ------------------------------------------------------------------ memory
-
-
-def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of RAM available for new tensors; None if the system does not report it.
-
-    The page cache counts as available, because the system can reclaim it. In a container with less
-    memory than its machine, the container's limit applies. On macOS this is the total memory.
-    `root` is where the system's files are.
-    """
-    table = _read(root / "proc/meminfo")
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", table, re.M)
-    if found:
-        return max(0, min([int(found[1]) * 1024, *_left_in_groups(root)]))
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):  # macOS: total memory
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
-
-
-def _left_in_groups(root: Path) -> list[int]:
-    """Bytes left in each Linux control group of this process that has a memory limit."""
-    versions = [  # pattern of the group's line, folder, files for limit and use, name of the cache
-        (r"^0::(/.*)$", "", "memory.max", "memory.current", "inactive_file"),
-        (
-            r"^\d+:(?:[^:]*,)?memory(?:,[^:]*)?:(/.*)$",
-            "memory",
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-            "total_inactive_file",
-        ),
-    ]
-    groups = _read(root / "proc/self/cgroup")
-    left = []
-    for line, folder, limit_name, use_name, cache_name in versions:
-        top = root / "sys/fs/cgroup" / folder
-        found = re.search(line, groups, re.M)
-        inner = top / found[1].strip("/") if found else top
-        for group in (inner, *inner.parents):
-            limit = _read(group / limit_name).strip()
-            use = _read(group / use_name).strip()
-            cache = re.search(rf"^{cache_name} (\d+)$", _read(group / "memory.stat"), re.M)
-            if limit.isdecimal() and use.isdecimal():  # "max" is no limit
-                left.append(int(limit) - int(use) + (int(cache[1]) if cache else 0))
-            if group == top:
-                break
-    return left
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -11,7 +11,6 @@ import os
 import secrets
 import stat
 import tempfile
-import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,12 +37,14 @@ def user_path(path: str | Path) -> Path:
     Every path from an option, an environment variable or a call goes through here. Raises
     ValueError for a home folder that does not exist on this machine.
     """
+    # 1. The home folder, as a shell expands it. What the shell left quoted arrives here with a ~.
     text = os.path.expanduser(path)
     if text.startswith("~"):
         raise ValueError(
             f"{text!r}: no such home folder; write the full path, or ./{text} for a file of that "
             "name"
         )
+    # 2. The path itself.
     found = Path(text)
     if str(found).startswith("~"):  # it was ./~name; pathlib drops the ./
         return Path.cwd() / found
@@ -71,8 +72,10 @@ def atomic_path(path: Path):
     A replaced file keeps its permissions. Raises OSError, with advice, if the folder cannot be
     written, the disk is full, or `path` must not be replaced.
     """
+    # 1. Refuse what must not be replaced, before the caller writes anything.
     path = Path(path)
     check_replaceable(path)
+    # 2. A temporary file in the same folder: a rename is atomic only within one file system.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with writing_advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,10 +83,13 @@ def atomic_path(path: Path):
         kept = path if path.exists() else temporary
         mode = kept.stat().st_mode  # safetensors would leave a private file
         os.chmod(temporary, 0o600)  # writable, whatever the umask is
+    # 3. The caller writes. Flush the data to the disk before the rename, or a power cut could leave
+    #    the new name with no contents.
     try:
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
+        # 4. From one moment to the next the name means the new file.
         os.chmod(temporary, mode)
         os.replace(temporary, path)
     except OSError as error:
@@ -94,6 +100,7 @@ def atomic_path(path: Path):
             f"{path} could not be written ({error.strerror}): make room and try again",
         ) from error
     finally:
+        # 5. After an error or a Ctrl-C nothing is left. After the rename it is gone already.
         temporary.unlink(missing_ok=True)
 
 
@@ -193,88 +200,3 @@ def read_json(path: Path):
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-# ------------------------------------------------------------------ identifying foreign files
-
-OURS_ONLY = "name a checkpoint that this project wrote, for example with `python -m nanogpt train`"
-PRETRAINED = "load_pretrained and `generate --model` read it"
-UNPICKLED = (
-    "nothing is unpickled here; read it with torch.load(PATH, weights_only=True), put its tensors "
-    "into a GPT with load_state_dict, and call save_checkpoint"
-)
-UNPACK = "unpack it, and name the file inside"
-SIGNATURES = [  # first bytes of a file, what it is, and what to do if a checkpoint was expected
-    (b"\x80", "a pickle, such as an old torch.save", UNPICKLED),
-    (b"GGUF", "a GGUF file, llama.cpp's format", f"{PRETRAINED}, elsewhere {OURS_ONLY}"),
-    (b"\x93NUMPY", "a NumPy array", OURS_ONLY),
-    (b"\x89HDF", "an HDF5 file, such as Keras's weights", OURS_ONLY),
-    (b"\x7fELF", "a program or a library", OURS_ONLY),
-    (b"\x1f\x8b", "a gzip archive", UNPACK),
-    (b"BZh", "a bzip2 archive", UNPACK),
-    (b"\xfd7zXZ", "an xz archive", UNPACK),
-    (b"\x28\xb5\x2f\xfd", "a zstd archive", UNPACK),
-    (b"7z\xbc\xaf", "a 7z archive", UNPACK),
-    (b"version https://git-lfs", "a Git LFS pointer", "fetch the file itself with `git lfs pull`"),
-    (b"<", "a web page or XML", "fetch the file itself: the download saved a page about it"),
-    (b"{", "JSON", "name the .safetensors file beside it"),
-]
-
-
-def identify(path: Path) -> tuple[str, str]:
-    """What `path` is, and what to do if a checkpoint was expected. Nothing is unpickled.
-
-    The first string is empty for a missing file, an unknown kind, or a .safetensors header.
-    """
-    if not os.path.lexists(path):
-        return "", OURS_ONLY
-    if not path.exists():
-        return f"a link to {os.readlink(path)}, which does not exist", "fix the link"
-    if path.is_dir():
-        return _identify_folder(path)
-    if not path.is_file():
-        return "a pipe or a device", OURS_ONLY
-    try:
-        with open(path, "rb") as file:
-            start = file.read(64)
-    except OSError as error:
-        return f"a file that cannot be read ({error.strerror})", "ask its owner, or name another"
-    if not start:
-        return "an empty file", "copy or fetch it again"
-    if start[8:9] == b"{":  # 8 bytes of length, then JSON
-        return "", OURS_ONLY
-    if start.startswith(b"PK\x03\x04"):
-        return _identify_zip(path)
-    for signature, what, cure in SIGNATURES:
-        if start.lstrip(b" \t\r\n\xef\xbb\xbf").startswith(signature):
-            return what, cure
-    return "", OURS_ONLY
-
-
-def _identify_folder(path: Path) -> tuple[str, str]:
-    names = sorted(found.name for found in path.glob("*.safetensors"))
-    checkpoints = [name for name in names if not name.endswith(".state.safetensors")]
-    if (path / "config.json").is_file():
-        return "a Hugging Face transformers folder", (
-            f"{PRETRAINED}, `verify model` checks it; elsewhere name a checkpoint that this "
-            f"project wrote"
-        )
-    if checkpoints:
-        return "a folder", f"name a file in it, such as {', '.join(checkpoints[:3])}"
-    return "a folder without checkpoints", OURS_ONLY
-
-
-def _identify_zip(path: Path) -> tuple[str, str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return (
-            "a truncated or damaged zip archive, such as torch.save writes",
-            "copy or fetch it again",
-        )
-    if any(name.endswith("data.pkl") for name in names):
-        return "a PyTorch file (torch.save)", UNPICKLED
-    if names and all(name.endswith(".npy") for name in names):
-        return "a NumPy archive", OURS_ONLY
-    return "a zip archive", UNPACK

@@ -178,6 +178,28 @@ class SlidingReader(UncachedReader):
 # ------------------------------------------------------------------ generate
 
 
+class TokenLoop:
+    """How the tokens of one generation are computed: here by the model's own modules, one by one.
+
+    This is the seam at which other ways come in: `nanogpt.generate` passes a loop that may run an
+    engine or a draft. `generate` calls the three methods in this order, once.
+    """
+
+    reader: Reader
+
+    def begin(self, model: LanguageModel, prompt: Tensor, n_new: int, cache, slides: bool) -> None:
+        """Choose how tokens are read. Raises ValueError for what this loop cannot compute."""
+        self.reader = reader_for(model, prompt, n_new, cache, slides)
+
+    def noise(self, noise, generator, sampling: SamplingParams, shape, device):
+        """The noise of all steps, (n_new, B, V)."""
+        return noise_for(noise, generator, sampling, shape, device)
+
+    def tokens(self, prompt: Tensor, noise, sampling: SamplingParams) -> Iterator[Tensor]:
+        """The iterator over the new tokens, (B, 1) each."""
+        return decode(self.reader, prompt, noise, sampling)
+
+
 def generate(
     model: LanguageModel,
     prompt: Tensor,
@@ -188,6 +210,7 @@ def generate(
     generator: torch.Generator | None = None,
     noise: Tensor | None = None,
     past_block: str = "error",
+    loop: TokenLoop | None = None,
 ) -> Iterator[Tensor]:
     """Yield n_new tokens after the prompt, one (B, 1) tensor at a time.  (B, T) -> n_new × (B, 1)
 
@@ -197,7 +220,8 @@ def generate(
     `cache` is a class (DynamicCache, StaticCache), or None to recompute the whole text for every
     token. Randomness comes from `generator` (CPU; seed 1337 if None) or from `noise` (n_new, B, V).
     A learned position table has no rows past block_size: past_block="error" raises an error,
-    "slide" reads the last block_size tokens again for each token, as the lecture does.
+    "slide" reads the last block_size tokens again for each token, as the lecture does. `loop`
+    computes the tokens; None: this file's.
 
     With a cache, a model of your own classes must get everything about earlier tokens from
     `self.cache`: `compare` and the referee show whether it does.
@@ -210,13 +234,14 @@ def generate(
     #    error in the middle of a text would come too late.
     slides = check_generation(model, prompt, n_new, sampling, past_block)
     # 2. Choose how tokens are read: with a cache, without one, or with a sliding window.
-    reader = reader_for(model, prompt, n_new, cache, slides)
+    loop = TokenLoop() if loop is None else loop
+    loop.begin(model, prompt, n_new, cache, slides)
     # 3. Draw all randomness before the first step, so that the tokens do not depend on how they are
     #    computed, and two ways of reading can be compared.
     shape = (n_new, len(prompt), model.config.vocab_size)
-    noise = noise_for(noise, generator, sampling, shape, prompt.device)
+    noise = loop.noise(noise, generator, sampling, shape, prompt.device)
     # 4. The loop: an iterator, which computes each token when the caller asks for it.
-    return decode(reader, prompt, noise, sampling)
+    return loop.tokens(prompt, noise, sampling)
 
 
 def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:

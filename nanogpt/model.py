@@ -5,13 +5,13 @@ https://github.com/karpathy/ng-video-lecture, so a checkpoint of one loads into 
 Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vocabulary.
 """
 
+import gc
 import math
 from collections import deque
 from collections.abc import Callable
-from copy import copy
 from functools import lru_cache, partial
 from inspect import signature
-from types import MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -253,17 +253,30 @@ def replica(model: nn.Module) -> nn.Module:
 
     Code running in the replica neither sees nor changes the model's modes and caches, so threads
     cannot interfere. A module that is used twice becomes two, because each use needs its own cache.
-    Raises ValueError for a forward set on a module instance, because it would run the original.
+    Raises ValueError for a forward set on a module instance, because it would run the original, and
+    for an attribute that hides one of the model's modules.
     """
     # 1. Copy the module tree. Parameters stay the same tensors, so no memory is copied.
-    originals: dict[int, nn.Module] = {}  # by the id of the original, its first copy
-    copied = _copy_of(model, originals)
-    # 2. A plain attribute, a list or a bound method may also refer to a module. Such a reference
-    #    must point to the copy, or it would not see the copy's cache.
+    copies: dict[int, nn.Module] = {}  # by the id of the original, its first copy
+    copied = _copied_tree(model, copies)
     for module in copied.modules():
         for name, value in vars(module).items():
-            if name not in TORCHS_OWN:
-                vars(module)[name] = _in_replica(value, originals)
+            if name in TORCHS_OWN:
+                continue
+            # 2. A plain attribute may also refer to a module, alone or in a list. It must refer to
+            #    the copy: the original has no cache, and may be in training mode.
+            if type(value) in (list, tuple):
+                value = type(value)(copies.get(id(part), part) for part in value)
+            elif type(value) is dict:
+                value = {key: copies.get(id(part), part) for key, part in value.items()}
+            vars(module)[name] = copies.get(id(value), value)
+            # 3. In anything deeper the original would still run, and give other tokens.
+            if _refers_to(value, copies, set()):
+                raise ValueError(
+                    f"{type(module).__name__}.{name} is a {type(value).__name__} that refers to a "
+                    f"module of the model, which a copy of the model cannot follow: keep modules "
+                    f"in attributes or in an nn.ModuleList"
+                )
     return copied
 
 
@@ -271,55 +284,44 @@ def replica(model: nn.Module) -> nn.Module:
 TORCHS_OWN = frozenset(vars(nn.Module()))
 
 
-def _copy_of(module: nn.Module, originals: dict[int, nn.Module]) -> nn.Module:
+def _copied_tree(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
     """A shallow copy of a module and its submodules, with the same tensors."""
     if "forward" in vars(module):
         kind = type(module).__name__
         raise ValueError(
             f"a {kind} has another forward, set on the instance: define it in a class, or remove it"
         )
-    # Skip __init__, which would draw new weights. Copy slots and attributes unchanged.
+    # Skip __init__, which would draw new weights. All attributes stay the same objects.
     copied = type(module).__new__(type(module))
-    for kind in type(module).__mro__:
-        for name in getattr(kind, "__slots__", ()):
-            if hasattr(module, name):
-                setattr(copied, name, getattr(module, name))
     own = vars(copied)
     own.update(vars(module))
     # Replaced, not changed: this dictionary is still the original's.
     parts = module._modules.items()
     own["_modules"] = {
-        name: None if part is None else _copy_of(part, originals) for name, part in parts
+        name: None if part is None else _copied_tree(part, copies) for name, part in parts
     }
     # The replica differs in two things: eval mode, and no cache.
     own["training"] = False
     own.pop("_compiled_call_impl", None)  # set by model.compile(): it would run the original
     if "cache" in own:
         own["cache"] = None
-    originals.setdefault(id(module), copied)
+    copies.setdefault(id(module), copied)
     return copied
 
 
-def _in_replica(value, originals: dict[int, nn.Module]):
-    """The value of a plain attribute, with every module replaced by its copy."""
-    # A module outside the model has no copy, and is kept.
-    if isinstance(value, nn.Module):
-        return originals.get(id(value), value)
-    # Rebuild anything that may contain a module around its copy, to any depth.
-    if isinstance(value, MethodType):
-        return MethodType(value.__func__, _in_replica(value.__self__, originals))
-    if isinstance(value, partial):
-        parts = [_in_replica(part, originals) for part in (value.func, value.args, value.keywords)]
-        return partial(parts[0], *parts[1], **parts[2])
-    if isinstance(value, tuple) and hasattr(value, "_make"):  # a namedtuple
-        return value._make(_in_replica(part, originals) for part in value)
-    if type(value) in (list, tuple, set, deque):
-        return type(value)(_in_replica(part, originals) for part in value)
-    if isinstance(value, dict):
-        changed = copy(value)
-        changed.update({name: _in_replica(part, originals) for name, part in value.items()})
-        return changed
-    return value
+# What Python itself can hide a module in: containers, bound methods, partials, closures.
+HOLDERS = (tuple, list, dict, set, deque, partial, MethodType, CellType)
+
+
+def _refers_to(value, modules: dict[int, nn.Module], seen: set[int]) -> bool:
+    """Whether a value of one of these kinds leads to one of the modules, at any depth."""
+    if isinstance(value, FunctionType):
+        value = value.__closure__  # the variables of an outer function that it uses, or None
+    if not isinstance(value, HOLDERS) or id(value) in seen:
+        return False
+    seen.add(id(value))  # a recursive function is in its own closure
+    parts = gc.get_referents(value)
+    return any(id(part) in modules or _refers_to(part, modules, seen) for part in parts)
 
 
 # ------------------------------------------------------------------ checks of your own classes

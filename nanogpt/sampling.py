@@ -30,7 +30,6 @@ class SamplingParams:
     def __post_init__(self):
         check_switch("greedy", self.greedy)
         check_number("temperature", self.temperature, 1e-6, 1e38, "; or use greedy=True")
-        object.__setattr__(self, "temperature", float(self.temperature))  # no int beyond 64 bits
         if self.top_k is not None:
             check_int("top_k", self.top_k, 1)
         if self.top_p is not None:

@@ -46,6 +46,7 @@ def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
 
 def metrics(gaps: list[float]) -> dict:
     """TTFT, TPOT, ITL and E2EL of one run, in seconds. TPOT is None for a single token."""
+    # The first gap contains the prefill of the whole prompt; each other gap is one decoding step.
     first, *rest = gaps
     return {"ttft": first, "tpot": fmean(rest) if rest else None, "itl": rest, "e2el": sum(gaps)}
 
@@ -62,9 +63,11 @@ def time_pair(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = 
     Returns plain data: `systems`, a summary of every metric and the median gap at each token for
     both; `speedup`, the summary of E2EL(a) / E2EL(b) over pairs. Raises ValueError.
     """
+    # 1. Alternate the two: A B A B …, after a warm-up of each.
     runs = paired_gaps(a, b, repeats=repeats, device=device)
-    # Runs next to each other in time share the machine's load, so take the ratio of each pair.
+    # 2. Runs next to each other in time share the machine's load, so take the ratio of each pair.
     speedup = summary(sum(x) / sum(y) for x, y in zip(*runs, strict=True))
+    # 3. What each system did, metric by metric.
     systems = {"uncached": _system_summary(runs[0]), "cached": _system_summary(runs[1])}
     return {"systems": systems, "speedup": speedup}
 
@@ -90,8 +93,8 @@ def interleave(
 
     `after_turn` is called after every turn, including the warm-up. Raises ValueError.
     """
-    # A machine's speed drifts with its load and temperature. Interleaved, all runs see the same
-    # drift. The warm-up fills caches and triggers compilation; its times mean nothing.
+    # 1. A machine's speed drifts with its load and temperature. Interleaved, all runs see the same
+    #    drift.
     check_int("repeats", repeats, 1)
     results: dict[Name, list[Result]] = {name: [] for name in runs}
     with Progress((warmup + repeats) * len(runs), "timing") as bar:
@@ -101,6 +104,7 @@ def interleave(
                 results[name].append(run())
                 bar.update()
             after_turn()
+    # 2. The warm-up filled caches and triggered compilation: its times mean nothing.
     return {name: turns[warmup:] for name, turns in results.items()}
 
 

@@ -1,9 +1,5 @@
-"""Faults that are really caused: disks that fill up, folders that close."""
+"""A disk that fills up, and the files below a folder."""
 
-import contextlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,21 +15,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
     }
-
-
-def mount(*words) -> bool:
-    if not sys.platform.startswith("linux") or os.geteuid():
-        return False
-    try:
-        return subprocess.run(["mount", *map(str, words)], capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
-def unmount(folder: Path) -> None:
-    for words in (["umount", folder], ["umount", "--lazy", folder]):
-        if subprocess.run(words, capture_output=True).returncode == 0:
-            return
 
 
 class Disk:
@@ -58,25 +39,3 @@ def disk(tmp_path):
     limited = Disk(tmp_path / "mine")
     yield limited
     limited.clear()
-
-
-@contextlib.contextmanager
-def read_only(folder: Path):
-    """Nothing can be written into the folder or below it meanwhile; root needs a mount for that."""
-    if hasattr(os, "geteuid") and os.geteuid():
-        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
-        for path in folders:
-            path.chmod(0o555)
-        try:
-            yield
-        finally:
-            for path in folders:
-                path.chmod(0o755)
-        return
-    if not mount("--bind", folder, folder):
-        pytest.skip("root writes everywhere, and here it may not mount")
-    try:
-        assert mount("-o", "remount,ro,bind", folder)
-        yield
-    finally:
-        unmount(folder)

@@ -13,6 +13,7 @@ from shapes import COMBINED
 from nanogpt.engines.generation import generate
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import sequence
+from nanogpt.serving.backend import SamplingBackend
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.sequence import BlockManager, Request, block_hash
@@ -77,7 +78,7 @@ class Watched(BatchEngine):
                 "several": max(map(len, drawn)) > 1,
             }
         )
-        if getattr(self.backend, "draws", False):  # its logits come step by step
+        if isinstance(self.backend, SamplingBackend):  # its logits come step by step
             rows = iter(self.backend.logits[: sum(map(len, drawn)), :V].clone())
             for step in range(max(map(len, drawn))):
                 going = [

@@ -1,11 +1,10 @@
-"""Every package that the code imports is in pyproject.toml, and the lists and CI agree with it."""
+"""Every package that the code imports is in pyproject.toml, and the lists agree with it."""
 
 import ast
 import re
 import sys
 
 import pytest
-import yaml
 
 from nanogpt.files import PACKAGE, ROOT
 
@@ -53,7 +52,7 @@ def imported() -> dict[str, set[str]]:
     return {part: {NAMES.get(x, x) for x in names - own} for part, names in parts.items()}
 
 
-def test_a_part_imports_what_the_wheel_asks_for_and_the_extras_of_its_folder():
+def test_a_folder_imports_only_dependencies_of_the_wheel_and_of_its_extras():
     undeclared = {}
     for part, names in imported().items():
         extras = [PROJECT["optional-dependencies"][extra] for extra in EXTRAS.get(part, [])]
@@ -62,7 +61,7 @@ def test_a_part_imports_what_the_wheel_asks_for_and_the_extras_of_its_folder():
     assert {part: names for part, names in undeclared.items() if names} == {}
 
 
-def test_what_is_declared_for_the_series_is_used():
+def test_every_dependency_of_the_series_is_imported():
     declared = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
     assert packages(declared) - set.union(*imported().values()) == COMMANDS
 
@@ -87,16 +86,3 @@ def test_the_lowest_set_is_every_lower_bound():
         if match:
             bounds[match[1]] = match[2]
     assert dict(line.split("==") for line in lines_of("lowest.txt")) == bounds
-
-
-def test_every_ci_configuration_runs_the_commands_of_the_readme():
-    """A step of a workflow is `make …` or .ci/run, which ends in `make test`."""
-    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-    jobs = [yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] for path in workflows]
-    steps = [step for found in jobs for job in found.values() for step in job["steps"]]
-    commands = [step["run"].strip() for step in steps if "run" in step]
-    assert all(command == ".ci/run" or command.startswith("make ") for command in commands)
-    assert ".ci/run" in commands
-    last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1]
-    assert last == "exec make test </dev/null"
-    assert "`make test`" in (ROOT / "README.md").read_text(encoding="utf-8")

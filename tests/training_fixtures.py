@@ -166,11 +166,11 @@ def some_runs(runs) -> None:
     rank = os.environ["RANK"]
     parser = Parser("train", "")
     options(parser)
-    with joined(pick_device("cpu")) as (device, trainer):
+    with joined(pick_device("cpu")) as (device, team):
         for _, *one in runs:
             try:
                 words = [word.replace("RANK", rank) for word in one]
-                train_on(device, trainer, parser.parse_args(words))
+                train_on(device, team, parser.parse_args(words))
             except ValueError as error:
                 print("refused:", error)
 

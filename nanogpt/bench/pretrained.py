@@ -26,8 +26,8 @@ from ..timing import Summary, clock, interleave, summary
 from .ladder import Rung, build_engine, chosen_rungs
 from .roofline import Limits, LimitsData, work
 
-GREEDY = SamplingParams(greedy=True)
-USUAL = {"cpu": "134578"}  # rungs by the kind of device: a compiled step takes minutes to build
+_GREEDY = SamplingParams(greedy=True)
+_USUAL = {"cpu": "134578"}  # rungs by the kind of device: a compiled step takes minutes to build
 
 # Returns the n greedy tokens after a prompt (T,); calls its last argument at the first one.
 Decode = Callable[[Tensor, int, Callable[[], None]], Tensor]
@@ -43,7 +43,7 @@ class PretrainedPeer:
     kv_itemsize: int  # bytes per number in its cache
 
 
-class Timed(NamedTuple):
+class _Timed(NamedTuple):
     """One run: its tokens (n,), the seconds to the first, and from there to the last."""
 
     tokens: Tensor
@@ -97,10 +97,10 @@ def pretrained_ladder(
     limits = Limits(model, n_new, n_prompt)
     prompt = prompt.to(device)
     rows: dict[Rung, PretrainedRow] = {}
-    runs: dict[Rung, Callable[[], Timed]] = {}
+    runs: dict[Rung, Callable[[], _Timed]] = {}
     dtype = str(model.dtype).removeprefix("torch.")
     needs: dict[Rung, float] = {}  # bytes per token
-    for rung in chosen_rungs(device, only or USUAL.get(device.type)):
+    for rung in chosen_rungs(device, only or _USUAL.get(device.type)):
         if rung.engine is None:
             continue
         engine, how = build_engine(rung.engine, model, n_prompt + n_new)
@@ -146,7 +146,7 @@ def pretrained_ladder(
 
 
 def _measure(
-    row: PretrainedRow, turns: list[Timed], base: list[Timed], n_prompt: int, need: float
+    row: PretrainedRow, turns: list[_Timed], base: list[_Timed], n_prompt: int, need: float
 ) -> None:
     """Add the figures of a rung's turns to its row."""
     n = len(turns[0].tokens) - 1  # after the first
@@ -160,24 +160,24 @@ def _measure(
     row["equal_tokens"] = int(same.int().cumprod(0).sum())
 
 
-def _decode(model: Decoder, prompt: Tensor, n_new: int, engine: Engine) -> Timed:
+def _decode(model: Decoder, prompt: Tensor, n_new: int, engine: Engine) -> _Timed:
     """One generation by one of our engines."""
     began = clock(model.device)
-    steps = generate(model, prompt[None], n_new, GREEDY, engine=engine)
+    steps = generate(model, prompt[None], n_new, _GREEDY, engine=engine)
     tokens = [next(steps)]
     first = clock(model.device)
     tokens += steps
     end = clock(model.device)
-    return Timed(torch.cat(tokens, dim=1)[0].cpu(), first - began, end - first)
+    return _Timed(torch.cat(tokens, dim=1)[0].cpu(), first - began, end - first)
 
 
-def _decode_by_peer(prompt: Tensor, n_new: int, decode: Decode) -> Timed:
+def _decode_by_peer(prompt: Tensor, n_new: int, decode: Decode) -> _Timed:
     """One generation by another program."""
     moments: list[float] = []
     began = clock(prompt.device)
     tokens = decode(prompt, n_new, lambda: moments.append(clock(prompt.device)))
     end = clock(prompt.device)
-    return Timed(tokens, moments[0] - began, end - moments[0])
+    return _Timed(tokens, moments[0] - began, end - moments[0])
 
 
 # ------------------------------------------------------------------ transformers

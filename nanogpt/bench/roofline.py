@@ -24,7 +24,7 @@ from ..timing import CPU, Summary, summary, time_tokens
 PIECES = 8  # of a few milliseconds each; the shortest counts
 
 
-class Work(TypedDict):
+class TokenWork(TypedDict):
     """The work of one token: floating-point operations, and bytes read."""
 
     flop: float
@@ -63,7 +63,7 @@ def work(
     itemsize: int = 4,
     kv_itemsize: int = 4,
     n_prompt: int = 1,
-) -> Work:
+) -> TokenWork:
     """Floating-point operations and bytes per token: the mean over n_new tokens after a prompt.
 
     The first step reads the prompt's last token; all tokens before it are in the cache.
@@ -96,7 +96,7 @@ def positions_seen(config: DecoderConfig, layer: int, start: int, n: int) -> int
     return sum(min(seen, most) for seen in range(start + 1, start + n + 1))
 
 
-def breakdown(seconds: float, need: Work, bandwidth: float, peak: float) -> Breakdown:
+def breakdown(seconds: float, need: TokenWork, bandwidth: float, peak: float) -> Breakdown:
     """Split the seconds of one token into three parts that add up to it.
 
     `arithmetic` is the time for the operations of `need` (from `work`) at the machine's peak.

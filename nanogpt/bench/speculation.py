@@ -28,7 +28,7 @@ from .roofline import Limits
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 ITSELF = "itself, in 8 bits"
-BASELINE = ("", 0)  # plain decoding: no draft, no proposals
+_BASELINE = ("", 0)  # plain decoding: no draft, no proposals
 IN_A_ROW = 5  # passes per measurement
 
 Drafts = dict[str, Callable[[int], Draft]]  # by name; the argument is the number of proposals
@@ -75,7 +75,7 @@ def speculation(
     limits, measured in the same turns. Raises CannotBuild: all of it is native code.
     """
     _native(model)
-    made: dict[tuple[str, int], Draft | None] = {BASELINE: None}
+    made: dict[tuple[str, int], Draft | None] = {_BASELINE: None}
     for name, make in drafts.items():
         for k in ks:
             made[name, k] = make(k)
@@ -83,7 +83,7 @@ def speculation(
     # The warm-up uses seed 42, and each turn after it the next seed.
     turns = {way: partial(_run, model, n_new, count(42), draft) for way, draft in made.items()}
     runs = interleave(turns, repeats, after_turn=limits.measure)
-    base = runs.pop(BASELINE)
+    base = runs.pop(_BASELINE)
     return {
         "n_params": model.n_params,
         "n_new": n_new,

@@ -19,21 +19,30 @@ PARTS = ("forward", "backward", "optimizer")
 
 
 def step_parts(trainer: Trainer, step: int, repeats: int = 8) -> dict[str, float]:
-    """Median seconds of each part of that step: forward, backward, optimizer.
+    """Median seconds of each part of that step: forward with its batch, backward, optimizer.
 
     The weights change, as in training. The first two runs, which allocate memory, do not count.
     """
+    marks: list[float] = []
+
+    def mark(*_: object) -> None:
+        marks.append(_now(trainer))
+
+    # Hooks mark the ends of the forward and of the backward pass, so what is timed is a step of
+    # training itself.
+    hooks = [
+        trainer.net.register_forward_hook(mark),
+        trainer.optimizers[0].register_step_pre_hook(mark),
+    ]
     taken = []
     for _ in range(repeats + 2):
-        marks = [_now(trainer)]
-        x, y = (part.to(trainer.device.device) for part in trainer.batch(step))
-        loss = trainer.loss(x, y, step)
-        marks.append(_now(trainer))
-        loss.backward()
-        marks.append(_now(trainer))
-        trainer.update()
-        marks.append(_now(trainer))
+        marks.clear()
+        mark()
+        trainer.step(step)
+        mark()
         taken.append([after - before for before, after in zip(marks, marks[1:], strict=False)])
+    for hook in hooks:
+        hook.remove()
     return {name: median(turn[i] for turn in taken[2:]) for i, name in enumerate(PARTS)}
 
 

@@ -10,7 +10,7 @@ import torch
 from .. import timing
 from ..timing import CPU, Name, Result, Summary, interleave
 
-SHOWN = {  # rung labels: as stored in results, and as displayed
+_SHOWN = {  # rung labels: as stored in results, and as displayed
     "per-Head, no cache": "per-head, no cache",
     "per-Head, cache by torch.cat": "per-head, torch.cat cache",
     "batched heads, torch.cat": "packed heads (fused QKV)",
@@ -19,7 +19,7 @@ SHOWN = {  # rung labels: as stored in results, and as displayed
 
 def shown_label(label: str) -> str:
     """The displayed label of a rung; stored results, some of them published, keep the old one."""
-    return SHOWN.get(label, label)
+    return _SHOWN.get(label, label)
 
 
 def time_interleaved(

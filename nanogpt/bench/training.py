@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from ..config import SIZES, GPTConfig, override
+from ..config import SIZES, GPTConfig
 from ..console import Progress
 from ..data import CharTokenizer, Corpus, split
 from ..decoder.config import DecoderConfig, Positions, decoder_config
@@ -26,15 +26,16 @@ from ..decoder.pack import build_model
 from ..device import Device
 from ..files import ROOT
 from ..timing import Summary, clock, summary
-from ..training.loop import prepare
+from ..training.evaluation import full_loss
+from ..training.preparation import prepare
 from ..training.recipes import MODERN, TrainConfig, recipe_for
-from ..training.trainer import Trainer, full_loss
+from ..training.trainer import Trainer
 
 TURNS = 40  # pieces per training run
-BASELINE = "lecture"  # the entry that the others are compared with
+_BASELINE = "lecture"  # the entry that the others are compared with
 
 
-class Run(TypedDict):
+class RaceRun(TypedDict):
     """One training run as plain data."""
 
     name: str
@@ -101,7 +102,7 @@ class Entry:
             start = decoder_config(start)
         start = replace(start, vocab_size=vocab_size, **self.shape)
         recipe, shape = recipe_for(self.recipe, start)
-        return override(recipe, seed=seed, **self.train), shape
+        return replace(recipe, seed=seed, **self.train), shape
 
 
 class Runner:
@@ -115,7 +116,7 @@ class Runner:
         self.entry = entry
         self.seed = seed
         self.device = device
-        self.config = override(config, steps=steps)
+        self.config = config if steps is None else replace(config, steps=steps)
         model = build_model(shape, torch.Generator().manual_seed(seed))
         self.model, generator = prepare(model, self.config, device)
         data, self.val = split(tokenizer.encode(corpus.text), shape.block_size)
@@ -137,7 +138,7 @@ class Runner:
         loss = full_loss(self.model, self.val, every=5)
         self.curve.append([round(self.seconds, 2), round(loss, 4)])
 
-    def result(self) -> Run:
+    def result(self) -> RaceRun:
         """The run as plain data, with the loss over all of the validation text."""
         block_size = self.model.config.block_size
         return {
@@ -156,7 +157,7 @@ class Runner:
 
 def train_interleaved(
     entries: Sequence[Entry], corpus: Corpus, *, seed: int, device: Device
-) -> list[Run]:
+) -> list[RaceRun]:
     """Train every entry, a piece of each in turn. Returns `Runner.result` of each."""
     runners = [Runner(entry, corpus, seed, device) for entry in entries]
     with torch.random.fork_rng(), Progress(TURNS, f"seed {seed}") as bar:
@@ -170,16 +171,16 @@ def train_interleaved(
     return [runner.result() for runner in runners]
 
 
-def compared(runs: list[Run]) -> list[ComparedRow]:
+def compared(runs: list[RaceRun]) -> list[ComparedRow]:
     """One row per entry: summaries over the seeds, and the speedup over the baseline.
 
     The speedup, `sooner`, is the ratio of the baseline's seconds to the entry's, seed by seed. It
     is present only if the loss is no higher than the baseline's at the same block.
     """
-    baseline = {run["seed"]: run for run in runs if run["name"] == BASELINE}
+    baseline = {run["seed"]: run for run in runs if run["name"] == _BASELINE}
     least = summary(run["loss"] for run in baseline.values())["median"] if baseline else 0.0
     blocks = {run["block_size"] for run in baseline.values()}
-    groups: dict[tuple[str, float | None, int], list[Run]] = {}
+    groups: dict[tuple[str, float | None, int], list[RaceRun]] = {}
     rows = []
     for run in runs:
         groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
@@ -218,22 +219,22 @@ def _clock(device: Device) -> float:
 # ------------------------------------------------------------------ time to a loss
 
 END = 1.8125  # about where the lecture's recipe ends at block 32
-SMALL = {"block_size": 256, "n_layer": 3, "n_head": 3, "n_embd": 96}
+_SMALL = {"block_size": 256, "n_layer": 3, "n_head": 3, "n_embd": 96}
 
 RACE = (
     Entry("lecture", "lecture"),
     Entry("fast", "fast", END, {}, {"steps": 800, "stages": ()}),
-    Entry("fast", "fast", 1.72, SMALL),
+    Entry("fast", "fast", 1.72, _SMALL),
 )
 
 # ------------------------------------------------------------------ the effect of each idea
 
 # One shape, and 300 steps of 768 characters for every line: an idea changes the loss, the seconds
 # of a step, or both.
-SHAPE = {**SMALL, "block_size": 128}
-PLAIN = {"steps": 300, "batch_size": 6, "batched": True, "fused": True}
+_SHAPE = {**_SMALL, "block_size": 128}
+_PLAIN = {"steps": 300, "batch_size": 6, "batched": True, "fused": True}
 ADAMW = {"warmup": 20, "decay": True, "beta2": 0.99, "weight_decay": 0.0}
-RATE = {**ADAMW, "lr": 5e-3}
+_RATE = {**ADAMW, "lr": 5e-3}
 MUON = {**ADAMW, "lr": 8e-3, "muon_lr": 0.02}
 CHANGES: dict[str, dict[str, Any]] = {
     "zero start": {"zero_init": True},
@@ -277,11 +278,11 @@ def _idea(
     **more: Any,
 ) -> Entry:
     """The lecture's recipe and shape, with optimizer settings `base` and some changes."""
-    train = {**PLAIN, **base}
+    train = {**_PLAIN, **base}
     for change in changes:
         train.update(CHANGES[change])
     train.update(more)
-    return Entry(name, "lecture", None, {**SHAPE, **(shape or {})}, train)
+    return Entry(name, "lecture", None, {**_SHAPE, **(shape or {})}, train)
 
 
 def _ladder() -> tuple[Entry, ...]:
@@ -290,7 +291,7 @@ def _ladder() -> tuple[Entry, ...]:
     entries = [
         _idea("the lecture's recipe", {}, batched=False, fused=False),
         _idea("heads in one product, fused AdamW", {}),
-        _idea(RATES, RATE),
+        _idea(RATES, _RATE),
         _idea("Muon", MUON),
     ]
     entries += [_idea(name, MUON, *names[: i + 1]) for i, name in enumerate(names)]
@@ -299,7 +300,7 @@ def _ladder() -> tuple[Entry, ...]:
 
 
 def _only(idea: str, *changes: str, shape: dict[str, Any] | None = None) -> Ablation:
-    return Ablation(idea, Place.ALONE, _idea(f"only {idea}", RATE, *changes, shape=shape))
+    return Ablation(idea, Place.ALONE, _idea(f"only {idea}", _RATE, *changes, shape=shape))
 
 
 def _all_but(idea: str, base: dict[str, Any], *changes: str, **more: Any) -> Ablation:
@@ -312,7 +313,7 @@ def _ablations() -> tuple[Ablation, ...]:
     ablations = [_only(name, name) for name in names]
     ablations += [
         _only(TODAY, shape=MODERN),
-        _all_but("Muon", RATE, *names),
+        _all_but("Muon", _RATE, *names),
         _all_but("the falling rate", MUON, *names, decay=False),
         _all_but("the warm-up", MUON, *names, warmup=0),
     ]
@@ -363,7 +364,7 @@ def _effect(before: Summary, after: Summary) -> Effect:
 # ------------------------------------------------------------------ the cost of shared keys
 
 # The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
-STEPS = {
+_STEPS = {
     "steps": 2000,
     "batch_size": 16,
     "previous_token_init": False,
@@ -371,17 +372,17 @@ STEPS = {
     "stages": (),
 }
 TABLE = {"block_size": 64, "positions": Positions.LEARNED}
-ROPE = {"block_size": 64, "positions": Positions.ROTARY}
-WINDOW = {**ROPE, "window": 16}
+_ROPE = {"block_size": 64, "positions": Positions.ROTARY}
+WINDOW = {**_ROPE, "window": 16}
 
 HEADS = (
-    Entry("a table of positions", "fast", None, TABLE, STEPS),
-    Entry("rotary positions", "fast", None, ROPE, STEPS),
-    Entry("2 heads of keys", "fast", None, {**ROPE, "n_kv_head": 2}, STEPS),
-    Entry("1 head of keys", "fast", None, {**ROPE, "n_kv_head": 1}, STEPS),
-    Entry("window 16", "fast", None, WINDOW, STEPS),
-    Entry("window 16, every 2nd layer full", "fast", None, {**WINDOW, "full_every": 2}, STEPS),
-    Entry("window 16, 1 head of keys", "fast", None, {**WINDOW, "n_kv_head": 1}, STEPS),
+    Entry("a table of positions", "fast", None, TABLE, _STEPS),
+    Entry("rotary positions", "fast", None, _ROPE, _STEPS),
+    Entry("2 heads of keys", "fast", None, {**_ROPE, "n_kv_head": 2}, _STEPS),
+    Entry("1 head of keys", "fast", None, {**_ROPE, "n_kv_head": 1}, _STEPS),
+    Entry("window 16", "fast", None, WINDOW, _STEPS),
+    Entry("window 16, every 2nd layer full", "fast", None, {**WINDOW, "full_every": 2}, _STEPS),
+    Entry("window 16, 1 head of keys", "fast", None, {**WINDOW, "n_kv_head": 1}, _STEPS),
 )
 
 KINDS = {"race": RACE, "ideas": IDEAS, "heads": HEADS}

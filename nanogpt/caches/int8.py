@@ -43,5 +43,6 @@ def encoded(x: Tensor) -> Tensor:
 
 def decoded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The inverse of `encoded`, up to rounding.  (…, hs + 2) -> (…, hs)"""
-    scale = x[..., -2:].contiguous().view(torch.float16)
+    # A copy, so that the two bytes begin at an even address, also in a row of odd length.
+    scale = x[..., -2:].clone(memory_format=torch.contiguous_format).view(torch.float16)
     return x[..., :-2].to(dtype) * scale.to(dtype)

@@ -13,7 +13,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from ..console import STOPS, stop_code
+from ..training.signals import STOPS, stop_code
 from .common import leave, missing, run_command
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as in a shell

@@ -19,7 +19,7 @@ from ..bench.pretrained import PretrainedPeer, pretrained_ladder, transformers_p
 from ..bench.roofline import peak_arithmetic, read_bandwidth
 from ..bench.step import step_rows
 from ..bench.tables import table
-from ..bench.training import KINDS, Run, compared, train_interleaved
+from ..bench.training import KINDS, RaceRun, compared, train_interleaved
 from ..config import SIZES, check_int
 from ..data import Corpus, load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
@@ -37,7 +37,7 @@ from ..pretrained.tokenizer import PretrainedTokenizer
 from ..serving.batch import BatchEngine
 from ..serving.native_steps import BACKENDS, choose_backend
 from ..serving.sequence import Request
-from ..training.trainer import full_loss
+from ..training.evaluation import full_loss
 from . import common
 from .pretrained import SOURCES, load_on, short_name, size_text
 
@@ -204,7 +204,7 @@ def time_training(args: argparse.Namespace) -> None:
         return
     print(f"{corpus.banner or corpus}; losses on its validation text, each at its own block size")
     about = {"what": args.kind, "corpus": corpus.name, "sha256": corpus.sha256}
-    runs: list[Run] = []
+    runs: list[RaceRun] = []
     try:
         for seed in range(1337, 1337 + args.seeds):
             runs += train_interleaved(KINDS[args.kind], corpus, seed=seed, device=device)
@@ -282,9 +282,9 @@ def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
 
 
 # Requests per second, and how many requests: a pretrained model needs seconds for each.
-RATES = (5.0, 20.0, 80.0, inf)
+_RATES = (5.0, 20.0, 80.0, inf)
 PRETRAINED_RATES = (0.5, 2.0, inf)
-REQUESTS = 64
+_REQUESTS = 64
 PRETRAINED_REQUESTS = 16
 # Length of the longest text for a pretrained model; our own models use their block size.
 TEXT_TOKENS = 256
@@ -301,7 +301,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
     add("--data", metavar="PATH", help=about)
     how: dict[str, Any] = {"type": float, "nargs": "+", "metavar": "X"}
     add("--rates", **how, help="requests per second (5 20 80 inf; with --model 0.5 2 inf)")
-    about = f"requests at each rate ({REQUESTS}; with --model {PRETRAINED_REQUESTS})"
+    about = f"requests at each rate ({_REQUESTS}; with --model {PRETRAINED_REQUESTS})"
     add("--requests", **common.POSITIVE, help=about)
     add("--repeats", **common.POSITIVE, default=3, help="timed repeats after a warm-up (3)")
     add(
@@ -312,7 +312,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
     common.add_json(parser, "load-SIZE.json")
 
 
-class Subject(NamedTuple):
+class _Subject(NamedTuple):
     """The subject of a load test: a model, if any, and the source of its texts."""
 
     name: str
@@ -355,8 +355,8 @@ def time_load(args: argparse.Namespace) -> int:
     device = common.measured_device(args)
     pretrained = args.model is not None
     subject = _pretrained_subject(args, device) if pretrained else _own_subject(args, name, device)
-    rates = args.rates or (PRETRAINED_RATES if pretrained else RATES)
-    n = args.requests or (PRETRAINED_REQUESTS if pretrained else REQUESTS)
+    rates = args.rates or (PRETRAINED_RATES if pretrained else _RATES)
+    n = args.requests or (PRETRAINED_REQUESTS if pretrained else _REQUESTS)
     settings = {"n": n, "repeats": args.repeats, "limits": LIMITS}
     settings["block_size"] = subject.block_size
     if args.url:
@@ -377,7 +377,7 @@ def _check_load(args: argparse.Namespace) -> None:
         raise ValueError("--model is a pretrained model: leave out --checkpoint and --size")
 
 
-def _own_subject(args: argparse.Namespace, name: str, device: Device) -> Subject:
+def _own_subject(args: argparse.Namespace, name: str, device: Device) -> _Subject:
     """A checkpoint, or a model with random weights; none for a server without a checkpoint."""
     saved = load_checkpoint(args.checkpoint) if args.checkpoint else None
     chars = saved.tokenizer.chars if saved else load.CHARS
@@ -386,13 +386,13 @@ def _own_subject(args: argparse.Namespace, name: str, device: Device) -> Subject
     if not model and not args.url:
         model = sharpened(GPT(shape))
     if not model:
-        return Subject(name, None, shape.block_size, len(chars), chars=chars)
+        return _Subject(name, None, shape.block_size, len(chars), chars=chars)
     packed = as_decoder(model)  # the same function, faster
     model = packed.to(device.device).eval()
-    return Subject(name, model, model.config.block_size, len(chars), model.n_params, chars)
+    return _Subject(name, model, model.config.block_size, len(chars), model.n_params, chars)
 
 
-def _pretrained_subject(args: argparse.Namespace, device: Device) -> Subject:
+def _pretrained_subject(args: argparse.Namespace, device: Device) -> _Subject:
     """A pretrained model, served the way `serve --model` serves it."""
     corpus = load_corpus(args.data)
     model, tokenizer = load_on(device.device, args.model)
@@ -403,7 +403,7 @@ def _pretrained_subject(args: argparse.Namespace, device: Device) -> Subject:
     memory = model.cache_bytes(n_blocks * load.BLOCK_LEN) / 1e9
     print(f"{args.model}: {size_text(model)}; caches of up to {memory:.1f} GB")
     print(f"prompts cut from: {corpus}", flush=True)
-    return Subject(
+    return _Subject(
         args.model,
         without_spare_tokens(model, tokenizer),
         n,
@@ -416,7 +416,7 @@ def _pretrained_subject(args: argparse.Namespace, device: Device) -> Subject:
 
 
 def _server(
-    url: str, subject: Subject, rates: Sequence[float], settings: dict[str, Any]
+    url: str, subject: _Subject, rates: Sequence[float], settings: dict[str, Any]
 ) -> dict[str, Any]:
     """The server at a URL, and the model's own texts, if there is a model."""
     tokenizer = subject.tokenizer
@@ -439,7 +439,7 @@ def _server(
     return about | ({"reference": subject.about()} if subject.model else {})
 
 
-def _reference(subject: Subject) -> load.System:
+def _reference(subject: _Subject) -> load.System:
     """The model's own texts, as tokens and, if it is pretrained, also as strings."""
     model = subject.model
     assert model is not None
@@ -459,7 +459,7 @@ def _reference(subject: Subject) -> load.System:
     return write
 
 
-def _schemes(subject: Subject, rates: Sequence[float], settings: dict[str, Any]) -> dict[str, Any]:
+def _schemes(subject: _Subject, rates: Sequence[float], settings: dict[str, Any]) -> dict[str, Any]:
     """All schemes of our engine."""
     model = subject.model
     assert model is not None

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import SIZES, ParameterError, check_int
-from ..console import STOPS, interrupt, received, stop_code
 from ..files import (
     KEEPER,
     LECTURE_FORM,
@@ -26,6 +25,7 @@ from ..files import (
     user_path,
     write_json,
 )
+from ..training.signals import STOPS, interrupt, received, stop_code
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -56,7 +56,7 @@ def named(text: str) -> Path:
 # A command: one function adds its options, the other runs it and returns its exit code (None: 0).
 Calls = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int | None]]
 POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
-OPTIONS: dict[str, dict[str, Any]] = {
+_OPTIONS: dict[str, dict[str, Any]] = {
     "--size": {"choices": sorted(SIZES), "default": "small"},
     "--tokens": {
         **POSITIVE,
@@ -93,9 +93,9 @@ def check_clone() -> None:
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add options of OPTIONS by name."""
+    """Add options of _OPTIONS by name."""
     for name in names:
-        parser.add_argument(name, **OPTIONS[name])
+        parser.add_argument(name, **_OPTIONS[name])
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:

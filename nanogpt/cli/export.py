@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _from_pretrained(args: argparse.Namespace) -> None:
     """Write a pretrained model as a folder of its model family."""
-    from ..export.huggingface import MARK
+    from ..export.huggingface import EXPORT_MARK
     from ..export.pretrained import write_pretrained
     from ..pretrained.load import load_pretrained
 
@@ -34,7 +34,7 @@ def _from_pretrained(args: argparse.Namespace) -> None:
             "checkpoint, --form and --lesson"
         )
     out = Path(args.out or OUTPUTS / "export")
-    check_folder(out, MARK, args.overwrite)
+    check_folder(out, EXPORT_MARK, args.overwrite)
     model, tokenizer = load_pretrained(args.model)
     config = write_pretrained(model, tokenizer, out, args.model)
     print(f"{args.model}: {model.n_params:,} parameters")
@@ -45,7 +45,7 @@ def _from_pretrained(args: argparse.Namespace) -> None:
 def _from_checkpoint(args: argparse.Namespace) -> None:
     """Write one of our checkpoints for transformers or Karpathy's class."""
     from ..decoder.checkpoint import is_written, load_checkpoint, write_tensors
-    from ..export.huggingface import MARK, write_folder
+    from ..export.huggingface import EXPORT_MARK, write_folder
     from ..export.lecture import lecture_state_dict
 
     if args.form == "lecture":
@@ -62,7 +62,7 @@ def _from_checkpoint(args: argparse.Namespace) -> None:
         out = args.out or OUTPUTS / "export"
         saved = load_checkpoint(weights_for(args, KEEPER))
         _check(args, saved)
-        check_folder(Path(out), MARK, args.overwrite)
+        check_folder(Path(out), EXPORT_MARK, args.overwrite)
         what = f"for {write_folder(saved, Path(out))['architectures'][0]}"
         how = "AutoModelForCausalLM.from_pretrained(PATH)"
     print(f"{saved}\nwritten: {out}, {what}\n{how} loads it")

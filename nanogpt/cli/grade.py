@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         check_writable(args.csv)
         check_file(args.csv, False, args.overwrite)  # a teacher may have added marks to it
-    limits = grade.Limits(args.seconds, args.memory)
+    limits = grade.FileLimits(args.seconds, args.memory)
     workers = min(len(found), args.workers or os.cpu_count() or 1)
     grades = grade.grade(found, names, limits, workers)
     names = names if args.only else grade.handed_in(grades, names)

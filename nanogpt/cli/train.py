@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..cluster.folders import held_run
-from ..config import SIZES, GPTConfig, override
+from ..config import SIZES, GPTConfig
 from ..data import CharTokenizer, load_corpus
 from ..decoder.checkpoint import check_path
 from ..decoder.config import DecoderConfig
@@ -18,10 +18,9 @@ from ..decoder.pack import build_model
 from ..device import Device, pick_device
 from ..files import check_writable
 from ..training.loop import train
-from ..training.processes import joined
+from ..training.processes import Team, joined
 from ..training.recipes import RECIPES, TrainConfig, recipe_for
 from ..training.resume import state_path
-from ..training.trainer import Trainer
 from .common import OUTPUTS, add_shared, set_threads
 
 
@@ -29,14 +28,14 @@ def run(args: argparse.Namespace) -> None:
     """Join the other processes, if any, and train; after a Ctrl-C print how to resume."""
     set_threads(args.threads)
     try:
-        with joined(pick_device(args.device)) as (device, trainer):
-            train_on(device, trainer, args)
+        with joined(pick_device(args.device)) as (device, team):
+            train_on(device, team, args)
     except KeyboardInterrupt as stopped:
         start = "this step" if stopped.args else "the last evaluation, if there was one"
         raise KeyboardInterrupt(f"the same command with --resume resumes from {start}") from stopped
 
 
-def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -> None:
+def train_on(device: Device, team: Team, args: argparse.Namespace) -> None:
     """Train as the options say; only the first of several processes prints. Raises ValueError."""
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
@@ -52,18 +51,18 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
         )
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = build_model(shape, torch.Generator().manual_seed(recipe.seed))
-    if trainer.first:
+    if team.first:
         check_writable(weights)
         print(corpus.banner or corpus)
-        together = f", {trainer.size} processes" if trainer.size > 1 else ""
+        together = f", {team.size} processes" if team.size > 1 else ""
         print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
         print(recipe, flush=True)
         if args.resume and not (saved or weights.is_file()):
             print(f"no run was saved at {out}: starting at step 0")
     settings = {"out": out, "device": device, "resume": args.resume, "speed": True}
-    with held_run(out) if trainer.first else nullcontext():
-        history = train(model, corpus, recipe, trainer=trainer, **settings)
-    if trainer.first:
+    with held_run(out) if team.first else nullcontext():
+        history = train(model, corpus, recipe, team=team, **settings)
+    if team.first:
         full = history["full_val"]
         block = history["block_size"]
         print(f"full validation loss {full:.4f} at block {block}, with the last weights")
@@ -73,7 +72,8 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
 def _configs(args: argparse.Namespace) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
     """The recipe with the command line's changes, and the shape that it needs."""
     recipe, shape = recipe_for(args.recipe, SIZES[_size(args)])
-    shape = override(shape, n_head=args.n_head)
+    if args.n_head is not None:
+        shape = replace(shape, n_head=args.n_head)
     changes: dict[str, Any] = {}
     for field in fields(TrainConfig):
         value = getattr(args, field.name)

@@ -30,8 +30,8 @@ from .common import (
     write_result,
 )
 
-KINDS = ROOT / "outputs" / "kinds"
-ENDS = "Exit code 0: equal or rounding; 1: a bug; 2: nothing was judged; 3: undecided."
+_KINDS = ROOT / "outputs" / "kinds"
+_ENDS = "Exit code 0: equal or rounding; 1: a bug; 2: nothing was judged; 3: undecided."
 
 
 class Target(str, Enum):
@@ -58,7 +58,7 @@ JUDGED: dict[Target, tuple[str | Path, str]] = {  # the default of each, and its
 def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
     """The options of `verify model`, `verify class` and `verify server`."""
     default, about = JUDGED[kind]
-    parser.epilog = ENDS
+    parser.epilog = _ENDS
     parser.set_defaults(kind=kind)
     add = parser.add_argument
     about += f" ({default}); or several"
@@ -195,7 +195,7 @@ def kinds_options(parser: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="KIND", help="architectures (all)")
     add("--minutes", type=float, default=20.0, metavar="N", help="minutes for all of them (20)")
     add("--seconds", type=float, default=6.0, metavar="N", help="seconds for each (6)")
-    add("--folder", type=Path, default=KINDS, metavar="PATH", help=f"({KINDS})")
+    add("--folder", type=Path, default=_KINDS, metavar="PATH", help=f"({_KINDS})")
     about = "test nothing: write README.md again from kinds.json"
     add("--render", action="store_true", help=about)
 

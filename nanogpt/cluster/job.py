@@ -37,19 +37,19 @@ from ..serving.sequence import Request
 from .folders import check_folder, held
 
 MOST = 1_000_000  # texts in a job, and characters in a prompt: all are in memory
-OPTIONS = {
+_OPTIONS = {
     "format": "the version of this package",
     "input": "--prompts, --samples or --seed",
     "weights": "--checkpoint",
     "sampling": "--temperature, --top-k, --top-p or --greedy",
 }
 Shard = dict[str, Any]  # as Ray passes it on: plain data
-Prompt = tuple[str, int]  # the beginning of a text, and its random seed
+_Prompt = tuple[str, int]  # the beginning of a text, and its random seed
 
 
 def read_prompts(
     path: Path | None, samples: int = 1, seed: int = 0, check: Callable[[str], object] = len
-) -> list[Prompt]:
+) -> list[_Prompt]:
     r"""Read prompts from a file, each repeated `samples` times; without a file, the prompt "\n".
 
     A .jsonl file has an object per line, {"prompt": "…"}; any other file has a prompt per line.
@@ -134,7 +134,7 @@ def prompt_check(task: Task, saved: Checkpoint) -> Callable[[str], None]:
 class Job:
     """The texts of one job, in shards of `shard_size`, in a folder. Raises ValueError."""
 
-    def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
+    def __init__(self, folder: Path, prompts: Sequence[_Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
         self.folder = real_path(folder)
         self.task = task
@@ -172,7 +172,7 @@ class Job:
                     given = f"--{name.replace('_', '-')} {before.get(name)!r}, not {now!r}"
                     raise ValueError(
                         f"the job in {self.folder} began with another value of "
-                        f"{OPTIONS.get(name, given)}: repeat its command to resume it, "
+                        f"{_OPTIONS.get(name, given)}: repeat its command to resume it, "
                         f"or name a new --out"
                     )
             digests = self._check_shards()

@@ -1,4 +1,9 @@
-"""Checkpoints as safetensors and JSON, written atomically. Nothing is ever unpickled."""
+"""Checkpoints as safetensors and JSON, written atomically. Nothing is ever unpickled.
+
+A weights file says itself what it holds: its header has the metadata and a digest of metadata and
+tensors, so one rename replaces all of it, and loading notices a damaged bit. Nothing else is stored
+about it; `Checkpoint.sha256` is computed from the file, and is what `sha256sum` prints.
+"""
 
 import json
 import os
@@ -15,9 +20,11 @@ from .. import files
 from ..config import LARGEST, GPTConfig, ParameterError, check_int, check_number, check_type
 from ..data import CharTokenizer
 from ..model import LanguageModel
-from .config import Activation, DecoderConfig, Norm, Positions, RopeScaling
-from .pack import build_model, pack_state
-from .standard import computes_as_standard, first_difference, own_classes
+from .config import DecoderConfig, RopeScaling
+from .identify import identify
+from .own_code import computes_as_standard, own_classes
+from .pack import build_model
+from .standard import first_difference
 
 FORMAT = "nanogpt-notebooks checkpoint 1"
 
@@ -58,6 +65,7 @@ def check_checkpoint(path: Path) -> None:
 
 def write_checkpoint(path: Path, model: LanguageModel, meta: dict[str, Any]) -> None:
     """save_checkpoint without the checks of its arguments."""
+    # 1. What the file is to say, and whether load_checkpoint would accept it.
     state = model.state_dict()
     difference = not_restored(model)
     if difference:  # a plain GPT with these weights would compute another function
@@ -67,8 +75,9 @@ def write_checkpoint(path: Path, model: LanguageModel, meta: dict[str, Any]) -> 
             del state["lm_head.weight"]
         _check_saved(path, model.config, state, meta)
     json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # fail before writing a file
-    digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
-    files.write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
+    # 2. The weights with the metadata in their header, then the same metadata for human readers.
+    write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
+    files.write_json(path.with_name(path.name + ".json"), meta)
 
 
 def not_restored(model: LanguageModel) -> str | None:
@@ -91,7 +100,7 @@ class Checkpoint:
     model: LanguageModel
     tokenizer: CharTokenizer
     meta: dict[str, Any]
-    sha256: str
+    sha256: str  # of the weights file, by which certificates and published results name it
     origin: str
 
     def __str__(self) -> str:
@@ -111,21 +120,23 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
     Raises CheckpointError if the file is missing, damaged or foreign, or if its tensors do not
     match its config.
     """
+    # 1. The file as it was written, or an error: the digest covers every byte that is used.
     path = find_weights(path)
     state, meta = read_tensors(path)
+    # 2. Its config, and tensors that fit it.
     config = _checked_config(path, meta)
+    tied = isinstance(config, DecoderConfig) and config.tied
     count = sum(tensor.numel() for tensor in state.values())
     try:
         if count != config.n_params:  # a header may claim any size: do not build such a model
             raise RuntimeError(f"\n{count:,} numbers, it has {config.n_params:,}")
         _check_numbers(path, state)
+        # 3. A new model with these tensors, each in its own dtype.
         model = build_model(config)
-        if isinstance(config, DecoderConfig):
-            state = pack_state(state, config)  # earlier versions stored separate heads
-            if config.tied:
-                state["lm_head.weight"] = state["token_embedding_table.weight"]
-        model.load_state_dict(state, assign=True)  # each in its own dtype
-        if isinstance(config, DecoderConfig) and config.tied:
+        if tied:  # the file has the weights of the head once, as the embeddings
+            state["lm_head.weight"] = state["token_embedding_table.weight"]
+        model.load_state_dict(state, assign=True)
+        if tied:
             model.lm_head.weight = model.token_embedding_table.weight  # one parameter again
     except RuntimeError as error:
         detail = str(error).splitlines()[1].strip()
@@ -153,7 +164,7 @@ def find_weights(path: str | Path) -> Path:
             raise CheckpointError(
                 f"no checkpoint at {weights}: train one (notebook 01), or correct the path"
             )
-    what, cure = files.identify(found)
+    what, cure = identify(found)
     raise CheckpointError(f"{found} is {what or 'another file'}, not a checkpoint of ours: {cure}")
 
 
@@ -162,8 +173,8 @@ def _weights_of(path: Path) -> Path:
     return path.parent / f"{stem(path).name}.safetensors"
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> str:
-    """Write tensors and JSON metadata as one safetensors file; returns its SHA-256. Raises OSError.
+def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """Write tensors and JSON metadata as one safetensors file. Raises OSError.
 
     The header contains a digest of both, so reading detects a damaged bit.
     """
@@ -174,7 +185,6 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) 
             save_file(tensors, temporary, metadata={"nanogpt": json.dumps(meta)})
         except SafetensorError as error:  # not an OSError, even for a full disk
             raise OSError(f"{path} could not be written ({error}): make room") from error
-        return files.sha256(temporary)
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -190,23 +200,26 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file of write_tensors. Raises CheckpointError for a damaged or any other file."""
+    # 1. Is it a safetensors file?
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        what, cure = files.identify(path)
+        what, cure = identify(path)
         if what:
             raise CheckpointError(f"{path} is {what}, not a checkpoint of ours: {cure}") from error
         raise CheckpointError(
             f"{path} is damaged or not a safetensors file ({error}): "
             f"delete it, or fetch it or train again"
         ) from error
+    # 2. Did we write it?
     try:
         meta = dict(json.loads(header["nanogpt"]))
         digest = meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _foreign(path, error) from error
+    # 3. Is it as we wrote it?
     if digest != _digest(json.dumps(meta), tensors):
         raise CheckpointError(
             f"{path} is damaged: its contents do not match its digest; "
@@ -291,55 +304,10 @@ def config_to_json(config: GPTConfig | DecoderConfig) -> dict[str, Any]:
 def config_from_json(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
     """The config that these fields describe. Raises TypeError and ValueError."""
     fields = dict(fields)
-    if "per_head" in fields:
-        return _config_of_version_0_2(fields)
     if "positions" not in fields:
         return GPTConfig(**fields)
     scaling = fields.pop("rope_scaling", None)
     return DecoderConfig(rope_scaling=None if scaling is None else RopeScaling(**scaling), **fields)
-
-
-def _config_of_version_0_2(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
-    """Convert a config of version 0.2, where one class with switches covered all models."""
-    names = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
-    shape = {name: fields.pop(name) for name in names if name in fields}
-    plain: dict[str, Any] = {
-        "rms_norm": False,
-        "rope": False,
-        "rope_base": 10_000.0,
-        "qk_norm": False,
-        "relu2": False,
-        "bias": True,
-        "n_kv_head": None,
-        "window": None,
-        "sinks": 0,
-        "full_every": 0,
-    }
-    switches = plain | {name: value for name, value in fields.items() if name != "per_head"}
-    if switches.keys() != plain.keys():
-        unknown = ", ".join(switches.keys() - plain.keys())
-        raise ValueError(f"the config has the unknown fields {unknown}")
-    if switches == plain:
-        return GPTConfig(**shape)
-    bias = switches["bias"]
-    rms = switches["rms_norm"]
-    if switches["qk_norm"] and not rms:
-        raise ValueError("qk_norm with LayerNorm is no longer supported")
-    return DecoderConfig(
-        **shape,
-        positions=Positions.ROTARY if switches["rope"] else Positions.LEARNED,
-        rope_base=switches["rope_base"],
-        norm=Norm.RMS if rms else Norm.LAYER,
-        norm_weights=not rms,
-        norm_eps=None if rms else 1e-5,
-        embed_norm=rms,
-        qk_norm=switches["qk_norm"],
-        activation=Activation.RELU2 if switches["relu2"] else Activation.RELU,
-        proj_bias=bias,
-        ffn_bias=bias,
-        head_bias=bias,
-        **{name: switches[name] for name in ("n_kv_head", "window", "sinks", "full_every")},
-    )
 
 
 def _check_saved(

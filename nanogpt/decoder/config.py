@@ -13,6 +13,21 @@ from ..config import (
     check_type,
     option,
 )
+from .layout import Kind, counted
+
+# Integers have 64 bits in PyTorch and in native code. A config.json may hold any:
+# a rope_theta and an original context beyond them once failed much later, as OverflowError.
+MOST = 2**63 - 1
+
+
+def to_float(config: Any, name: str) -> None:
+    """Convert a number of a frozen config, which may be None, to a float.
+
+    PyTorch cannot compute with an integer beyond 64 bits, and JSON has 1e20 as one.
+    """
+    value = getattr(config, name)
+    if value is not None:
+        object.__setattr__(config, name, float(value))
 
 
 class Choice(str, Enum):
@@ -32,7 +47,6 @@ class Positions(Choice):
     ROTARY = "rotary"  # queries and keys are rotated (Su et al. 2021, arXiv 2104.09864)
 
 
-# In the order of NormKind in engines/kernels.h, because native code gets the index.
 class Norm(Choice):
     """How activations are normalised."""
 
@@ -40,7 +54,6 @@ class Norm(Choice):
     RMS = "rms"  # RMSNorm: mean square 1 (Zhang and Sennrich 2019, arXiv 1910.07467)
 
 
-# In the order of Activation in engines/kernels.h, because native code gets the index.
 class Activation(Choice):
     """The function between the two feed-forward layers."""
 
@@ -68,7 +81,8 @@ class RopeScaling:
     def __post_init__(self) -> None:
         for name in ("factor", "low_freq_factor", "high_freq_factor"):
             check_positive(name, getattr(self, name))
-        check_int("original_context", self.original_context, 1)
+            to_float(self, name)
+        check_int("original_context", self.original_context, 1, MOST)
         if self.high_freq_factor <= self.low_freq_factor:
             raise ValueError(
                 f"high_freq_factor={self.high_freq_factor} must be above "
@@ -118,7 +132,7 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            check_int(name, getattr(self, name), 1)
+            check_int(name, getattr(self, name), 1, MOST)
         for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
             self._to_enum(name, kind)
         for name in (*BIASES, "norm_weights", "embed_norm", "qk_norm", "gated", "tied"):
@@ -132,9 +146,9 @@ class DecoderConfig:
             raise ValueError("norm_eps=None is for norm='rms': LayerNorm needs a number")
         if self.logit_softcap is not None:
             check_positive("logit_softcap", self.logit_softcap)
-            # PyTorch cannot divide by an integer beyond 64 bits.
-            object.__setattr__(self, "logit_softcap", float(self.logit_softcap))
         check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
+        for name in ("rope_base", "norm_eps", "logit_softcap", "dropout"):
+            to_float(self, name)
 
     def _to_enum(self, name: str, kind: type[Choice]) -> None:
         """Convert a field from its JSON value to the enum."""
@@ -158,7 +172,7 @@ class DecoderConfig:
             given = getattr(self, name)
             if given is None:
                 continue
-            check_int(name, given, 1)
+            check_int(name, given, 1, MOST)
             if given == usual.get(name):  # so that equal shapes are equal configs
                 object.__setattr__(self, name, None)
         if self.n_head % self.kv_heads:
@@ -181,7 +195,7 @@ class DecoderConfig:
         if self.window is not None:
             check_int("window", self.window, 1, 2**31)
         check_int("sinks", self.sinks, 0, 2**31)
-        check_int("full_every", self.full_every, 0)
+        check_int("full_every", self.full_every, 0, MOST)
         if self.window is None and (self.sinks or self.full_every):
             raise ValueError(f"sinks={self.sinks}, full_every={self.full_every}: also set a window")
 
@@ -213,6 +227,11 @@ class DecoderConfig:
         return None if self.rotary else self.block_size
 
     @property
+    def norm_shifts(self) -> bool:
+        """Whether norms with weights also have a bias."""
+        return self.norm is Norm.LAYER and self.norm_bias
+
+    @property
     def group(self) -> int:
         """Number of query heads that share a key/value head."""
         return self.n_head // self.kv_heads
@@ -232,34 +251,19 @@ class DecoderConfig:
     @property
     def matrix_weights(self) -> int:
         """Weights in the matrices that multiply every token: the blocks and the output head."""
-        attention = self.n_embd * (self.qkv_rows + self.n_head * self.head_size)
-        feed_forward = self.n_embd * self.hidden * (3 if self.gated else 2)
-        return self.n_layer * (attention + feed_forward) + self.vocab_size * self.n_embd
+        return sum(n * p.n_weight for n, p in counted(self) if p.kind is Kind.MATRIX)
 
     @property
     def vector_weights(self) -> int:
         """Parameters in biases and norms."""
-        up_rows = self.hidden * (2 if self.gated else 1)
-        block = self.qkv_rows * self.qkv_bias
-        block += self.n_embd * self.proj_bias
-        block += (up_rows + self.n_embd) * self.ffn_bias
-        block += 2 * self._norm_size(self.n_embd)
-        if self.qk_norm and self.norm_weights:
-            block += 2 * self.head_size
-        norms = 1 + self.embed_norm
-        head = self.vocab_size * self.head_bias
-        return self.n_layer * block + norms * self._norm_size(self.n_embd) + head
-
-    def _norm_size(self, width: int) -> int:
-        """Number of parameters of one norm."""
-        shifts = self.norm is Norm.LAYER and self.norm_bias
-        return width * (1 + shifts) if self.norm_weights else 0
+        norms = sum(n * p.n_weight for n, p in counted(self) if p.kind is Kind.NORM)
+        return norms + sum(n * p.n_bias for n, p in counted(self))
 
     @property
     def n_params(self) -> int:
-        """Number of parameters of a decoder of this shape."""
-        rows = (0 if self.tied else self.vocab_size) + (self.max_positions or 0)
-        return self.matrix_weights + self.vector_weights + rows * self.n_embd
+        """Number of parameters of a decoder of this shape. Shared weights count once."""
+        own = sum(n * p.n_weight for n, p in counted(self) if p.shares is None)
+        return own + sum(n * p.n_bias for n, p in counted(self))
 
     def weight_bytes(self, itemsize: int = 4) -> int:
         """Bytes of weights read to decode one token: everything except the tables."""

@@ -8,9 +8,11 @@ from torch import Tensor
 from ..config import GPTConfig
 from ..model import GPT, LanguageModel
 from .config import DecoderConfig, decoder_config, lecture_config
+from .layout import all_parameters
 from .model import Decoder
-from .standard import check_standard, class_of
-from .step import Affine, Layer, Weights, rotations
+from .skeleton import class_of
+from .standard import check_standard
+from .step import Weights, from_names, rotations
 
 # Parts of a block: the lecture's name and the decoder's name.
 FEED_FORWARD = {"net.0": "up", "net.2": "down"}
@@ -63,17 +65,11 @@ def as_decoder(model: LanguageModel) -> Decoder:
 
 
 def pack_state(state: dict[str, Tensor], config: GPTConfig | DecoderConfig) -> dict[str, Tensor]:
-    """A lecture model's state_dict under a Decoder's names; copies only the heads' matrices.
-
-    Also accepts a state whose heads are already in one matrix and whose other names are the
-    lecture's.
-    """
+    """A lecture model's state_dict under a Decoder's names; copies only the heads' matrices."""
     packed = {}
     for name, tensor in state.items():
         if ".sa.heads." not in name:
             packed[_renamed(name, FEED_FORWARD)] = tensor
-    if not any(".sa.heads." in name for name in state):
-        return packed  # its heads are packed already
     for layer in range(config.n_layer):
         heads = f"blocks.{layer}.sa.heads"
         names = [
@@ -126,50 +122,16 @@ def flatten(model: LanguageModel) -> Weights:
     Only for a model made of the package's own modules: an engine checks `not_standard` first.
     """
     c = decoder_config(model.config)
-    head = _affine(model.lm_head)
+    # 1. Its parameters under a Decoder's names. A tied head is named twice.
+    state = {
+        path: tensor.detach() for path, tensor in model.named_parameters(remove_duplicate=False)
+    }
+    if isinstance(model, GPT):
+        state = pack_state(state, model.config)
+    # 2. The same under the names of a step.
+    named = {parameter.name: state[parameter.path] for parameter in all_parameters(c)}
+    # 3. Rotary positions have no parameters: a step reads their sines and cosines from a table.
     if c.rotary:
-        positions = rotations(c.block_size, c, head.weight.dtype, head.weight.device)
-    else:
-        positions = model.position_embedding_table.weight.detach()
-    return Weights(
-        tokens=model.token_embedding_table.weight.detach(),
-        positions=positions,
-        embed_norm=_affine(getattr(model, "embed_norm", None)),
-        layers=[_layer(block) for block in model.blocks],
-        norm=_affine(model.ln_f),
-        head=head,
-    )
-
-
-def _affine(module: torch.nn.Module | None) -> Affine:
-    """The weight and bias of a layer; None if missing."""
-    weight = getattr(module, "weight", None)
-    bias = getattr(module, "bias", None)
-    return Affine(
-        None if weight is None else weight.detach(), None if bias is None else bias.detach()
-    )
-
-
-def _layer(block: torch.nn.Module) -> Layer:
-    """The weights of one block of either model."""
-    attention = block.sa
-    heads = getattr(attention, "heads", None)
-    if heads is None:
-        qkv = _affine(attention.qkv)
-        up = block.ffwd.up
-        down = block.ffwd.down
-    else:
-        parts = ("query", "key", "value")
-        qkv = Affine(_joined([getattr(head, part).weight for part in parts for head in heads]))
-        up = block.ffwd.net[0]
-        down = block.ffwd.net[2]
-    return Layer(
-        norm1=_affine(block.ln1),
-        qkv=qkv,
-        query_norm=_affine(getattr(attention, "query_norm", None)),
-        key_norm=_affine(getattr(attention, "key_norm", None)),
-        proj=_affine(attention.proj),
-        norm2=_affine(block.ln2),
-        up=_affine(up),
-        down=_affine(down),
-    )
+        head = named["head_weight"]
+        named["positions"] = rotations(c.block_size, c, head.dtype, head.device)
+    return from_names(named, c.n_layer)

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from ..config import GPTConfig, check_int, check_type
 from ..decoder.config import DecoderConfig, beyond_lecture, decoder_config
@@ -102,9 +100,11 @@ class Engine:
         """Yield a (B, 1) token for each row of noise (n, B, V); a draft gives several per pass."""
         return loop(self.reader(model), prompt, noise, sampling, draft)
 
+    # ---------------------------------------------------------- two gates before a token
+
     @classmethod
     def refuses(cls, config: GPTConfig | DecoderConfig) -> Refusal | None:
-        """Why this engine does not support an architecture; None if it does."""
+        """The first gate: why this engine does not compute an architecture; None if it does."""
         fields = beyond_lecture(config)
         if not cls.per_head or not fields:
             return None
@@ -115,43 +115,59 @@ class Engine:
 
     @classmethod
     def supports(cls, model: LanguageModel) -> Refusal | None:
-        """Why this engine cannot decode this model right now; None if it can."""
+        """The second gate: why this engine cannot decode this model now; None if it can."""
         refusal = cls.refuses(model.config)
-        if refusal is None and not isinstance(model, cls.runs):
+        if refusal:
+            return refusal
+        # An engine that runs the model's own modules computes whatever they compute. Any other
+        # reads the weights, and computes with them what the package's modules do.
+        if not isinstance(model, cls.runs):
             refusal = not_standard(model)
-        if refusal is None and not cls.in_torch:
-            refusal = _changed_torch(cls, model.device)
-        return refusal
+            if refusal:
+                return refusal
+        # Compiled code calls no torch function, so a mode that changes those does not reach it.
+        if cls.in_torch:
+            return None
+        if in_exact_mode():
+            return Refusal(
+                f"{cls.__name__} is compiled: `with exact(model):` cannot change its summation "
+                f"order",
+                "use Flat, the fastest engine that it covers",
+            )
+        if torch.is_autocast_enabled(model.device.type):
+            return Refusal(
+                f"{cls.__name__} is compiled, and torch.autocast is on",
+                "leave its with-block, or use Flat",
+            )
+        return None
 
-    def check(self, model: LanguageModel, prompt: Tensor, n_new: int) -> None:
+    # ---------------------------------------------------------- an engine for a text
+
+    def check_fits(self, model: LanguageModel, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError if this generation does not fit the shape the engine was built for."""
         name = type(self).__name__
         built = _described(self.config, self.batch, self.dtype, self.device)
         got = _described(model.config, len(prompt), model.dtype, model.device)
         if got != built:
-            reason = f"this {name} was built for {built}, but got {got}"
-            raise ValueError(f"{reason}: build another, or pass the class: engine={name}")
-        refusal = self.supports(model)
-        if refusal:
-            raise ValueError(str(refusal))
+            raise ValueError(
+                f"this {name} was built for {built}, but got {got}: build another, or pass the "
+                f"class: engine={name}"
+            )
         instead = ", or leave engine out"
         check_length(prompt.shape[1], n_new, self.capacity, f"this {name}: ", "capacity", instead)
 
     @classmethod
     def ready(cls, model: LanguageModel, batch: int) -> Engine:
-        """An engine of this class for this model's shape, newly built or from the cache.
+        """An engine of this class for this model's shape, newly built or one that was kept.
 
         If it cannot be built, returns its fallback and warns with a one-line reason. Raises
-        ValueError if this engine does not support the model.
+        ValueError if this engine does not compute the model's config.
         """
         kind = {"dtype": model.dtype, "device": model.device}
         key = (cls, _inference(model.config), batch, *kind.values())
         with building:
             engine = _built.pop(key, None)
             if engine is None:
-                refusal = cls.supports(model)  # before spending minutes on a build
-                if refusal:
-                    raise ValueError(str(refusal))
                 try:
                     engine = cls(model.config, batch=batch, **kind)
                 except CannotBuild as error:
@@ -165,6 +181,28 @@ class Engine:
             if len(_built) > KEPT:
                 del _built[next(iter(_built))]
             return engine
+
+
+def engine_for(
+    engine: type[Engine] | Engine, model: LanguageModel, prompt: Tensor, n_new: int
+) -> Engine:
+    """The engine that decodes this text: the given one, or one of the given class.
+
+    Raises ValueError for anything else, and for a model or a text that it cannot decode.
+    """
+    given = engine if isinstance(engine, type) else type(engine)
+    if not issubclass(given, Engine):
+        raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native, or one you built")
+    # 1. Does the engine compute this model? Asked before minutes are spent on a build.
+    refusal = given.supports(model)
+    if refusal:
+        raise ValueError(str(refusal))
+    # 2. An engine of this shape: the one that was passed, or one that is kept or built.
+    if isinstance(engine, type):
+        engine = engine.ready(model, len(prompt))
+    # 3. Does this text fit it?
+    engine.check_fits(model, prompt, n_new)
+    return engine
 
 
 def loop(
@@ -194,24 +232,6 @@ def check_float32(weights: Iterable[Tensor]) -> None:
                 f"a weight is a {type(weight).__name__} of {weight.dtype}, but this engine reads "
                 f"plain float32 from memory: cast the whole model"
             )
-
-
-def _changed_torch(engine: type[Engine], device: torch.device) -> Refusal | None:
-    """The refusal if an active torch mode changes functions that a compiled engine never calls."""
-    name = engine.__name__
-    if in_exact_mode():
-        return Refusal(
-            f"{name} is compiled: `with exact(model):` cannot change its summation order",
-            "use Flat, the fastest engine that it covers",
-        )
-    leave = "leave its with-block, or use Flat"
-    if torch.is_autocast_enabled(device.type):
-        return Refusal(f"{name} is compiled, and torch.autocast is on", leave)
-    for mode in _get_current_function_mode_stack():
-        # On other devices these engines do call torch, to read a prompt and to record a graph.
-        if device.type == "cpu" and not isinstance(mode, DeviceContext):
-            return Refusal(f"{name} is compiled, and a {type(mode).__name__} is on", leave)
-    return None
 
 
 def _inference(config: GPTConfig | DecoderConfig) -> DecoderConfig:

@@ -8,81 +8,19 @@
 // Threads share the panels of a product, the heads of attention, and rows. Each number is computed
 // by one thread, so the number of threads does not change a bit of the output.
 
+// What Python passes is declared in decoder_library.py, with a comment at each field, and becomes
+// shared_types.h when this file is compiled: Config, the fields of a DecoderConfig; Matrix, Affine,
+// Layer and Decoder, its weights; Source, what a matrix is packed from and into; Cache, Sequence and
+// Turn, the texts and what to do with them; Norm, Activation and Positions, the enums of a config.
+
 #include "kernels.h"
+#include "shared_types.h"
 #include "threads.h"
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
 constexpr int64_t CHUNK = 256;  // the most rows of a long prompt in one pass over the weights
-
-extern "C" {
-
-struct Shape {  // the same fields as decoder_library.py's
-  int64_t layers, width, heads, kv_heads, head_size, hidden, vocab;
-  int64_t bits, norm, activation, gated, rotary, embed_norm, qk_norm;
-};
-
-struct Matrix {  // (n, K) in panels
-  const void *w;
-  const float *scales;  // with 8 bits
-  const float *bias;    // zero-padded to whole panels; or null
-};
-
-struct Source {  // what a matrix is packed from and into
-  const float *weight, *bias;  // (n, K) and (n), or null
-  void *panels;
-  float *scales;  // null: panels of float32
-  float *padded_bias;
-  int64_t n, K, parts, group;
-};
-
-struct Affine {  // each may be null
-  const float *weight, *bias;
-};
-
-struct Layer {
-  Affine norm1, norm2, query_norm, key_norm;
-  Matrix qkv, proj, up, down;  // up: any gates come first, padded to whole panels
-  int64_t window;              // positions that a query sees, including its own; 0: all
-};
-
-struct Decoder {
-  Shape shape;
-  double norm_eps, softcap;  // softcap 0: none
-  int64_t sinks;
-  const float *tokens;     // (vocab, width)
-  const float *positions;  // (…, width), or rotations (…, 2 · head_size)
-  Affine embed_norm, norm;
-  Matrix head;
-  const Layer *layer;
-};
-
-struct Cache {  // keys and values of all sequences
-  float *keys;    // (layers, blocks, kv_heads, panels, head_size, LANES)
-  float *values;  // (layers, blocks, kv_heads, panels · LANES, value_size)
-  int64_t blocks, block_len;
-};
-
-struct Sequence {
-  int64_t *tokens;  // the prompt, followed by the sampled tokens
-  const int64_t *table;
-  const float *noise;  // a row for each new token, or null for greedy sampling
-  int64_t noise_stride, n_prompt, top_k;
-  double temperature, top_p;
-  const int64_t *stops;  // tokens that may not be sampled for positions before `stops_from`
-  int64_t n_stops, stops_from;
-};
-
-// What a sequence does in a call. It reads its tokens start … start + count - 1; the keys and values
-// of the first `cached` tokens are already in the cache. Then it decodes until `steps` tokens are
-// sampled; 0: it only reads. The last `wanted` of the rows that it reads first produce logits.
-struct Turn {
-  Sequence *sequence;
-  int64_t start, count, cached, steps, wanted;
-};
-
-}  // extern "C"
 
 struct Row {
   const Sequence *sequence;
@@ -127,9 +65,9 @@ class Pass {
     work.y.resize(CHUNK * y_stride);
     work.qkv.resize(CHUNK * qkv_stride);
     work.h.resize(CHUNK * h_stride);
-    const int64_t longest = std::max({m.shape.width, queries, m.shape.hidden});
-    if (m.shape.bits == 8) work.codes.resize(CHUNK * round_up(longest, 2));
-    if (m.shape.bits == 8) work.units.resize(CHUNK);
+    const int64_t longest = std::max({m.config.n_embd, queries, m.config.hidden});
+    if (m.bits == 8) work.codes.resize(CHUNK * round_up(longest, 2));
+    if (m.bits == 8) work.units.resize(CHUNK);
     work.attention.resize(std::max<size_t>(work.attention.size(), work.team.threads));
     for (AttentionWork &w : work.attention) {
       w.queries.resize(QUERIES * head_size);
@@ -145,11 +83,11 @@ class Pass {
     float *y = work.y.data();
     float *qkv = work.qkv.data();
     float *h = work.h.data();
-    const float eps = m.norm_eps;
-    const NormKind kind = (NormKind)m.shape.norm;
+    const float eps = m.config.norm_eps;
+    const Norm kind = m.config.norm;
     auto norms = [&](Affine a) {
       by_rows(N, 4 * width, [&](int64_t r) {
-        norm_row(x + r * x_stride, m.shape.width, kind, a.weight, a.bias, eps, u + r * x_stride);
+        norm_row(x + r * x_stride, m.config.n_embd, kind, a.weight, a.bias, eps, u + r * x_stride);
       });
     };
     auto add = [&](const float *bias) {  // adds u to the residual stream
@@ -164,27 +102,27 @@ class Pass {
     // 1. embeddings: what each token is, and where it is
     by_rows(N, 2 * width, [&](int64_t r) { embed(rows[r], x + r * x_stride); });
     const int64_t seen = split_queries(rows, N);
-    for (int64_t l = 0; l < m.shape.layers; l++) {
+    for (int64_t l = 0; l < m.config.n_layer; l++) {
       const Layer &layer = m.layer[l];
       // 2. attention
       norms(layer.norm1);
-      multiply(layer.qkv, qkv_rows, m.shape.width, u, x_stride, N, qkv, qkv_stride);
+      multiply(layer.qkv, qkv_rows, m.config.n_embd, u, x_stride, N, qkv, qkv_stride);
       by_rows(N, 4 * qkv_width, [&](int64_t r) { place(l, rows[r], qkv + r * qkv_stride); });
       share(work.team, work.queries.size(), 2 * head_size * seen,
             [&](int64_t begin, int64_t end, int thread) {
               for (int64_t i = begin; i < end; i++)
                 attention(l, work.queries[i], rows, qkv, y, work.attention[thread]);
             });
-      multiply(layer.proj, m.shape.width, queries, y, y_stride, N, u, x_stride);
+      multiply(layer.proj, m.config.n_embd, queries, y, y_stride, N, u, x_stride);
       add(layer.proj.bias);
       // 3. the feed-forward layers
       norms(layer.norm2);
-      multiply(layer.up, up_width, m.shape.width, u, x_stride, N, h, h_stride);
+      multiply(layer.up, up_width, m.config.n_embd, u, x_stride, N, h, h_stride);
       by_rows(N, 16 * hidden, [&](int64_t r) {
-        activate_row(h + r * h_stride, hidden, (Activation)m.shape.activation, layer.up.bias,
-                     m.shape.gated);
+        activate_row(h + r * h_stride, hidden, m.config.activation, layer.up.bias,
+                     m.config.gated);
       });
-      multiply(layer.down, m.shape.width, m.shape.hidden, h, h_stride, N, u, x_stride);
+      multiply(layer.down, m.config.n_embd, m.config.hidden, h, h_stride, N, u, x_stride);
       add(layer.down.bias);
     }
     // 4. logits
@@ -193,11 +131,11 @@ class Pass {
     for (int64_t r = 0; r < N; r++) {
       if (!rows[r].logits) continue;
       if (!first) first = rows[r].logits;
-      norm_row(x + r * x_stride, m.shape.width, kind, m.norm.weight, m.norm.bias, eps,
+      norm_row(x + r * x_stride, m.config.n_embd, kind, m.norm.weight, m.norm.bias, eps,
                u + wanted++ * x_stride);
     }
     if (!wanted) return;
-    multiply(m.head, m.shape.vocab, m.shape.width, u, x_stride, wanted, first, vocab);
+    multiply(m.head, m.config.vocab_size, m.config.n_embd, u, x_stride, wanted, first, vocab);
     by_rows(wanted, 4 * vocab, [&](int64_t r) { finish(first + r * vocab); });
   }
 
@@ -205,15 +143,16 @@ class Pass {
   const Decoder &m;
   const Cache &cache;
   Work &work;
-  const int64_t width = round_up(m.shape.width, LANES);
-  const int64_t head_size = m.shape.head_size;
+  const bool rotary = m.config.positions == Positions::ROTARY;
+  const int64_t width = round_up(m.config.n_embd, LANES);
+  const int64_t head_size = m.config.head_size;
   const int64_t value_size = round_up(head_size, LANES);
-  const int64_t queries = m.shape.heads * head_size;
-  const int64_t qkv_rows = (m.shape.heads + 2 * m.shape.kv_heads) * head_size;
+  const int64_t queries = m.config.n_head * head_size;
+  const int64_t qkv_rows = (m.config.n_head + 2 * m.config.kv_heads) * head_size;
   const int64_t qkv_width = round_up(qkv_rows, LANES);
-  const int64_t hidden = round_up(m.shape.hidden, LANES);
-  const int64_t up_width = hidden * (1 + m.shape.gated);
-  const int64_t vocab = round_up(m.shape.vocab, LANES);
+  const int64_t hidden = round_up(m.config.hidden, LANES);
+  const int64_t up_width = hidden * (1 + m.config.gated);
+  const int64_t vocab = round_up(m.config.vocab_size, LANES);
   const int64_t x_stride = spread(width);
   const int64_t y_stride = spread(queries);
   const int64_t qkv_stride = spread(qkv_width);
@@ -232,7 +171,7 @@ class Pass {
                 float *out, int64_t out_stride) {
     const int64_t panels = round_up(n, LANES) / LANES;
     const int64_t products = N * panels * LANES * K;
-    if (m.shape.bits == 32)
+    if (m.bits == 32)
       return share(work.team, panels, products, [&](int64_t begin, int64_t end, int) {
         const float *w = (const float *)a.w + begin * K * LANES;
         product(w, end - begin, K, x, stride, N, out + begin * LANES, out_stride);
@@ -252,13 +191,13 @@ class Pass {
   }
 
   void embed(const Row &row, float *x) {
-    const int64_t C = m.shape.width;
+    const int64_t C = m.config.n_embd;
     const float *a = m.tokens + row.sequence->tokens[row.position] * C;
     const float *p = m.positions + row.position * C;
-    for (int64_t i = 0; i < C; i++) x[i] = m.shape.rotary ? a[i] : a[i] + p[i];
+    for (int64_t i = 0; i < C; i++) x[i] = rotary ? a[i] : a[i] + p[i];
     for (int64_t i = C; i < width; i++) x[i] = 0;
-    if (m.shape.embed_norm)
-      norm_row(x, C, (NormKind)m.shape.norm, m.embed_norm.weight, m.embed_norm.bias, m.norm_eps, x);
+    if (m.config.embed_norm)
+      norm_row(x, C, m.config.norm, m.embed_norm.weight, m.embed_norm.bias, m.config.norm_eps, x);
   }
 
   // Applies biases, QK-norm and rotary embeddings to one row's queries, keys and values, and stores
@@ -268,23 +207,23 @@ class Pass {
     if (layer.qkv.bias)
       for (int64_t i = 0; i < qkv_width; i += LANES)
         store(qkv + i, load(qkv + i) + load(layer.qkv.bias + i));
-    for (int64_t head = 0; head < m.shape.heads + m.shape.kv_heads; head++) {
+    for (int64_t head = 0; head < m.config.n_head + m.config.kv_heads; head++) {
       float *x = qkv + head * head_size;
-      const Affine &affine = head < m.shape.heads ? layer.query_norm : layer.key_norm;
-      if (m.shape.qk_norm)
-        norm_row(x, head_size, RMS_NORM, affine.weight, nullptr, m.norm_eps, x);
-      if (m.shape.rotary) rotate_row(x, head_size, m.positions + row.position * 2 * head_size);
+      const Affine &affine = head < m.config.n_head ? layer.query_norm : layer.key_norm;
+      if (m.config.qk_norm)
+        norm_row(x, head_size, Norm::RMS, affine.weight, nullptr, m.config.norm_eps, x);
+      if (rotary) rotate_row(x, head_size, m.positions + row.position * 2 * head_size);
     }
     if (!row.keeps) return;
-    for (int64_t j = 0; j < m.shape.kv_heads; j++) {
-      const float *key = qkv + (m.shape.heads + j) * head_size;
-      cached(l, j, *row.sequence).put(row.position, key, key + m.shape.kv_heads * head_size);
+    for (int64_t j = 0; j < m.config.kv_heads; j++) {
+      const float *key = qkv + (m.config.n_head + j) * head_size;
+      cached(l, j, *row.sequence).put(row.position, key, key + m.config.kv_heads * head_size);
     }
   }
 
   // The cache of one KV head of a sequence.
   HeadCache cached(int64_t l, int64_t head, const Sequence &sequence) const {
-    const int64_t kv_heads = m.shape.kv_heads;
+    const int64_t kv_heads = m.config.kv_heads;
     const int64_t slots = round_up(cache.block_len, LANES);
     HeadCache c;
     c.table = sequence.table;
@@ -300,16 +239,16 @@ class Pass {
 
   // Lists the queries of N rows in work.queries. Returns the number of query-key pairs.
   int64_t split_queries(const Row *rows, int64_t N) {
-    const int64_t group = m.shape.heads / m.shape.kv_heads;
+    const int64_t group = m.config.n_head / m.config.kv_heads;
     int64_t pairs = 0;
     work.queries.clear();
     int64_t run;  // rows of one sequence
     for (int64_t r = 0; r < N; r += run) {
       for (run = 1; r + run < N && rows[r + run].sequence == rows[r].sequence; run++) {}
-      for (int64_t head = 0; head < m.shape.kv_heads; head++)
+      for (int64_t head = 0; head < m.config.kv_heads; head++)
         for (int64_t begin = 0; begin < run * group; begin += QUERIES)
           work.queries.push_back({r, head, begin, std::min(run * group, begin + QUERIES)});
-      pairs += run * m.shape.heads * (rows[r + run - 1].position + 1);
+      pairs += run * m.config.n_head * (rows[r + run - 1].position + 1);
     }
     return pairs;
   }
@@ -317,7 +256,7 @@ class Pass {
   // Attends to the keys and values of these queries' sequence, up to each query's own position.
   void attention(int64_t l, const Queries &q, const Row *rows, const float *qkv, float *y,
                  AttentionWork &w) {
-    const int64_t group = m.shape.heads / m.shape.kv_heads;
+    const int64_t group = m.config.n_head / m.config.kv_heads;
     const int64_t window = m.layer[l].window;
     const float scale = 1 / std::sqrt((float)head_size);
     const int64_t n = q.end - q.begin;
@@ -329,7 +268,7 @@ class Pass {
       float *to = w.queries.data() + i * head_size;
       for (int64_t d = 0; d < head_size; d++) to[d] = from[d] * scale;
       const int64_t pos = rows[row_of(i)].position;
-      w.sights[i] = {pos, window ? pos - window + 1 : 0, m.sinks};
+      w.sights[i] = {pos, window ? pos - window + 1 : 0, m.config.sinks};
     }
     const int64_t out_stride = attend(cached(l, q.head, *rows[q.row].sequence), n, w);
     for (int64_t i = 0; i < n; i++) {
@@ -341,7 +280,7 @@ class Pass {
 
   void finish(float *logits) {
     const float *bias = m.head.bias;
-    const float cap = m.softcap;
+    const float cap = m.config.logit_softcap;
     if (!bias && !cap) return;
     for (int64_t i = 0; i < vocab; i += LANES) {
       vec x = load(logits + i);
@@ -357,19 +296,19 @@ static int64_t next_token(const Decoder &m, const Sequence &s, int64_t pos, cons
                           SamplingWork &work) {
   const float *noise = s.noise ? s.noise + (pos + 1 - s.n_prompt) * s.noise_stride : nullptr;
   if (s.n_stops && pos + 1 < s.stops_from) {  // on a copy, because the caller may read the logits
-    work.allowed.assign(logits, logits + m.shape.vocab);
+    work.allowed.assign(logits, logits + m.config.vocab_size);
     for (int64_t i = 0; i < s.n_stops; i++)
       work.allowed[s.stops[i]] = -FLT_MAX;
     logits = work.allowed.data();
   }
-  return sample(logits, m.shape.vocab, noise, s.temperature, s.top_k, s.top_p, work);
+  return sample(logits, m.config.vocab_size, noise, s.temperature, s.top_k, s.top_p, work);
 }
 
 // Collects the rows of S turns for this round. The logits of the first wanted row go to `logits`;
 // returns the end of the logits.
 static float *gather_rows(const Decoder &m, const Turn *turns, int64_t S, int64_t round,
                           float *logits, std::vector<Row> &rows) {
-  const int64_t stride = round_up(m.shape.vocab, LANES);
+  const int64_t stride = round_up(m.config.vocab_size, LANES);
   rows.clear();
   for (const Turn *t = turns; t < turns + S; t++) {
     if (round >= std::max<int64_t>(t->steps, 1)) continue;
@@ -384,7 +323,7 @@ static float *gather_rows(const Decoder &m, const Turn *turns, int64_t S, int64_
   return logits;
 }
 
-static int64_t sampling_work(const Decoder &m, int64_t n) { return 8 * n * m.shape.vocab; }
+static int64_t sampling_work(const Decoder &m, int64_t n) { return 8 * n * m.config.vocab_size; }
 
 static void use_team(Work &work, int64_t threads) {
   work.team = team_of(threads);
@@ -469,7 +408,7 @@ extern "C" void run_steps(const Decoder *m, const Cache *cache, void *memory, co
                           int64_t threads) {
   Work &work = *(Work *)memory;
   use_team(work, threads);
-  const int64_t stride = round_up(m->shape.vocab, LANES);
+  const int64_t stride = round_up(m->config.vocab_size, LANES);
   float *start = logits;
   for (int64_t round = 0; round < most; round++) {
     float *end = gather_rows(*m, turns, S, round, logits, work.rows);

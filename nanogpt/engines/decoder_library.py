@@ -1,18 +1,27 @@
-"""ctypes bindings of decoder.cpp: its structs, and a decoder's weights in its memory layout."""
+"""ctypes bindings of decoder.cpp: its structs, and a decoder's weights in its memory layout.
+
+The structs and functions declared here are all that Python and C++ share. Their C++ text is written
+from these declarations when decoder.cpp is compiled (shared_types.py).
+"""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
 from collections.abc import Iterable
+from dataclasses import fields
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
-from ..decoder.config import Activation, DecoderConfig, Norm
-from ..decoder.step import Affine, Weights
+from ..decoder.config import DecoderConfig
+from ..decoder.layout import Kind, Part, block_parts, outer_parts
+from ..decoder.step import Affine, Weights, named_tensors
+from .shared_types import HEADER, Function, address, declarations, declare, index
 from .toolchain import load_library
 
 SOURCE = Path(__file__).with_name("decoder.cpp")
@@ -21,130 +30,232 @@ HELPERS = Path(__file__).with_name("helpers.cpp")
 FLOAT = {"dtype": torch.float32, "device": "cpu"}
 INT8 = {"dtype": torch.int8, "device": "cpu"}
 
-POINTER = ctypes.c_void_p
 INT = ctypes.c_int64
 DOUBLE = ctypes.c_double
+FLOATS = address("float *")
+FLOATS_READ = address("const float *")
+INTS = address("int64_t *")
+INTS_READ = address("const int64_t *")
+BYTES = address("void *")
+BYTES_READ = address("const void *")
+
+# ------------------------------------------------------------------ the config
+
+# Fields that may be None, and the properties that then have the usual number.
+NUMBER_OF = {"n_kv_head": "kv_heads", "head_dim": "head_size", "ffn_dim": "hidden"}
 
 
-def _fields(kind, names: str) -> list:
-    return [(name, kind) for name in names.split()]
+def config_fields() -> dict[str, Any]:
+    """The fields of a DecoderConfig that native code can read, with their ctypes types.
+
+    Left out is what is no number, a truth value or an enum: RopeScaling, which only the table of
+    rotations depends on.
+    """
+    hints = get_type_hints(DecoderConfig)
+    plain = {int: INT, float: DOUBLE, bool: ctypes.c_bool}
+    found = {}
+    for field in fields(DecoderConfig):
+        hint = hints[field.name]
+        # `int | None` is an int: None becomes 0, or the usual number.
+        kind = (get_args(hint) or (hint,))[0]
+        name = NUMBER_OF.get(field.name, field.name)
+        if issubclass(kind, Enum):
+            found[name] = index(kind)
+        elif kind in plain:
+            found[name] = plain[kind]
+    return found
 
 
-class CShape(ctypes.Structure):
-    """struct Shape."""
+def enums_of_config() -> list[type[Enum]]:
+    """The enums of a DecoderConfig's fields."""
+    kinds = get_type_hints(DecoderConfig).values()
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)]
 
-    _fields_ = _fields(
-        INT,
-        "layers width heads kv_heads head_size hidden vocab "
-        "bits norm activation gated rotary embed_norm qk_norm",
-    )
+
+class CConfig(ctypes.Structure):
+    """A DecoderConfig. 0 stands for None: no window, no softcap."""
+
+    _fields_ = list(config_fields().items())
+
+    @classmethod
+    def of(cls, c: DecoderConfig) -> CConfig:
+        """The struct of a config."""
+        values = {name: getattr(c, name) for name in config_fields()}
+        if c.norm_eps is None:  # PyTorch's default
+            values["norm_eps"] = torch.finfo(torch.float32).eps
+        return cls(**{name: _number(value) for name, value in values.items()})
+
+
+def _number(value: Any) -> Any:
+    """A field's value in C++: an enum's index, and 0 for None."""
+    if isinstance(value, Enum):
+        return list(type(value)).index(value)
+    return 0 if value is None else value
+
+
+# ------------------------------------------------------------------ weights
 
 
 class CMatrix(ctypes.Structure):
-    """struct Matrix."""
+    """A matrix (n, K) in panels."""
 
-    _fields_ = _fields(POINTER, "w scales bias")
+    _fields_ = [
+        ("w", BYTES_READ),
+        ("scales", FLOATS_READ),  # with 8 bits
+        ("bias", FLOATS_READ),  # zero-padded to whole panels; or null
+    ]
 
 
 class CSource(ctypes.Structure):
-    """struct Source."""
+    """What a matrix is packed from and into."""
 
     _fields_ = [
-        *_fields(POINTER, "weight bias panels scales padded_bias"),
-        *_fields(INT, "n K parts group"),
+        ("weight", FLOATS_READ),  # (n, K)
+        ("bias", FLOATS_READ),  # (n,) or null
+        ("panels", BYTES),
+        ("scales", FLOATS),  # null: panels of float32
+        ("padded_bias", FLOATS),
+        ("n", INT),
+        ("K", INT),
+        ("parts", INT),  # matrices of equal size, one below the other, each of whole panels
+        ("group", INT),  # with 8 bits: numbers of a row that share a scale
     ]
 
 
 class CAffine(ctypes.Structure):
-    """struct Affine."""
+    """The weight and bias of a norm; each may be null."""
 
-    _fields_ = _fields(POINTER, "weight bias")
+    _fields_ = [("weight", FLOATS_READ), ("bias", FLOATS_READ)]
+
+
+# How native code holds a part of the layout.
+HELD = {Kind.TABLE: FLOATS_READ, Kind.NORM: CAffine, Kind.MATRIX: CMatrix}
+
+
+def part_fields(parts: list[Part]) -> list[tuple[str, Any]]:
+    """A field for each part, by its name in the layout."""
+    return [(part.name, HELD[part.kind]) for part in parts]
 
 
 class CLayer(ctypes.Structure):
-    """struct Layer."""
+    """One block: the parts of `block_parts`."""
 
     _fields_ = [
-        *_fields(CAffine, "norm1 norm2 query_norm key_norm"),
-        *_fields(CMatrix, "qkv proj up down"),
-        ("window", INT),
+        *part_fields(block_parts(DecoderConfig())),
+        ("window", INT),  # positions that a query sees, including its own; 0: all
     ]
 
 
 class CDecoder(ctypes.Structure):
-    """struct Decoder."""
+    """A decoder: its config, the parts of `outer_parts`, and its blocks."""
 
     _fields_ = [
-        ("shape", CShape),
-        *_fields(DOUBLE, "norm_eps softcap"),
-        ("sinks", INT),
-        *_fields(POINTER, "tokens positions"),
-        *_fields(CAffine, "embed_norm norm"),
-        ("head", CMatrix),
-        ("layer", POINTER),
+        ("config", CConfig),
+        ("bits", INT),  # of a weight in a matrix: 32 or 8
+        # tokens (vocab_size, n_embd), positions (…, n_embd) or rotations (…, 2 · head_size)
+        *part_fields(outer_parts(DecoderConfig())),
+        ("layer", address("const Layer *")),
     ]
 
 
-class CCache(ctypes.Structure):
-    """struct Cache."""
+# ------------------------------------------------------------------ texts
 
-    _fields_ = [*_fields(POINTER, "keys values"), *_fields(INT, "blocks block_len")]
+
+class CCache(ctypes.Structure):
+    """Keys and values of all sequences."""
+
+    _fields_ = [
+        ("keys", FLOATS),  # (layers, blocks, kv_heads, panels, head_size, LANES)
+        ("values", FLOATS),  # (layers, blocks, kv_heads, panels · LANES, value_size)
+        ("blocks", INT),
+        ("block_len", INT),  # positions in a block
+    ]
 
 
 class CSequence(ctypes.Structure):
-    """struct Sequence."""
+    """One text, how to sample its tokens, and where its keys and values are."""
 
     _fields_ = [
-        *_fields(POINTER, "tokens table noise"),
-        *_fields(INT, "noise_stride n_prompt top_k"),
-        *_fields(DOUBLE, "temperature top_p"),
-        *_fields(POINTER, "stops"),
-        *_fields(INT, "n_stops stops_from"),
+        ("tokens", INTS),  # the prompt, followed by the sampled tokens
+        ("table", INTS_READ),  # the numbers of its blocks
+        ("noise", FLOATS_READ),  # a row for each new token, or null for greedy sampling
+        ("noise_stride", INT),
+        ("n_prompt", INT),  # the position that the first row of noise belongs to
+        ("top_k", INT),  # 0: all tokens
+        ("temperature", DOUBLE),
+        ("top_p", DOUBLE),
+        ("stops", INTS_READ),  # tokens that may not be sampled before `stops_from`
+        ("n_stops", INT),
+        ("stops_from", INT),
     ]
 
 
 class CTurn(ctypes.Structure):
-    """struct Turn."""
+    """What a sequence does in a call.
 
-    _fields_ = [("sequence", POINTER), *_fields(INT, "start count cached steps wanted")]
+    It reads its tokens start … start + count - 1; the keys and values of the first `cached` tokens
+    are already in the cache. Then it decodes until `steps` tokens are sampled; 0: it only reads.
+    The last `wanted` of the rows that it reads first produce logits.
+    """
+
+    _fields_ = [
+        ("sequence", address("Sequence *")),
+        ("start", INT),
+        ("count", INT),
+        ("cached", INT),
+        ("steps", INT),
+        ("wanted", INT),
+    ]
+
+
+# ------------------------------------------------------------------ the libraries
+
+STRUCTS: list[type[ctypes.Structure]] = [CConfig, CMatrix, CSource, CAffine, CLayer, CDecoder]
+STRUCTS += [CCache, CSequence, CTurn]
+# The decoder, the cache, the working memory, the turns and their number.
+PASS = [address("const Decoder *"), address("const Cache *"), BYTES, address("const Turn *"), INT]
+DECODER_FUNCTIONS = {
+    "lanes": Function(INT, []),
+    "group_size": Function(INT, []),
+    "are_numbers": Function(INT, [FLOATS_READ, INT, INT]),
+    "set_least_work": Function(INT, [INT]),
+    "fingerprint_of": Function(ctypes.c_uint64, [BYTES_READ, INT, INT]),
+    "new_work": Function(BYTES, []),
+    "delete_work": Function(None, [BYTES]),
+    "use_huge_pages": Function(None, [address("char *"), INT]),
+    "pack_matrix": Function(None, [address("const Source *"), INT]),
+    "run_steps": Function(None, [*PASS, INT, INT, FLOATS, INTS, INT]),
+    "check": Function(None, [*PASS, FLOATS, INTS, INT]),
+}
+HELPER_FUNCTIONS = {
+    "quantize": Function(None, [FLOATS_READ, INT, INT, address("int8_t *"), FLOATS]),
+    "read_all": Function(ctypes.c_float, [FLOATS_READ, INT, INT]),
+    "multiply_adds": Function(INT, [INT, FLOATS]),
+}
+
+
+def decoder_header() -> str:
+    """The C++ text of what decoder.cpp shares with this module."""
+    return declarations(enums_of_config(), STRUCTS, DECODER_FUNCTIONS)
+
+
+def helpers_header() -> str:
+    """The same for helpers.cpp, which knows no model."""
+    return declarations(enums_of_config(), [], HELPER_FUNCTIONS)
 
 
 @lru_cache(maxsize=1)
 def decoder_library() -> ctypes.CDLL:
     """The compiled decoder.cpp, built if needed. Raises CannotBuild."""
-    signatures = {
-        "lanes": (INT, []),
-        "group_size": (INT, []),
-        "are_numbers": (INT, [POINTER, INT, INT]),
-        "set_least_work": (INT, [INT]),
-        "fingerprint_of": (ctypes.c_uint64, [POINTER, INT, INT]),
-        "new_work": (POINTER, []),
-        "delete_work": (None, [POINTER]),
-        "use_huge_pages": (None, [POINTER, INT]),
-        "pack_matrix": (None, [POINTER, INT]),
-        "run_steps": (None, [*[POINTER] * 4, INT, INT, INT, POINTER, POINTER, INT]),
-        "check": (None, [*[POINTER] * 4, INT, POINTER, POINTER, INT]),
-    }
-    return _declared(load_library("decoder", SOURCE, {}), signatures)
+    library = load_library("decoder", SOURCE, {HEADER: decoder_header()})
+    return declare(library, DECODER_FUNCTIONS)
 
 
 @lru_cache(maxsize=1)
 def helpers_library() -> ctypes.CDLL:
     """The compiled helpers.cpp (functions without a model), built if needed. Raises CannotBuild."""
-    signatures = {
-        "quantize": (None, [POINTER, INT, INT, POINTER, POINTER]),
-        "read_all": (ctypes.c_float, [POINTER, INT, INT]),
-        "multiply_adds": (INT, [INT, POINTER]),
-    }
-    return _declared(load_library("helpers", HELPERS, {}), signatures)
-
-
-def _declared(lib: ctypes.CDLL, signatures: dict) -> ctypes.CDLL:
-    for name, (result, arguments) in signatures.items():
-        function = getattr(lib, name)
-        function.restype = result
-        function.argtypes = arguments
-    return lib
+    library = load_library("helpers", HELPERS, {HEADER: helpers_header()})
+    return declare(library, HELPER_FUNCTIONS)
 
 
 def up(n: int, to: int) -> int:
@@ -155,7 +266,7 @@ def up(n: int, to: int) -> int:
 class Work:
     """The working memory of decoder.cpp. It grows as needed and is freed with this object."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         lib = decoder_library()
         self.address = lib.new_work()
         self._free = weakref.finalize(self, lib.delete_work, self.address)
@@ -189,27 +300,10 @@ class Packed:
         self.fingerprints: dict[str, list[int]] = {}  # of weight and bias, once packed
         self.held: list[Tensor] = []  # the model's tensors that are read in place, kept alive
         self.layers = (CLayer * c.n_layer)()
+        self.outer_parts = outer_parts(c)
+        self.block_parts = block_parts(c)
         self.decoder = CDecoder(
-            shape=CShape(
-                layers=c.n_layer,
-                width=c.n_embd,
-                heads=c.n_head,
-                kv_heads=c.kv_heads,
-                head_size=c.head_size,
-                hidden=c.hidden,
-                vocab=c.vocab_size,
-                bits=bits,
-                norm=list(Norm).index(c.norm),
-                activation=list(Activation).index(c.activation),
-                gated=c.gated,
-                rotary=c.rotary,
-                embed_norm=c.embed_norm,
-                qk_norm=c.qk_norm,
-            ),
-            norm_eps=torch.finfo(torch.float32).eps if c.norm_eps is None else c.norm_eps,
-            softcap=c.logit_softcap or 0.0,
-            sinks=c.sinks,
-            layer=ctypes.addressof(self.layers),
+            config=CConfig.of(c), bits=bits, layer=ctypes.addressof(self.layers)
         )
         for i, layer in enumerate(self.layers):
             layer.window = c.window_of(i) or 0
@@ -221,26 +315,28 @@ class Packed:
         Raises ValueError for a weight that is NaN or infinite, as `check_numbers` does.
         """
         self.held = []
-        parts = 2 if self.config.gated else 1
-        for i, (layer, c) in enumerate(zip(w.layers, self.layers, strict=True)):
-            c.norm1 = self._affine(layer.norm1)
-            c.norm2 = self._affine(layer.norm2)
-            c.query_norm = self._affine(layer.query_norm)
-            c.key_norm = self._affine(layer.key_norm)
-            c.qkv = self._matrix(f"{i}.qkv", layer.qkv)
-            c.proj = self._matrix(f"{i}.proj", layer.proj)
-            c.up = self._matrix(f"{i}.up", layer.up, parts)
-            c.down = self._matrix(f"{i}.down", layer.down)
-        d = self.decoder
-        if w.tokens.data_ptr() != w.head.weight.data_ptr():  # a tied head is checked below
-            check_numbers([w.tokens])
-        if not self.config.rotary:
-            check_numbers([w.positions])
-        d.tokens = self._pointer(w.tokens)
-        d.positions = self._pointer(w.positions)
-        d.embed_norm = self._affine(w.embed_norm)
-        d.norm = self._affine(w.norm)
-        d.head = self._matrix("head", w.head)
+        # 1. the blocks: copies of the matrices, addresses of the norms
+        for i, (layer, struct) in enumerate(zip(w.layers, self.layers, strict=True)):
+            for part in self.block_parts:
+                held = self._part(f"{i}.{part.name}", part, getattr(layer, part.name))
+                setattr(struct, part.name, held)
+        # 2. what surrounds them: the head is a matrix too, the tables are read in place
+        for part in self.outer_parts:
+            held = self._part(part.name, part, getattr(w, part.name), w.head.weight)
+            setattr(self.decoder, part.name, held)
+
+    def _part(
+        self, name: str, part: Part, given: Any, head: Tensor | None = None
+    ) -> CMatrix | CAffine | int:
+        """A part of the weights as native code holds it."""
+        if part.kind is Kind.MATRIX:
+            return self._matrix(name, given, part.stacked)
+        if part.kind is Kind.NORM:
+            return self._affine(given)
+        # Rotations are our own numbers, and a tied table is checked as the head.
+        if part.weight and (head is None or given.data_ptr() != head.data_ptr()):
+            check_numbers([given])
+        return self._pointer(given)
 
     def rotate_to(self, rotations: Tensor) -> None:
         """Use this longer table of rotations from now on."""
@@ -296,7 +392,7 @@ class Packed:
         self.matrices[name] = source, CMatrix(panels, scales, bias)
         return self.matrices[name]
 
-    def _memory(self, shape: tuple[int, ...], kind: dict) -> int:
+    def _memory(self, shape: tuple[int, ...], kind: dict[str, Any]) -> int:
         memory = torch.empty(shape, **kind)
         self.lib.use_huge_pages(memory.data_ptr(), memory.nbytes)
         self.memory.append(memory)
@@ -310,13 +406,7 @@ class Packed:
 
 def weights_of(w: Weights) -> Iterable[Tensor]:
     """All tensors of the weights."""
-    affines = [w.embed_norm, w.norm, w.head]
-    for layer in w.layers:
-        affines += layer
-    tensors = [w.tokens, w.positions]
-    for affine in affines:
-        tensors += affine
-    return [t for t in tensors if t is not None]
+    return named_tensors(w).values()
 
 
 def check_numbers(weights: Iterable[Tensor]) -> None:

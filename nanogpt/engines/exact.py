@@ -8,26 +8,26 @@ over t keys in another order than over t + 1. In this mode every sum has a fixed
   padded with zeros. So a kernel only ever gets (1, 64) @ (64, N).
 - The sums of the pieces, and all other sums, are added pairwise. Zeros at the end change no pair.
 
-PyTorch passes every operation to a TorchDispatchMode, under whatever name it was called: `@`,
-einsum, inner, tensordot and F.linear all arrive as mm, bmm or addmm. A reduction that is not
-implemented here is rejected by name.
+PyTorch hands every call of its functions and methods to a TorchFunctionMode. The tables at the end
+of this file say what happens to each: the functions that models, caches and heads are written with.
+Any other function that returns floating-point numbers raises ValueError with its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.overrides import TorchFunctionMode
 
 from ..config import check_type
-from ..decoder.standard import PLAIN
+from ..decoder import standard
 
 PIECE = 64  # terms that a kernel sums in one call
 COLUMNS = 16  # kernels sum leftover columns in another order, so pad to a multiple of this
@@ -37,6 +37,16 @@ HALVES = (torch.float16, torch.bfloat16)
 AT_ONCE = 1 << 22  # the most partial sums of a product in memory: 16 MB in float32
 
 
+class _Inside(threading.local):
+    """The with-blocks of exact mode that this thread is in: whether gradients were on before."""
+
+    def __init__(self) -> None:
+        self.grad_before: list[bool] = []
+
+
+_inside = _Inside()
+
+
 class exact(TorchFunctionMode):
     """`with exact(model):` everything inside computes each row bit-identically in any batch.
 
@@ -44,85 +54,93 @@ class exact(TorchFunctionMode):
             report = compare(model, prompt, 100, a=None, b=StaticCache)
         report.max_logit_diff  # 0.0
 
-    It covers models of any class, including your own Head or layer, every cache that keeps rows in
-    text order (not RollingCache; Int8Cache rounds), and the engines up to Flat. An operation with
-    an unknown summation order, such as a convolution, raises ValueError, and so do compiled modules
-    and compiled and native engines. Gradients are computed as usual. Like torch.no_grad(), it
-    applies where the work is done: in this thread, and for a generator, where it is consumed.
-    Slower: notebook 12 measures by how much. Slower still on a GPU, where each term of a product is
-    a separate operation.
+    It covers GPT and Decoder, your own Head if it is written with the functions in the tables of
+    nanogpt/engines/exact.py, every cache that keeps rows in text order (not RollingCache; Int8Cache
+    rounds), and the engines up to Flat. Any other function, such as a convolution, raises
+    ValueError with its name, and so do compiled modules and compiled and native engines. No
+    gradients are computed. Like torch.no_grad(), it applies where the work is done: in this thread,
+    and for a generator, where it is consumed. Slower: notebook 12 measures by how much. Slower
+    still on a GPU, where each term of a product is a separate operation.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: nn.Module):
         super().__init__()
         check_type("model", model, nn.Module)
         for part in model.modules():
+            # How torch.compile(part) and part.compile() mark a module: its graph calls no function.
             if vars(part).get("_compiled_call_impl") or "_orig_mod" in part._modules:
                 raise ValueError(
                     "exact mode has no effect inside torch.compile: "
                     "build the model without compile()"
                 )
-        if any(weight.layout is not torch.strided for weight in model.parameters()):
-            raise ValueError(
-                "exact mode multiplies dense weights: build the model without sparse ones"
-            )
-        # A tensor subclass may choose not to appear in `types`, so check the weights themselves.
-        self.plain = all(type(weight) in PLAIN for weight in model.parameters())
-        self.operations = OneOrder()
+        for name, weight in model.named_parameters():
+            # A tensor of another class may compute in its own way, which a function cannot tell.
+            if type(weight) not in standard.PLAIN or weight.layout is not torch.strided:
+                raise ValueError(
+                    f"exact mode multiplies plain dense weights, and {name} is a "
+                    f"{type(weight).__name__}, {weight.layout}: build the model with plain ones"
+                )
 
-    def __enter__(self):
-        self.operations.__enter__()
-        return super().__enter__()
+    def __enter__(self) -> exact:
+        _inside.grad_before.append(torch.is_grad_enabled())
+        torch.set_grad_enabled(False)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
-    def __exit__(self, *error):
-        super().__exit__(*error)
-        self.operations.__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        torch.set_grad_enabled(_inside.grad_before.pop())
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Compute one call of a PyTorch function. Inside of here the mode is off."""
         kwargs = kwargs or {}
-        # PyTorch picks a kernel for this function by shape, before a dispatch mode sees it.
-        if func is F.scaled_dot_product_attention:
-            return attention(func, *args, **kwargs)
-        linear_map = func is F.linear and not torch.is_grad_enabled()
-        quick = linear_map or getattr(func, "__name__", None) in QUICK
-        if quick and "alpha" not in kwargs and are_plain(args) and are_plain(kwargs.values()):
-            with torch._C._DisableTorchDispatch():
-                return linear(func, *args, **kwargs) if linear_map else func(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def are_plain(args) -> bool:
-    """Whether no argument is a tensor subclass, which may compute in its own way."""
-    for x in args:
-        if isinstance(x, (list, tuple)):
-            if not are_plain(x):
-                return False
-        elif isinstance(x, Tensor) and type(x) not in (Tensor, nn.Parameter):
-            return False
-    return True
+        name = getattr(func, "__name__", str(func))
+        # 1. nothing is added up, or an option asks for a sum on top
+        if name in AS_USUAL and not (kwargs and ADDING & kwargs.keys()):
+            return func(*args, **kwargs)
+        # 2. a sum, or an elementwise function with a polynomial inside: computed in our own order
+        if name in OUR_ORDER or name.removesuffix("_") in OUR_ORDER:
+            if torch.is_grad_enabled():
+                raise ValueError(
+                    f"exact mode computes no gradients, and they are on for {name}: "
+                    f"use torch.no_grad(), or leave exact mode"
+                )
+            if name in OUR_ORDER:
+                return OUR_ORDER[name](*args, **kwargs)
+            # exp_ and the like write their result into the first argument
+            return args[0].copy_(OUR_ORDER[name.removesuffix("_")](*args, **kwargs))
+        # 3. Results without floating-point numbers, such as shapes, comparisons and indices, are
+        #    the same in any order. So all functions that return them are allowed.
+        result = func(*args, **kwargs)
+        if has_floats(result):
+            raise unknown(name)
+        return result
 
 
 def in_exact_mode() -> bool:
     """Whether this thread is inside a `with exact(model):`."""
-    return any(isinstance(mode, exact) for mode in _get_current_function_mode_stack())
+    return bool(_inside.grad_before)
 
 
-class OneOrder(TorchDispatchMode):
-    """A with-block in which every sum has a fixed order, or raises ValueError."""
+def has_floats(result: object) -> bool:
+    """Whether a result of a function is or contains a tensor of numbers that can be rounded."""
+    if isinstance(result, Tensor):
+        return result.is_floating_point() or result.is_complex()
+    return isinstance(result, (tuple, list)) and any(has_floats(part) for part in result)
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if torch._C._current_graph_task_id() != -1:  # in a backward pass
-            return func(*args, **kwargs)
-        rule = KNOWN.get(func) or rule_of(func)
-        if rule is as_usual:
-            return func(*args, **kwargs)
-        if rule in (decomposed, attention, flash_attention):  # their parts are dispatched again
-            with self:
-                return rule(func, *args, **kwargs)
-        if func._schema.is_mutable and rule is not index_put:
-            return written(rule, func, args, kwargs)
-        return rule(func, *args, **kwargs)
+
+def unknown(name: str) -> ValueError:
+    """The error for a function that is in no table."""
+    return ValueError(
+        f"exact mode does not know in which order {name} adds up: "
+        f"write it with @, einsum, sum, mean or softmax"
+    )
 
 
 # ------------------------------------------------------------------ sums
@@ -230,20 +248,27 @@ def filled(x: Tensor, multiple: int) -> Tensor:
     return out
 
 
-def total(x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
+def total(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     """The sum over these dimensions: a product with ones."""
     dims = [d % x.ndim for d in dims]
+    # 1. the summed dimensions last, as one row for each sum
     if dims != [x.ndim - 1]:
         x = x.permute(*(d for d in range(x.ndim) if d not in dims), *dims)
     shape = x.shape[: x.ndim - len(dims)]
     n = prod(x.shape[len(shape) :])
-    y = rows_times(x.reshape(1, prod(shape), n), x.new_ones(1, COLUMNS, padded(n, PIECE)))[..., 0]
+    rows = x.reshape(1, prod(shape), n)
+    # 2. each row times ones
+    y = rows_times(rows, x.new_ones(1, COLUMNS, padded(n, PIECE)))[..., 0]
+    # 3. a dimension of size 1 where a dimension was summed, if asked for
     for d in sorted(dims) if keepdim else ():
-        shape = (*shape[:d], 1, *shape[d:])
+        shape = torch.Size((*shape[:d], 1, *shape[d:]))
     return y.view(shape)
 
 
-def chosen(x: Tensor, dims: int | list[int] | None) -> list[int]:
+Dims = int | Sequence[int] | None
+
+
+def chosen(x: Tensor, dims: Dims) -> list[int]:
     """The dimensions of a reduction; all of them if none are given."""
     if isinstance(dims, int):
         return [dims] if x.ndim else []
@@ -255,295 +280,317 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALVES else x
 
 
-# ------------------------------------------------------------------ operations
+# ------------------------------------------------------------------ products
+# Each takes the arguments of PyTorch's function of that name.
 
 
-def as_usual(func, *args, **kwargs):
-    """Run unchanged: no sum, or one that PyTorch computes row by row in a fixed order."""
-    return func(*args, **kwargs)
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b with any number of dimensions.  (…, R, K), (…, K, N) -> (…, R, N)"""
+    # Integers are not rounded; of a number without dimensions PyTorch raises its own error.
+    if not a.is_floating_point() or 0 in (a.ndim, b.ndim):
+        return torch.matmul(a, b)
+    # 1. a vector is a matrix of one row, or of one column
+    if b.ndim == 1:
+        return matmul(a, b[:, None]).squeeze(-1)
+    if a.ndim == 1:
+        return matmul(a[None], b).squeeze(-2)
+    # 2. one matrix on the right: all rows of a are multiplied by it
+    if b.ndim == 2:
+        rows = a.reshape(1, prod(a.shape[:-1]), a.shape[-1])
+        return product(rows, b[None]).view(*a.shape[:-1], b.shape[-1])
+    # 3. batches of matrices, as one long batch
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (x.expand(*batch, *x.shape[-2:]).reshape(prod(batch), *x.shape[-2:]) for x in (a, b))
+    return product(a, b).view(*batch, a.shape[1], b.shape[2])
 
 
-def decomposed(func, *args, **kwargs):
-    """Run an operation as its component operations. In inference mode it arrives undecomposed."""
-    return func.decompose(*args, **kwargs)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear.  (…, K), (N, K), (N,) -> (…, N)"""
+    y = matmul(x, weight.t())
+    return y if bias is None else y + bias
 
 
-def written(rule: Callable, func, args: tuple, kwargs: dict) -> Tensor:
-    """Run an operation that writes its result into its first argument, or into `out`."""
-    if rule is plus and kwargs.get("alpha", 1) == 1:
-        return func(*args, **kwargs)
-    if rule in (whole_registers, power, plus) and "out" in kwargs:
-        raise unknown(func)
-    out = kwargs.pop("out", args[0])
-    result = rule(func, *args, **kwargs)
-    return out.resize_(result.shape).copy_(result)
-
-
-def mm(func, a: Tensor, b: Tensor) -> Tensor:
-    """mm, mv, dot and vdot: a vector is a matrix of one row, or of one column."""
-    columns = b if b.ndim > 1 else b[:, None]
-    y = product(a.reshape(1, prod(a.shape[:-1]), a.shape[-1]), columns[None])
-    return y.view((*a.shape[:-1], *b.shape[1:]))
-
-
-def bmm(func, a: Tensor, b: Tensor) -> Tensor:
-    return product(a, b)
-
-
-def addmm(func, start: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
-    """addmm, addmv and baddbmm: round the product, then add."""
-    y = product(a, b) if a.ndim == 3 else mm(func, a, b)
+def addmm(start: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta start + alpha a @ b, each rounded before they are added."""
+    y = matmul(a, b)
     y = y if alpha == 1 else y * alpha
     return y if beta == 0 else y + (start if beta == 1 else start * beta)
 
 
-def linear(func, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear.  (…, K), (N, K), (N,) -> (…, N)"""
-    y = mm(func, x, weight.t())
-    return y if bias is None else y + bias
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """The dot products of all rows of a with all rows of b.  (…, K), (N, K) -> (…, N)"""
+    if b.ndim > 2:
+        raise unknown("inner of more than two dimensions")
+    return matmul(a, b.mT if b.ndim == 2 else b)
+
+
+GREEK = "αβγδεζηθ"  # letters for the dimensions of "..." in einsum
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """torch.einsum of two factors: every letter is in both, or in one of them and in the result."""
+    factors = operands[0] if isinstance(operands[0], (list, tuple)) else operands
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    names = left.split(",")
+    if not arrow or len(names) != 2 or len(factors) != 2:
+        raise unknown("einsum without -> or with another number of factors than two")
+    # 1. "..." becomes letters, the same ones from the right
+    n_dots = [x.ndim - len(n.replace("...", "")) for x, n in zip(factors, names, strict=True)]
+    names = [n.replace("...", GREEK[8 - k :]) for n, k in zip(names, n_dots, strict=True)]
+    result = result.replace("...", GREEK[8 - max(n_dots) :])
+    # 2. what each letter is: of the batch, a row of the first, a column of the second, or summed
+    a, b = names
+    batch = [x for x in result if x in a and x in b]
+    rows = [x for x in result if x in a and x not in b]
+    columns = [x for x in result if x in b and x not in a]
+    summed = [x for x in a if x in b and x not in result]
+    if sorted(a) != sorted(batch + rows + summed) or sorted(b) != sorted(batch + columns + summed):
+        raise unknown(f"einsum of {equation}")
+    # 3. a product of matrices: the rows of the first, the columns of the second
+    first = factors[0].permute([a.index(x) for x in batch + rows + summed])
+    second = factors[1].permute([b.index(x) for x in batch + summed + columns])
+    n = len(batch)
+    row_sizes = first.shape[n : n + len(rows)]
+    column_sizes = second.shape[n + len(summed) :]
+    first = first.reshape((*first.shape[:n], prod(row_sizes), prod(first.shape[n + len(rows) :])))
+    second = second.reshape((*second.shape[:n], first.shape[-1], prod(column_sizes)))
+    y = matmul(first, second)
+    # 4. the dimensions of the result in the order that was asked for
+    y = y.view((*y.shape[:n], *row_sizes, *column_sizes))
+    return y.permute([(batch + rows + columns).index(x) for x in result])
 
 
 def attention(
-    func, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """F.scaled_dot_product_attention, from the operations of nanogpt.attention.attend."""
     if enable_gqa:
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], dim=-3) for x in (k, v))
-    scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    # 1. how well each query matches each key
+    scores = matmul(q, k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    # 2. no weight for keys that are hidden; a mask of numbers is added
     if is_causal:
         attn_mask = q.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attn_mask, float("-inf"))
     elif attn_mask is not None:
         scores = scores + attn_mask
-    return F.dropout(scores.softmax(-1), dropout_p, training=dropout_p > 0) @ v
+    # 3. the weighted mean of the values
+    return matmul(F.dropout(softmax(scores, -1), dropout_p, training=dropout_p > 0), v)
 
 
-def flash_attention(func, q, k, v, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
-    """The operation that F.scaled_dot_product_attention becomes on a CPU."""
-    y = attention(func, q, k, v, attn_mask, dropout_p, is_causal, scale)
-    return y, y.new_zeros(q.shape[:-1])
+# ------------------------------------------------------------------ reductions
 
 
-def softmax(func, x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+def sum_of(
+    x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """x.sum(…). Integers are not rounded."""
+    x = x if dtype is None else x.to(dtype)
+    if not x.is_floating_point():
+        return x.sum(chosen(x, dim), keepdim)
+    return total(widened(x), chosen(x, dim), keepdim).to(x.dtype)
+
+
+def mean_of(
+    x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """x.mean(…): the sum by the number of terms."""
+    x = x if dtype is None else x.to(dtype)
+    dims = chosen(x, dim)
+    return (total(widened(x), dims, keepdim) / prod(x.shape[d] for d in dims)).to(x.dtype)
+
+
+def var_of(
+    x: Tensor,
+    dim: Dims = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
+    """x.var(…): the mean of the squared distances from the mean."""
+    dims = chosen(x, dim)
+    n = prod(x.shape[d] for d in dims)
+    wide = widened(x)
+    apart = wide - total(wide, dims, keepdim=True) / n
+    less = float(unbiased) if correction is None else correction
+    return (total(apart * apart, dims, keepdim) / max(0, n - less)).to(x.dtype)
+
+
+def std_of(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """x.std(…): the root of the variance."""
+    return var_of(widened(x), *args, **kwargs).sqrt().to(x.dtype)
+
+
+def rms_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """F.rms_norm: x divided by its root mean square over the last dimensions, times the weight."""
+    wide = widened(x)
+    square = mean_of(wide * wide, range(-len(shape), 0), keepdim=True)
+    y = (wide * rsqrt(square + (torch.finfo(x.dtype).eps if eps is None else eps))).to(x.dtype)
+    return y if weight is None else y * weight
+
+
+def softmax(x: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """softmax over whole pieces: the last one is padded with -inf, whose weight is 0."""
-    wide = widened(x).movedim(dim, -1) if x.ndim else widened(x)[None]
+    x = x if dtype is None else x.to(dtype)
+    wide = widened(x).movedim(dim, -1)
     n = wide.shape[-1]
     wide = F.pad(wide, (0, -n % PIECE), value=float("-inf"))
     powers = whole_registers(torch.exp, wide - wide.amax(-1, keepdim=True))
     y = (powers / total(powers, [-1], keepdim=True))[..., :n]
-    y = y.movedim(-1, dim) if x.ndim else y[0]
-    return y if half_to_float else y.to(x.dtype)
+    return y.movedim(-1, dim).to(x.dtype)
 
 
-def log_softmax(func, x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    y = widened(x)
-    y = y - log_sum(y, [dim], keepdim=True)
-    return y if half_to_float else y.to(x.dtype)
-
-
-def log_sum(x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
-    """log Σ exp x, with the largest term factored out."""
-    largest = x.amax(dims, keepdim=True)
-    largest = largest.masked_fill(largest.isinf(), 0.0)
-    sums = total(whole_registers(torch.exp, x - largest), dims, keepdim=True)
-    y = whole_registers(torch.log, sums) + largest
-    return y if keepdim else y.squeeze(tuple(dims))
-
-
-def logsumexp(func, x: Tensor, dims, keepdim: bool = False) -> Tensor:
-    return log_sum(widened(x), chosen(x, dims), keepdim).to(x.dtype)
-
-
-def sum_of(func, x: Tensor, dims=None, keepdim: bool = False, *, dtype=None) -> Tensor:
-    if not x.is_floating_point():  # integers are not rounded
-        return func(x, dtype=dtype) if dims is None else func(x, dims, keepdim, dtype=dtype)
-    dtype = dtype or x.dtype
-    return total(widened(x.to(dtype)), chosen(x, dims), keepdim).to(dtype)
-
-
-def mean_of(func, x: Tensor, dims=None, keepdim: bool = False, *, dtype=None) -> Tensor:
-    dtype = dtype or x.dtype
-    dims = chosen(x, dims)
-    return (total(widened(x.to(dtype)), dims, keepdim) / prod(x.shape[d] for d in dims)).to(dtype)
-
-
-def var_of(func, x: Tensor, dims=None, *, correction=None, keepdim: bool = False) -> Tensor:
-    dims = chosen(x, dims)
-    n = prod(x.shape[d] for d in dims)
+def log_softmax(
+    x: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> Tensor:
+    """x - log Σ exp x, with the largest term factored out."""
+    x = x if dtype is None else x.to(dtype)
     wide = widened(x)
-    apart = wide - total(wide, dims, keepdim=True) / n
-    correction = 1 if correction is None else correction
-    return (total(apart * apart, dims, keepdim) / max(0, n - correction)).to(x.dtype)
+    wide = wide - wide.amax(dim, keepdim=True)
+    sums = total(whole_registers(torch.exp, wide), [dim], keepdim=True)
+    return (wide - whole_registers(torch.log, sums)).to(x.dtype)
 
 
-def std_of(func, x: Tensor, *args, **kwargs) -> Tensor:
-    return var_of(func, widened(x), *args, **kwargs).sqrt().to(x.dtype)
+def cross_entropy(logits: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    """F.cross_entropy as `GPT.forward` calls it, without options.  (N, V), (N,) -> ()"""
+    usual = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+    if any(value != usual.get(option) for option, value in options.items()):
+        raise unknown("cross_entropy with options")
+    return -mean_of(log_softmax(logits, -1).gather(-1, targets[:, None]))
 
 
-def vector_norm(func, x: Tensor, order=2, dims=None, keepdim: bool = False, *, dtype=None):
-    if order != 2:
-        raise unknown(func)
-    dtype = dtype or x.dtype
-    wide = widened(x.to(dtype))
-    return total(wide * wide, chosen(x, dims), keepdim).sqrt().to(dtype)
+# ------------------------------------------------------------------ elementwise functions
 
 
-def whole_registers(func, *args, **kwargs):
-    """An elementwise function such as exp or GELU, padded so that no numbers are left over.
+def whole_registers(func: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """func(x, …) for an elementwise function such as exp, so that no numbers are left over.
 
     A kernel computes as many numbers at once as its registers hold, and the leftovers with other
-    code, which may round differently. So pad the last register with zeros.
+    code, which may round differently. So pad the last register with zeros. Many numbers are split
+    among threads, with leftovers in each: so pass at most as many as one thread computes.
     """
-    places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
-    if not any(args[i].is_floating_point() or args[i].is_complex() for i in places):
-        return func(*args, **kwargs)  # integers are not rounded
-    if len(places) == 1:  # most of them
-        i = places[0]
-        x = args[i]
-        n = x.numel()
-        if n <= ONE_THREAD or torch.get_num_threads() == 1:
-            if n % REGISTERS == 0 and x.is_contiguous():
-                return func(*args, **kwargs)
-            flat = F.pad(x.reshape(-1), (0, -n % REGISTERS))
-            y = func(*args[:i], flat, *args[i + 1 :], **kwargs)
-            if isinstance(y, Tensor):
-                return y[:n].view(x.shape)
-    given = [x for x in args if isinstance(x, Tensor)]
-    given = [x for x in given if x.ndim] or given  # do not expand 0-d tensors: they set no dtype
-    shape = torch.broadcast_shapes(*(x.shape for x in given))
-    n = prod(shape)
-    parts = []
-    for start in range(0, max(n, 1), ONE_THREAD):
-        end = min(n, start + ONE_THREAD)
-        flat = [
-            F.pad(x.expand(shape).reshape(-1)[start:end], (0, (start - end) % REGISTERS))
-            if isinstance(x, Tensor) and any(x is y for y in given)
-            else x
-            for x in args
-        ]
-        parts.append(tree_map(lambda y, n=end - start: y[:n], func(*flat, **kwargs)))
-    if isinstance(parts[0], tuple):  # log_sigmoid also returns what its gradient needs
-        return tuple(torch.cat(x).view(shape) for x in zip(*parts, strict=True))
-    return torch.cat(parts).view(shape)
+    n = x.numel()
+    flat = F.pad(x.reshape(-1), (0, -n % REGISTERS))
+    parts = [func(part, *args, **kwargs) for part in flat.split(ONE_THREAD)]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return y[:n].view(x.shape)
 
 
-def plus(func, *args, **kwargs):
-    """a + b is rounded once, but a + alpha b may be rounded twice."""
-    scaled = kwargs.get("alpha", 1) != 1
-    return whole_registers(func, *args, **kwargs) if scaled else func(*args, **kwargs)
+def in_registers(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An elementwise function of a table as exact mode computes it."""
+
+    def computed(x: Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> Tensor:
+        y = whole_registers(func, x, *args, **kwargs)
+        return x.copy_(y) if inplace else y
+
+    return computed
 
 
-def power(func, x, exponent, *args):
-    """x² is rounded once."""
-    same = isinstance(exponent, (int, float)) and exponent == 2
-    return func(x, exponent, *args) if same else whole_registers(func, x, exponent, *args)
+def power(base: Tensor | float, exponent: Tensor | float) -> Tensor:
+    """base ** exponent, one of which is a number. A square is rounded once."""
+    if not isinstance(exponent, Tensor):
+        assert isinstance(base, Tensor)
+        return base * base if exponent == 2 else whole_registers(torch.pow, base, exponent)
+    if isinstance(base, Tensor):
+        raise unknown("a power of two tensors")
+    return whole_registers(lambda part: torch.pow(base, part), exponent)
 
 
-def rsqrt(func, x: Tensor) -> Tensor:
+def rsqrt(x: Tensor) -> Tensor:
+    """1 / √x. PyTorch's rsqrt approximates in some registers; both of these are rounded once."""
     return widened(x).sqrt().reciprocal().to(x.dtype)
 
 
-def glu(func, x: Tensor, dim: int = -1) -> Tensor:
-    a, b = x.chunk(2, dim)
-    return a * whole_registers(torch.sigmoid, b)
+# ------------------------------------------------------------------ the tables
+# A function is found by its name, under which torch, torch.nn.functional and Tensor have the same.
 
 
-def index_put(func, x: Tensor, indices, values: Tensor, accumulate: bool = False, *unsafe):
-    if accumulate and x.is_floating_point():
-        raise unknown(func)
-    return func(x, indices, values, accumulate, *unsafe)
+def names_of(*functions: Callable[..., Any]) -> set[str]:
+    """The names of these functions, and of their versions that write into the first argument."""
+    names = {function.__name__ for function in functions}
+    return names | {f"{name}_" for name in names if not name.endswith("_")}
 
 
-def refused(func, *args, **kwargs):
-    """Allow integers, which are exact in any order; reject floating-point and complex numbers."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    if any(x.is_floating_point() or x.is_complex() for x in tensors):
-        raise unknown(func)
-    return func(*args, **kwargs)
-
-
-def unknown(func) -> ValueError:
-    """The error for an operation whose summation order is unknown."""
-    return ValueError(
-        f"exact mode does not know in which order {func.overloadpacket.__name__} adds up: "
-        f"write it with matmul, sum, mean or softmax"
-    )
-
-
-# Calls whose operations need no dispatch, which would take longer than the calls themselves.
-QUICK = set(
-    """__and__ __get__ __getitem__ __invert__ __len__ __or__ __setitem__ add arange cat chunk clone
-    contiguous dim double dropout embedding eq expand flatten float ge gt index_copy_ le long lt
-    masked_fill mul narrow neg numel permute relu repeat_interleave reshape roll size split square
-    squeeze stack sub to transpose unbind unflatten unsqueeze view""".split()
+# Computed as usual: no sum, or one that PyTorch computes row by row in a fixed order.
+AS_USUAL = names_of(
+    # reading and setting an attribute, such as x.shape and x.T, or an element
+    *(Tensor.shape.__get__, Tensor.data.__set__, Tensor.__getitem__, Tensor.__setitem__),  # type: ignore[attr-defined]
+    # making tensors: masks, positions, buffers of caches, a reader's constants
+    *(torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.tensor),
+    *(torch.zeros, torch.empty_like, torch.full_like, torch.ones_like, torch.zeros_like),
+    *(Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_tensor, Tensor.new_zeros),
+    *(torch.as_tensor, torch.from_numpy, Tensor.fill_, Tensor.zero_),
+    # random numbers: noise, and the first weights of a new model
+    *(torch.rand, torch.randn, torch.rand_like, torch.randn_like, Tensor.exponential_),
+    *(Tensor.normal_, Tensor.uniform_, nn.init.kaiming_uniform_, F.dropout),
+    # copies, also in another dtype or on another device
+    *(Tensor.to, Tensor.type_as, Tensor.double, Tensor.float, Tensor.half, Tensor.bfloat16),
+    *(Tensor.cpu, Tensor.cuda, Tensor.clone, Tensor.contiguous, Tensor.copy_, Tensor.detach),
+    *(Tensor.pin_memory, Tensor.__deepcopy__, Tensor.requires_grad_),
+    # moving numbers to another place
+    *(torch.cat, torch.chunk, torch.hstack, torch.split, torch.stack, torch.unbind, torch.vstack),
+    *(torch.flatten, torch.movedim, torch.permute, torch.reshape, torch.squeeze, torch.swapaxes),
+    *(torch.t, torch.transpose, torch.unflatten, torch.unsqueeze, torch.split_with_sizes),
+    *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.view, Tensor.view_as, F.pad),
+    *(torch.flip, torch.roll, torch.repeat_interleave, torch.narrow, torch.select, torch.tril),
+    *(torch.triu, torch.gather, torch.index_select, torch.index_copy, torch.index_fill),
+    *(torch.scatter, torch.masked_fill, torch.where, F.embedding),
+    # choosing numbers
+    *(torch.amax, torch.amin, torch.aminmax, torch.clamp, torch.max, torch.maximum, torch.min),
+    *(torch.minimum, torch.sort, torch.topk, F.relu),
+    # rounded once, which IEEE 754 fixes for any code
+    *(torch.abs, torch.add, torch.div, torch.floor, torch.mul, torch.neg, torch.reciprocal),
+    *(torch.round, torch.sqrt, torch.square, torch.sub, Tensor.__rsub__, Tensor.__rtruediv__),
+    # summed row by row, one term after another or in an order that the width fixes
+    *(torch.cumsum, F.layer_norm),
 )
-KNOWN: dict = {}  # the rules of operations seen before
-RULES = {
-    **dict.fromkeys(("mm", "mv", "dot", "vdot"), mm),
-    **dict.fromkeys(("addmm", "addmv", "baddbmm"), addmm),
-    "bmm": bmm,
-    "linear": linear,
-    "scaled_dot_product_attention": attention,
-    "_scaled_dot_product_flash_attention_for_cpu": flash_attention,
-    "_softmax": softmax,
-    "_log_softmax": log_softmax,
-    "logsumexp": logsumexp,
-    "sum": sum_of,
-    "mean": mean_of,
-    "var": var_of,
-    "std": std_of,
-    "linalg_vector_norm": vector_norm,
-    **dict.fromkeys(("add", "sub"), plus),
-    **dict.fromkeys(("log_sigmoid_forward", "floor_divide"), whole_registers),
-    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), index_put),
-    "glu": glu,
-    "pow": power,
-    "rsqrt": rsqrt,
+# Options that add or multiply numbers on top of a function of the table above: refused.
+ADDING = {"accumulate", "alpha", "reduce", "rounding_mode"}
+
+# Computed here, in one order.
+OUR_ORDER: dict[str, Callable[..., Tensor]] = {
+    # products: `@`, and the names that readers and PyTorch's own layers call
+    torch.matmul.__name__: matmul,
+    torch.linalg.matmul.__name__: matmul,
+    torch.mm.__name__: matmul,
+    torch.bmm.__name__: matmul,
+    torch.mv.__name__: matmul,
+    torch.dot.__name__: matmul,
+    torch.inner.__name__: inner,
+    torch.einsum.__name__: einsum,
+    torch.addmm.__name__: addmm,
+    torch.baddbmm.__name__: addmm,
+    F.linear.__name__: linear,
+    F.scaled_dot_product_attention.__name__: attention,
+    # reductions: softmax, norms by PyTorch and by hand, the loss
+    torch.sum.__name__: sum_of,
+    torch.mean.__name__: mean_of,
+    torch.var.__name__: var_of,
+    torch.std.__name__: std_of,
+    torch.softmax.__name__: softmax,
+    torch.log_softmax.__name__: log_softmax,
+    F.rms_norm.__name__: rms_norm,
+    F.cross_entropy.__name__: cross_entropy,
+    # elementwise: activations, softmax by hand, rotations, noise
+    torch.pow.__name__: power,
+    Tensor.__rpow__.__name__: lambda exponent, x: power(x, exponent),
+    torch.rsqrt.__name__: rsqrt,
+    **{
+        func.__name__: in_registers(func)
+        for func in (
+            *(F.gelu, F.silu, torch.sigmoid, torch.tanh, torch.erf),
+            *(torch.exp, torch.log, torch.log1p, torch.cos, torch.sin),
+        )
+    },
 }
-# IEEE 754 fixes the results of these, whatever code computes them.
-ROUNDED_ONCE = set(
-    """abs bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min copy div
-    eq fill floor ge gt isinf isnan le logical_and logical_not logical_or lt masked_fill maximum
-    minimum mul ne neg reciprocal relu round sgn sign sqrt threshold trunc where""".split()
-)
-# These move, select, count or sample numbers, or sum row by row.
-NO_SUMS = set(
-    """_local_scalar_dense _pin_memory _reshape_alias _reshape_copy _to_copy _to_dense _unsafe_view
-    _unique2 _weight_norm_interface alias_copy amax amin aminmax any all argmax argmin argsort
-    as_strided_copy bernoulli cat clone constant_pad_nd contiguous cummax cummin cumprod cumsum
-    embedding embedding_renorm empty_like equal expand_copy exponential flip full_like gather
-    index index_copy index_fill index_select is_nonzero is_pinned is_same_size isin kthvalue
-    lift_fresh lift_fresh_copy logcumsumexp masked_scatter masked_select max median min mode
-    multinomial nan_to_num native_dropout native_layer_norm new_empty new_empty_strided new_full
-    new_ones new_zeros nll_loss_forward nonzero normal ones_like permute_copy put rand_like
-    randn_like randint_like random record_stream repeat repeat_interleave resize resize_as roll
-    scatter searchsorted bucketize select_copy select_scatter set slice_copy slice_scatter sort
-    split_with_sizes_copy stack take topk tril triu unfold_copy uniform unique_consecutive
-    unique_dim view_copy zero zeros_like""".split()
-)
-
-
-def rule_of(func) -> Callable:
-    """How exact mode computes an operation of PyTorch."""
-    KNOWN[func] = rule = find_rule(func)
-    return rule
-
-
-def find_rule(func) -> Callable:
-    name = func.overloadpacket.__name__
-    name = name.removesuffix("_") if func._schema.is_mutable else name
-    if func._can_decompose() and name not in ("linear", "scaled_dot_product_attention"):
-        return decomposed
-    if name in RULES:
-        return RULES[name]
-    if any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns):  # a view
-        return as_usual
-    special = func._overloadname.split("_")[-1] in ("mode", "reduce", "decimals")
-    if name in NO_SUMS | ROUNDED_ONCE and not special:
-        return as_usual
-    # Some releases of torch tag elu as pointwise, but not elu_.
-    plain = getattr(getattr(torch.ops.aten, name, None), func._overloadname, func)
-    if torch.Tag.pointwise in {*func.tags, *plain.tags}:
-        return whole_registers
-    return refused

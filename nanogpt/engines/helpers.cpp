@@ -1,5 +1,7 @@
 // Small native functions that need no model: 8-bit codes, and the machine's limits.
 
+#pragma GCC diagnostic ignored "-Wunused-function"  // it uses few of the functions in kernels.h
+
 #include "kernels.h"
 
 // Quantises each row so that its largest number becomes 127: codes (n, K) and a scale per row.

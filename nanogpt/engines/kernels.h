@@ -18,6 +18,8 @@
 #include <new>
 #include <type_traits>
 #include <vector>
+
+#include "shared_types.h"  // the enums of a DecoderConfig, written by decoder_library.py
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -256,9 +258,11 @@ INLINE void product(const float *w, int64_t panels, int64_t K, const float *x, i
     };
     int64_t i = 0;
     if (R >= 3 && piece.fetches) {
+      constexpr int WIDTH = P;
       const float *ahead = w + piece.ahead * LANES;
       for (; i + LINE <= piece.depth; i += LINE) {
-        UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(ahead + p * gap + i * LANES, 0, 2);
+        UNROLL for (int p = 0; p < WIDTH; p++)
+          __builtin_prefetch(ahead + p * gap + i * LANES, 0, 2);
         UNROLL for (int u = 0; u < LINE; u++) term(i + u);
       }
     }
@@ -485,15 +489,12 @@ static void pack(const float *w, int64_t n, int64_t K, int64_t group, int8_t *pa
 
 // ---------------------------------------------------------------- norms, rotation, activations
 
-enum NormKind { LAYER_NORM, RMS_NORM };
-enum Activation { RELU, RELU2, GELU, GELU_TANH, SILU };
-
 // LayerNorm or RMSNorm of n numbers. weight and bias may be null, and `out` may be x.
-ONE_COPY void norm_row(const float *x, int64_t n, NormKind kind, const float *weight,
+ONE_COPY void norm_row(const float *x, int64_t n, Norm kind, const float *weight,
                        const float *bias, float eps, float *out) {
   const int64_t whole = n / LANES * LANES;
   float mean = 0;
-  if (kind == LAYER_NORM) {
+  if (kind == Norm::LAYER) {
     vec sums = {};
     for (int64_t i = 0; i < whole; i += LANES) sums += load(x + i);
     mean = total(sums);
@@ -574,15 +575,15 @@ INLINE vec error_function(vec x) {
 INLINE vec activate(vec x, Activation kind) {
   const vec positive = larger(x, vec{});
   switch (kind) {
-    case RELU:
+    case Activation::RELU:
       return positive;
-    case RELU2:
+    case Activation::RELU2:
       return positive * positive;
-    case GELU:
+    case Activation::GELU:
       return 0.5f * x * (1 + error_function(x * 0.70710678f));
-    case GELU_TANH:  // (1 + tanh u) / 2 is the sigmoid of 2 u
+    case Activation::GELU_TANH:  // (1 + tanh u) / 2 is the sigmoid of 2 u
       return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
-    case SILU:
+    case Activation::SILU:
       return x * sigmoid(x);
   }
   return x;

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock
@@ -26,6 +27,8 @@ from platformdirs import user_cache_dir
 from ..console import first_line
 from ..files import atomic_path, path_in
 
+# Warnings are for those who change the code: of a build that succeeds, nothing is shown.
+FLAGS = "-std=c++17 -O3 -Wall -Wextra -pthread"
 # Allow sums in any order, so that they can be vectorised. Not -ffast-math: linking with it would
 # switch off denormal numbers for the whole process, including torch.
 MATH = "-fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffinite-math-only"
@@ -51,7 +54,7 @@ def compiler() -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def machine() -> dict:
+def machine() -> dict[str, Any]:
     """The parts of a build's key other than its source: torch, the compiler, the processor."""
     info = Path("/proc/cpuinfo")  # on Linux: one paragraph per core
     cpu = info.read_text("utf-8", "replace").split("\n\n")[0].splitlines() if info.exists() else []
@@ -75,40 +78,60 @@ def machine() -> dict:
     }
 
 
-def source_text(source: Path) -> str:
-    """A C++ file followed by the files it includes with quotes, as one text."""
-    text = source.read_text(encoding="utf-8")
-    headers = re.findall(r'^#include "(.*)"$', text, re.MULTILINE)
-    return "".join([text, *(source_text(source.parent / header) for header in headers)])
+def source_text(source: Path, headers: dict[str, str]) -> str:
+    """A C++ file followed by the files it includes with quotes, as one text.
+
+    `headers` are texts by the names under which C++ includes them; they are not files.
+    """
+    return _with_includes(source.read_text(encoding="utf-8"), source.parent, headers)
 
 
-def load_library(name: str, source: Path, shape: dict) -> ctypes.CDLL:
-    """Load a C++ file compiled with the macros in `shape`, built if needed. Raises CannotBuild."""
-    text = source_text(source)
-    parts = {"source": text, **shape}
-    path = kept_build(name, parts, ".so", lambda out: compile_cpp(source, out, shape))
+def _with_includes(text: str, folder: Path, headers: dict[str, str]) -> str:
+    """A text followed by what it includes with quotes."""
+    parts = [text]
+    for name in re.findall(r'^#include "(.*)"', text, re.MULTILINE):
+        if name in headers:
+            parts.append(headers[name])
+        else:
+            included = (folder / name).read_text(encoding="utf-8")
+            parts.append(_with_includes(included, folder, headers))
+    return "".join(parts)
+
+
+def load_library(name: str, source: Path, headers: dict[str, str]) -> ctypes.CDLL:
+    """Load a compiled C++ file, built if needed. Raises CannotBuild.
+
+    `headers` are texts that it may include by their names.
+    """
+    parts = {"source": source_text(source, headers)}
+    path = kept_build(name, parts, ".so", lambda out: compile_cpp(source, out, headers))
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise cannot_load(path, error) from error
 
 
-def compile_cpp(source: Path, out: Path, defines: dict) -> None:
+def compile_cpp(source: Path, out: Path, headers: dict[str, str]) -> None:
     """Compile one C++ file into a library. Raises CannotBuild with the compiler's first error."""
-    names = [f"-D{name}={value}" for name, value in defines.items()]
     reason = ""
-    for tuned in (["-march=native"], ["-mcpu=native"], []):
-        flags = ["-std=c++17", "-O3", "-w", "-pthread", *tuned, *MATH.split(), *names]
-        command = [*compiler(), *flags, "-shared", "-fPIC", str(source), "-o", str(out)]
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
-        if done.returncode == 0:
-            return
-        errors = (line for line in done.stderr.splitlines() if "error" in line)
-        reason = reason or next(errors, f"exit {done.returncode}")
+    # 1. The headers that are not files become files for as long as the compiler runs.
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in headers.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        # 2. Tune for this processor, by the first of these flags that the compiler knows.
+        for tuned in (["-march=native"], ["-mcpu=native"], []):
+            flags = [*FLAGS.split(), *tuned, *MATH.split(), f"-I{folder}"]
+            command = [*compiler(), *flags, "-shared", "-fPIC", str(source), "-o", str(out)]
+            done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+            if done.returncode == 0:
+                return
+            # 3. If none works, the first failure is the one to report.
+            errors = (line for line in done.stderr.splitlines() if "error" in line)
+            reason = reason or next(errors, f"exit {done.returncode}")
     raise CannotBuild(f"{compiler()[0]} cannot compile {source.name}: {reason[:300]}")
 
 
-def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> Path:
+def kept_build(name: str, parts: dict[str, Any], suffix: str, make: Callable[[Path], None]) -> Path:
     """The file that `make(path)` builds from these parts on this machine, from the cache if there.
 
     Raises CannotBuild if `make` does, and for any other build error.

@@ -35,9 +35,9 @@ from ..model import GPT, LanguageModel
 from ..training.recipes import MODERN
 
 RESIDUAL = 1e-9  # of a fold that is exact up to rounding, in float64
-MARK = "nanogpt.json"  # the origin of an export; marks the folder as ours
-WEIGHTS = "model.safetensors"
-FORMAT = f"{OURS} export"
+EXPORT_MARK = "nanogpt.json"  # the origin of an export; marks the folder as ours
+EXPORT_WEIGHTS = "model.safetensors"
+EXPORT_FORMAT = f"{OURS} export"
 CARD = """\
 ---
 license: mit
@@ -66,15 +66,15 @@ print(tokenizer.decode(tokens[0]))
 - Prompt and continuation together must fit into {c.block_size} characters.
 """
 
-State = dict[str, Tensor]
-Exported = tuple[dict[str, Any], State]  # config.json, and the tensors
+_State = dict[str, Tensor]
+Exported = tuple[dict[str, Any], _State]  # config.json, and the tensors
 
 
 class ExportError(ValueError):
     """A model or a folder that cannot be used; the message names the obstacle."""
 
 
-def form_of(config: GPTConfig | DecoderConfig) -> Callable[[State, DecoderConfig], Exported]:
+def form_of(config: GPTConfig | DecoderConfig) -> Callable[[_State, DecoderConfig], Exported]:
     """`opt` or `nanochat`, whichever fits. Raises ExportError, naming the fields that do not."""
     more = beyond_lecture(config)
     free = {name: x for name, x in more.items() if name not in {*MODERN, "rope_base", "n_kv_head"}}
@@ -135,11 +135,11 @@ def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     return solution[:C]
 
 
-def _norm(ours: str, theirs: str, state: State) -> State:
+def _norm(ours: str, theirs: str, state: _State) -> _State:
     return {f"{theirs}.{part}": state[f"{ours}.{part}"] for part in ("weight", "bias")}
 
 
-def opt(state: State, c: DecoderConfig) -> Exported:
+def opt(state: _State, c: DecoderConfig) -> Exported:
     """OPTForCausalLM. Its table of positions begins with two rows that no token uses."""
     table = state["position_embedding_table.weight"]
     top = "model.decoder"
@@ -169,7 +169,7 @@ def opt(state: State, c: DecoderConfig) -> Exported:
     return config, out
 
 
-def nanochat(state: State, c: DecoderConfig) -> Exported:
+def nanochat(state: _State, c: DecoderConfig) -> Exported:
     """NanoChatForCausalLM, without its soft cap on logits.
 
     It rotates by -θ where we rotate by θ. Negating the second coordinate of each pair, in queries
@@ -217,10 +217,10 @@ def write_folder(saved: Checkpoint, folder: Path) -> dict[str, Any]:
     folder = real_path(folder)
     origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
     others = _files(saved, config)
-    for name in (MARK, WEIGHTS, *others):
+    for name in (EXPORT_MARK, EXPORT_WEIGHTS, *others):
         check_replaceable(folder / name)  # check all before writing the first
-    write_json(folder / MARK, {"format": FORMAT, **origin, "sha256": saved.sha256})
-    with atomic_path(folder / WEIGHTS) as temporary:
+    write_json(folder / EXPORT_MARK, {"format": EXPORT_FORMAT, **origin, "sha256": saved.sha256})
+    with atomic_path(folder / EXPORT_WEIGHTS) as temporary:
         try:
             save_file(tensors, temporary, metadata={"format": "pt"})
         except SafetensorError as error:  # not an OSError, even for a full disk

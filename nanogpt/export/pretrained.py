@@ -26,7 +26,7 @@ from ..pretrained.configs import LLAMA3, config_from_hf
 from ..pretrained.families import ACTIVATIONS, FAMILIES, GPT2, Family, Part, layout
 from ..pretrained.needs import PretrainedError
 from ..pretrained.tokenizer import PretrainedTokenizer
-from .huggingface import FORMAT, MARK, WEIGHTS, Exported, ExportError
+from .huggingface import EXPORT_FORMAT, EXPORT_MARK, EXPORT_WEIGHTS, Exported, ExportError
 from .huggingface import tokenizer as character_tokenizer
 
 CLASSES = {
@@ -135,10 +135,10 @@ def write_pretrained(
     ids = list(tokenizer.stop) if isinstance(tokenizer, PretrainedTokenizer) else []
     config["eos_token_id"] = ids or None
     others["config.json"] = config
-    for name in (MARK, WEIGHTS, *others):
+    for name in (EXPORT_MARK, EXPORT_WEIGHTS, *others):
         check_replaceable(folder / name)  # check all before writing the first
-    write_json(folder / MARK, {"format": FORMAT, "source": source})
-    with atomic_path(folder / WEIGHTS) as temporary:
+    write_json(folder / EXPORT_MARK, {"format": EXPORT_FORMAT, "source": source})
+    with atomic_path(folder / EXPORT_WEIGHTS) as temporary:
         try:
             save_file(
                 {name: tensor.clone() for name, tensor in tensors.items()},

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..decoder.config import DecoderConfig
 from ..decoder.model import Decoder
-from ..decoder.standard import Unfilled
-from ..device import available_memory
+from ..decoder.skeleton import skeleton
 from .families import Names, Part, layout
+from .memory import available_memory
 from .needs import PretrainedError, shown
 from .stored import AGAIN, Stored, Tensors
 
@@ -43,8 +43,7 @@ def assemble(
                 f"config: only transformers or llama.cpp can run it"
             )
     check_memory(sources, dtype, where)
-    with torch.device("meta"), Unfilled():  # the shape, without numbers
-        model = Decoder(c)
+    model = skeleton(c)
     state = {part.path: _filled(part, found, c, names, dtype) for part, found in sources}
     for name, tensor in state.items():
         if not tensor.isfinite().all():

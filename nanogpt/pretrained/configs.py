@@ -32,7 +32,7 @@ NOT_OURS = "only transformers or llama.cpp can run this model"
 LARGEST_SIZE = 2**31 - 1
 SWITCHES = frozenset(["tied", "qkv_bias", "proj_bias", "ffn_bias"])
 OPTIONAL = frozenset(["n_kv_head", "head_dim", "ffn_dim"])  # None: DecoderConfig's default
-ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
+_ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -52,7 +52,7 @@ def config_from_hf(fields: dict[str, Any], where: str) -> tuple[Family, DecoderC
     family = family_of(fields.get("model_type"), f"{where}: model_type")
     known = {*family.fields, *family.only, *family.harmless, *ONLY, *HARMLESS, "layer_types"}
     if family is not GPT2:
-        known |= {*ROPE}
+        known |= {*_ROPE}
     for name, value in fields.items():
         if name not in known:
             raise PretrainedError(

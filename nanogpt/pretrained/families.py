@@ -83,7 +83,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "use_sliding_window": (False,),
     "use_mrope": (False,),
 }
-SHAPE = {
+_SHAPE = {
     "vocab_size": ("vocab_size",),
     "max_position_embeddings": ("block_size",),
     "num_hidden_layers": ("n_layer",),
@@ -104,7 +104,7 @@ SHAPE_DEFAULTS: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
 }
-MODERN: dict[str, Any] = {
+_MODERN: dict[str, Any] = {
     "positions": Positions.ROTARY,
     "norm": Norm.RMS,
     "gated": True,
@@ -187,9 +187,9 @@ GGUF_GPT2_NAMES = Names(
 
 LLAMA = Family(
     "llama",
-    fixed=MODERN,
+    fixed=_MODERN,
     fields={
-        **SHAPE,
+        **_SHAPE,
         "attention_bias": ("qkv_bias", "proj_bias"),
         "mlp_bias": ("ffn_bias",),
     },
@@ -199,8 +199,8 @@ LLAMA = Family(
 )
 QWEN2 = Family(
     "qwen2",
-    fixed={**MODERN, "qkv_bias": True},
-    fields=SHAPE,
+    fixed={**_MODERN, "qkv_bias": True},
+    fields=_SHAPE,
     defaults={**SHAPE_DEFAULTS, "num_key_value_heads": 32},
     names=LLAMA_NAMES,
     gguf_names=GGUF_NAMES,
@@ -208,8 +208,8 @@ QWEN2 = Family(
 )
 QWEN3 = Family(
     "qwen3",
-    fixed={**MODERN, "qk_norm": True},
-    fields={**SHAPE, "attention_bias": ("qkv_bias", "proj_bias")},
+    fixed={**_MODERN, "qk_norm": True},
+    fields={**_SHAPE, "attention_bias": ("qkv_bias", "proj_bias")},
     defaults={**SHAPE_DEFAULTS, "num_key_value_heads": 32, "head_dim": 128}
     | {"attention_bias": False},
     names=LLAMA_NAMES,

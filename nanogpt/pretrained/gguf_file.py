@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..console import first_line
-from ..files import identify
+from ..decoder.identify import identify
 from .needs import PretrainedError, needed, shown
 from .stored import AGAIN, Stored, Tensors
 

@@ -39,26 +39,26 @@ class Cut(NamedTuple):
     begins: bool = False  # texts begin with bos_token unless the file says otherwise
 
 
-LLAMA3 = Cut(LLAMA3_WORDS, whole=True, begins=True)
+_LLAMA3 = Cut(LLAMA3_WORDS, whole=True, begins=True)
 CUTS = {
     "gpt-2": Cut(),
     "smollm": Cut(digits=True),
     "starcoder": Cut(digits=True),
     "refact": Cut(digits=True),
-    "llama-bpe": LLAMA3,
-    "llama3": LLAMA3,  # its name in older files
-    "llama-v3": LLAMA3,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,  # its name in older files
+    "llama-v3": _LLAMA3,
     "qwen2": Cut(QWEN2_WORDS, nfc=True),
 }
-MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
-ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # SentencePiece's defaults for fields that a file omits.
 LLAMA_IDS = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LONGEST_PIECE = 256  # letters; SentencePiece makes pieces of at most 16 unless told otherwise
 SPACE = "▁"  # stands for a space in SentencePiece's tokens
 
 
-class Kind(IntEnum):
+class TokenType(IntEnum):
     """The kind of a token, in tokenizer.ggml.token_type."""
 
     NORMAL = 1
@@ -70,7 +70,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Given:
+class _Given:
     """A file's description of its tokenizer."""
 
     where: str
@@ -83,7 +83,7 @@ class Given:
         """The vocabulary: the id of each token."""
         return {text: i for i, text in enumerate(self.tokens)}
 
-    def of_kind(self, *kinds: Kind) -> list[str]:
+    def of_kind(self, *kinds: TokenType) -> list[str]:
         """The tokens of these kinds."""
         pairs = zip(self.tokens, self.kinds, strict=False)
         return [text for text, kind in pairs if kind in kinds]
@@ -126,8 +126,8 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
         raise
     except ValueError as error:
         raise PretrainedError(f"{where}: no vocabulary ({first_line(error)}): {AGAIN}") from error
-    control = given.of_kind(Kind.CONTROL, Kind.UNKNOWN)
-    whole = given.of_kind(Kind.USER_DEFINED)
+    control = given.of_kind(TokenType.CONTROL, TokenType.UNKNOWN)
+    whole = given.of_kind(TokenType.USER_DEFINED)
     tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in control])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in whole])
     _add_ends(
@@ -138,14 +138,14 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
     )
     named = {name: given.token(f"{name}_id") for name in ("bos_token", "eos_token")}
     specials = {name: text for name, text in named.items() if text is not None}
-    stop = [token for name in ENDS for token in token_ids(given.fields.get(name))]
+    stop = [token for name in _ENDS for token in token_ids(given.fields.get(name))]
     template = metadata.get("tokenizer.chat_template")
     return PretrainedTokenizer(
         tokenizer, stop, template if isinstance(template, str) else None, specials
     )
 
 
-def _given(metadata: dict[str, Any], where: str) -> Given:
+def _given(metadata: dict[str, Any], where: str) -> _Given:
     """Read the tokenizer's metadata. Raises PretrainedError for anything not supported."""
     fields = {
         name.removeprefix(PREFIX): value
@@ -153,7 +153,7 @@ def _given(metadata: dict[str, Any], where: str) -> Given:
         if name.startswith(PREFIX)
     }
     model = fields.get("model")
-    for name, known in (("model", MODELS), ("pre", tuple(CUTS) if model == "gpt2" else ())):
+    for name, known in (("model", _MODELS), ("pre", tuple(CUTS) if model == "gpt2" else ())):
         if known and fields.get(name) not in known:
             raise PretrainedError(
                 f"{where}: {PREFIX}{name}={fields.get(name)!r:.60}, and only {', '.join(known)} "
@@ -170,7 +170,7 @@ def _given(metadata: dict[str, Any], where: str) -> Given:
         )
     kinds = fields.get("token_type")
     # A file without the kinds has no control tokens.
-    return Given(where, fields, tokens, kinds if isinstance(kinds, list) else [])
+    return _Given(where, fields, tokens, kinds if isinstance(kinds, list) else [])
 
 
 def _strings(value: Any, where: str) -> list[str]:
@@ -179,7 +179,7 @@ def _strings(value: Any, where: str) -> list[str]:
     return value
 
 
-def _add_ends(tokenizer: Tokenizer, given: Given, begins: bool, ends: bool) -> None:
+def _add_ends(tokenizer: Tokenizer, given: _Given, begins: bool, ends: bool) -> None:
     """Make every text begin with bos_token, or end with eos_token, or both."""
     from tokenizers import processors
 
@@ -215,7 +215,7 @@ def _add_ends(tokenizer: Tokenizer, given: Given, begins: bool, ends: bool) -> N
 # ------------------------------------------------------------------ gpt2
 
 
-def _gpt2(given: Given) -> Tokenizer:
+def _gpt2(given: _Given) -> Tokenizer:
     """Byte-pair merges inside words."""
     from tokenizers import Tokenizer, decoders, models
 
@@ -228,7 +228,7 @@ def _gpt2(given: Given) -> Tokenizer:
     return tokenizer
 
 
-def _merges(given: Given) -> list[tuple[str, str]]:
+def _merges(given: _Given) -> list[tuple[str, str]]:
     """The pairs of tokens to merge, in order. Raises PretrainedError."""
     merges = []
     for pair in _strings(given.fields.get("merges"), f"{given.where}: {PREFIX}merges"):
@@ -259,7 +259,7 @@ def _cut_words(tokenizer: Tokenizer, cut: Cut) -> None:
 # ------------------------------------------------------------------ llama
 
 
-def _llama(given: Given) -> Tokenizer:
+def _llama(given: _Given) -> Tokenizer:
     """SentencePiece's BPE: merge first the neighbours whose piece has the best score.
 
     Characters without a token become byte tokens if the vocabulary has them, else the unknown
@@ -276,7 +276,7 @@ def _llama(given: Given) -> Tokenizer:
                 f"which is not supported: pass tokenizer= with the folder of its tokenizer.json"
             )
     prefix = given.switch("add_space_prefix", True)
-    has_bytes = bool(given.of_kind(Kind.BYTE))
+    has_bytes = bool(given.of_kind(TokenType.BYTE))
     model = models.BPE(
         given.numbers,
         _merges_of_pieces(given),
@@ -295,7 +295,7 @@ def _llama(given: Given) -> Tokenizer:
     return tokenizer
 
 
-def _merges_of_pieces(given: Given) -> list[tuple[str, str]]:
+def _merges_of_pieces(given: _Given) -> list[tuple[str, str]]:
     """All pairs of pieces that form a piece, the best score first.
 
     Files made from a tokenizer.json have equal scores and list the merges themselves.
@@ -320,7 +320,7 @@ def _merges_of_pieces(given: Given) -> list[tuple[str, str]]:
     )
 
 
-def _scored_pieces(given: Given) -> dict[str, float]:
+def _scored_pieces(given: _Given) -> dict[str, float]:
     """The scores of the tokens that merges can form. Raises PretrainedError."""
     n = len(given.tokens)
     columns = []
@@ -332,7 +332,8 @@ def _scored_pieces(given: Given) -> dict[str, float]:
             )
         columns.append(values)
     rows = zip(given.tokens, *columns, strict=True)
-    pieces = {text: score for text, score, kind in rows if kind in (Kind.NORMAL, Kind.UNUSED)}
+    texts = (TokenType.NORMAL, TokenType.UNUSED)
+    pieces = {text: score for text, score, kind in rows if kind in texts}
     longest = max(map(len, pieces), default=0)
     if longest > LONGEST_PIECE:
         raise PretrainedError(

@@ -11,8 +11,9 @@ import torch
 from ..config import check_type
 from ..data import CharTokenizer
 from ..decoder.config import DecoderConfig
+from ..decoder.identify import identify
 from ..decoder.model import Decoder
-from ..files import identify, user_path
+from ..files import user_path
 from .assemble import assemble
 from .configs import config_from_gguf, config_from_hf, config_from_nanogpt
 from .families import NANOGPT_NAMES, Names
@@ -25,7 +26,7 @@ from .tokenizer import PretrainedTokenizer, tokenizer_of_folder
 
 ADAPTER = "adapter_config.json"  # of peft
 AnyTokenizer = PretrainedTokenizer | CharTokenizer
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load_pretrained(
@@ -59,8 +60,8 @@ def load_pretrained(
     check_type("source", source, (str, Path))
     check_type("tokenizer", tokenizer, (PretrainedTokenizer, CharTokenizer, str, Path, type(None)))
     check_type("dtype", dtype, torch.dtype)
-    if dtype not in DTYPES:
-        known = ", ".join(str(one) for one in DTYPES)
+    if dtype not in _DTYPES:
+        known = ", ".join(str(one) for one in _DTYPES)
         raise ValueError(f"dtype={dtype!r:.40}: must be one of {known}")
     if isinstance(tokenizer, (str, Path)):
         tokenizer = tokenizer_of_folder(user_path(tokenizer))

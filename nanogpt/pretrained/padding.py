@@ -9,7 +9,8 @@ import torch
 from ..config import check_type
 from ..data import CharTokenizer
 from ..decoder.model import Decoder
-from ..decoder.standard import Unfilled, not_standard
+from ..decoder.skeleton import skeleton
+from ..decoder.standard import not_standard
 from ..model import LanguageModel
 from .tokenizer import PretrainedTokenizer
 
@@ -46,8 +47,7 @@ def without_spare_tokens(
             f"without custom code"
         )
     config = replace(model.config, head_bias=True)
-    with torch.device("meta"), Unfilled():  # the shape, without numbers
-        limited = Decoder(config)
+    limited = skeleton(config)
     bias = torch.zeros_like(model.lm_head.weight.detach()[:, 0])
     if model.lm_head.bias is not None:
         bias += model.lm_head.bias.detach()

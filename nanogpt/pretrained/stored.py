@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..console import first_line
-from ..files import identify
+from ..decoder.identify import identify
 from .needs import PretrainedError, shown
 
 INDEX = "model.safetensors.index.json"

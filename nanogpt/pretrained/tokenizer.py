@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HALF = "\ufffd"  # the replacement character: these bytes are part of a character
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte token in a vocabulary of characters
-LONGEST = 4  # bytes of a UTF-8 character, so the most tokens that can wait for the rest of one
+_LONGEST = 4  # bytes of a UTF-8 character, so the most tokens that can wait for the rest of one
 
 
 class PretrainedTokenizer:
@@ -92,7 +92,7 @@ class PretrainedTokenizer:
         if not self.has_bytes or HALF not in text:
             return text
         # The library drops a whole run of byte tokens if one of them is invalid UTF-8.
-        pieces = Pieces(self, special)
+        pieces = BytePieces(self, special)
         return "".join([*map(pieces.push, numbers), pieces.end()])
 
     def _decoded(self, numbers: list[int], special: bool) -> str:
@@ -138,9 +138,9 @@ class PretrainedTokenizer:
         # Some decoders drop the space at the beginning of a text, so the token comes second here.
         return self.decode([token, token])[len(text) :].encode()
 
-    def pieces(self) -> Pieces:
+    def pieces(self) -> BytePieces:
         """A decoder for tokens that are pushed one by one, as in `stream`."""
-        return Pieces(self)
+        return BytePieces(self)
 
     def chat_text(self, messages: Sequence[Message], answer: bool = True) -> str:
         """Format messages with the model's own template; `answer` appends the start of the reply.
@@ -179,7 +179,7 @@ def _letters_of_bytes() -> dict[str, int]:
     return letters | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-class Pieces:
+class BytePieces:
     """Decodes one token after another into whole characters; a partial one waits for its rest."""
 
     def __init__(self, tokenizer: PretrainedTokenizer, special: bool = False):
@@ -192,12 +192,12 @@ class Pieces:
         """The text that this token completes, or ""."""
         self.waiting.append(token)
         before, text = self._texts()
-        if text.endswith(HALF) and len(self.waiting) < LONGEST:
+        if text.endswith(HALF) and len(self.waiting) < _LONGEST:
             return ""
         if text:
             self.shown = self.waiting
         elif not before:  # SentencePiece's dropped leading space, or a control token
-            self.shown = [*self.shown, *self.waiting][-LONGEST:]
+            self.shown = [*self.shown, *self.waiting][-_LONGEST:]
         self.waiting = []
         return text
 

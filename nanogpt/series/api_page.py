@@ -28,19 +28,19 @@ from .html import TEMPLATES, Prose, coloured
 
 # What pdoc finds for a `forward` without a docstring.
 TORCHS = inspect.getdoc(torch.nn.Module.forward)
-OURS = re.compile(r"(nanogpt(?:\.\w+)+)\.([A-Z]\w*)")
-NAME = re.compile(r"<code>(?:nanogpt\.)?(\w+)(\(\))?</code>")
+_OURS = re.compile(r"(nanogpt(?:\.\w+)+)\.([A-Z]\w*)")
+_NAME = re.compile(r"<code>(?:nanogpt\.)?(\w+)(\(\))?</code>")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ApiEntry:
     """One name: what it is called, its signature and docstring as HTML, and its members."""
 
     name: str
     anchor: str  # its name on the page, a member's with its class
     signature: str
     text: str
-    members: tuple[Entry, ...] = ()
+    members: tuple[ApiEntry, ...] = ()
     bases: tuple[str, ...] = ()
 
     @property
@@ -55,7 +55,7 @@ class Section:
 
     module: str
     title: str  # HTML
-    entries: tuple[Entry, ...]
+    entries: tuple[ApiEntry, ...]
 
     @property
     def anchor(self) -> str:
@@ -76,7 +76,7 @@ def api_page() -> str | None:
         def link(found: re.Match[str]) -> str:
             return f'<a href="#{found[1]}">{found[0]}</a>' if found[1] in names else found[0]
 
-        return NAME.sub(link, text)
+        return _NAME.sub(link, text)
 
     repository = address.REPO and f"https://github.com/{address.REPO}/blob/{address.REF}"
     return TEMPLATES.get_template("api.html.j2").render(
@@ -113,7 +113,7 @@ def _documented() -> dict[str, list[str]]:
         wanted = [(f"nanogpt.{module}", name)]
         if isinstance(value, type):
             wanted = [(base.__module__, base.__name__) for base in reversed(value.__mro__)]
-        wanted += OURS.findall(_signature(_read(module).members[name]))
+        wanted += _OURS.findall(_signature(_read(module).members[name]))
         for home, wanted_name in wanted:
             if home.startswith("nanogpt.") and not wanted_name.startswith("_"):
                 of_module = names.setdefault(home.removeprefix("nanogpt."), [])
@@ -122,11 +122,11 @@ def _documented() -> dict[str, list[str]]:
     return names
 
 
-def _entry(member: Any) -> Entry:
+def _entry(member: Any) -> ApiEntry:
     """A class with its documented members, a function, or a constant."""
     inner = [one for one in getattr(member, "own_members", []) if one.name[0] != "_"]
     documented = [one for one in inner if one.docstring and one.docstring != TORCHS]
-    return Entry(
+    return ApiEntry(
         name=member.name,
         anchor=member.qualname,
         signature=coloured(_fields(member) or _plain(_signature(member))),

@@ -49,11 +49,11 @@ SPINE = [
     name for name, one in EXERCISES.items() if one.notebook <= "06"
 ]  # the exercises that it covers
 CLAIMS = ("name", "date", "speed")  # what the page states but cannot be recomputed
-TITLE = "The certificate of a KV cache"
+_TITLE = "The certificate of a KV cache"
 SERIF = "DejaVu Serif"
-MARK = b"nanogpt-notebooks certificate"  # after the end of the picture data, ignored by viewers
+_MARK = b"nanogpt-notebooks certificate"  # after the end of the picture data, ignored by viewers
 HTML = f"""\
-<!doctype html><html lang="en"><meta charset="utf-8"><title>{TITLE}</title>
+<!doctype html><html lang="en"><meta charset="utf-8"><title>{_TITLE}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
 :root{{color-scheme:light}}
 body{{font:17px/1.5 Charter,Georgia,"DejaVu Serif",serif;color:{style.INK};background:{style.PAPER};
@@ -69,7 +69,7 @@ font:.88em/1.5 ui-monospace,Menlo,"DejaVu Sans Mono",monospace}}
 @media(max-width:40em){{dd{{margin:0 0 .8em}}}}
 @page{{margin:1.5cm}}@media print{{body{{margin:0 auto;print-color-adjust:exact}}}}
 </style>
-<h1>{TITLE}</h1><dl>
+<h1>{_TITLE}</h1><dl>
 """
 
 
@@ -101,9 +101,9 @@ def certificate(
     about |= {"date": datetime.date.today().isoformat(), "speed": f"{speed}; {rung}"}
     facts = {"text": facts.pop("text")} | about | facts
     check_file(path, path.is_file() and path.read_bytes().startswith(HTML[:50].encode()))
-    check_file(picture, picture.is_file() and picture.read_bytes().endswith(MARK))
+    check_file(picture, picture.is_file() and picture.read_bytes().endswith(_MARK))
     _keep_weights(run, trained, path.with_name("certificate.safetensors"))
-    write_whole(picture, style.to_png(draw(facts)) + MARK)
+    write_whole(picture, style.to_png(draw(facts)) + _MARK)
     write_whole(path, page_of(facts).encode())
     print(f"written: {path}, and the same as .png")
     run.figure(draw(facts), "certificate", "; ".join(map(": ".join, facts.items())))
@@ -281,7 +281,7 @@ def draw(facts: dict[str, str]) -> Figure:
     rows = []
     for name, words in facts.items():
         rows.append((name, style.wrapped(words, 9.5, wide - indent - 0.45, bold=name in DIGESTS)))
-    title = style.wrapped(TITLE, 19, wide - 0.7)
+    title = style.wrapped(_TITLE, 19, wide - 0.7)
     top = 0.6 + 0.34 * title.count("\n")
     middle = 0.21 * (text.count("\n") + 1)
     gap = 0.27 if small else 0.09

@@ -30,7 +30,7 @@ __all__ = ["catch_up", "check", "hint"]
 
 T = TypeVar("T")
 
-HELPERS = 20  # most cells that an answer may depend on
+_HELPERS = 20  # most cells that an answer may depend on
 STAGES = ("a question", "the idea", "the line")
 
 _last = ""  # the most recently checked exercise
@@ -111,7 +111,7 @@ def _with_helpers(answer: Any, cell: str) -> str:
     page = _page(answer)
     known = {*public_names(), *EXERCISES, *dir(builtins)}
     texts = [cell]
-    while len(texts) < HELPERS:
+    while len(texts) < _HELPERS:
         made = set().union(*map(program.made_in, texts))
         needed = sorted(set().union(*map(program.names_used, texts)) - made - known)
         found = dict.fromkeys(_source(page[name], name, page) for name in needed if name in page)

@@ -28,19 +28,20 @@ from enum import Enum
 from pathlib import Path
 
 from ..bench.tables import table
-from ..console import Progress, uninterrupted
+from ..console import Progress
 from ..files import PACKAGE
+from ..training.signals import uninterrupted
 from .checks import EXERCISES
 from .limits import PATIENCE
 
-LARGEST = 1_000_000  # bytes; a lesson has a few thousand
+LARGEST_LESSON = 1_000_000  # bytes; a lesson has a few thousand
 START = 120  # seconds at most until a process has imported torch
 POLL = 0.05  # seconds between polls of a process
-DEPTH = 2  # folder levels that are searched
-SHORT = 160  # characters of a sentence on the terminal
-WIDE = 30  # characters of a name
+_DEPTH = 2  # folder levels that are searched
+_SHORT = 160  # characters of a sentence on the terminal
+_WIDE = 30  # characters of a name
 SKIPPED = {"__pycache__", "__MACOSX"}
-HEAD = ("name", "file", "passed", "of", "seconds", "not judged because")  # of the CSV
+_HEAD = ("name", "file", "passed", "of", "seconds", "not judged because")  # of the CSV
 
 
 class Outcome(Enum):
@@ -53,7 +54,7 @@ class Outcome(Enum):
 
 
 WRITTEN = {Outcome.PASSED, Outcome.MISTAKE}
-WORDS = {
+_WORDS = {
     Outcome.PASSED: "passed",
     Outcome.MISSING: "not there",
     Outcome.NOT_JUDGED: "not judged",
@@ -70,7 +71,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Result:
+class ExerciseResult:
     """The outcome of one exercise; for a mistake, the sentence that names it."""
 
     outcome: Outcome
@@ -78,7 +79,7 @@ class Result:
     mistake: str = ""  # the matching message from the check's table, if any
 
     def __str__(self) -> str:
-        return WORDS.get(self.outcome, self.sentence)
+        return _WORDS.get(self.outcome, self.sentence)
 
 
 @dataclass
@@ -86,7 +87,7 @@ class Grade:
     """The results of a submission by exercise, and the reason if it could not be fully graded."""
 
     submission: Submission
-    results: dict[str, Result] = field(default_factory=dict)
+    results: dict[str, ExerciseResult] = field(default_factory=dict)
     problem: str | None = None
     seconds: float = 0.0
 
@@ -97,7 +98,7 @@ class Grade:
 
 
 @dataclass(frozen=True)
-class Limits:
+class FileLimits:
     """Limits for a file: `seconds` of computing for each exercise, and memory in GiB."""
 
     seconds: float = 20
@@ -143,7 +144,7 @@ def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
     others: list[str] = []
     for path in _visible(folder):
         if path.is_dir() and not path.is_symlink():
-            found += _in_folder(path, path.name, DEPTH)
+            found += _in_folder(path, path.name, _DEPTH)
         elif path.suffix == ".py":
             found.append(_submission(path.stem, path))
         else:
@@ -197,8 +198,8 @@ def _submission(name: str, path: Path) -> Submission:
 def read_text(path: Path) -> bytes:
     """Read a lesson as bytes. Raises OSError, and ValueError for a file that cannot be a lesson."""
     size = path.stat().st_size
-    if size > LARGEST:
-        raise ValueError(f"{size:,} bytes: a lesson may have at most {LARGEST:,}")
+    if size > LARGEST_LESSON:
+        raise ValueError(f"{size:,} bytes: a lesson may have at most {LARGEST_LESSON:,}")
     data = path.read_bytes()
     if b"\0" in data:
         raise ValueError("a binary file: it contains a zero byte")
@@ -214,7 +215,7 @@ def read_text(path: Path) -> bytes:
 
 
 def grade(
-    found: Sequence[Submission], names: Sequence[str], limits: Limits, workers: int
+    found: Sequence[Submission], names: Sequence[str], limits: FileLimits, workers: int
 ) -> list[Grade]:
     """Grade all submissions, `workers` at once; results are in the order of the submissions.
 
@@ -243,7 +244,7 @@ def grade(
 
 
 def judge_one(
-    submission: Submission, names: Sequence[str], limits: Limits, stop: threading.Event
+    submission: Submission, names: Sequence[str], limits: FileLimits, stop: threading.Event
 ) -> Grade:
     """Grade a submission in a new process, which is killed once `stop` is set."""
     begun = time.monotonic()
@@ -269,7 +270,7 @@ def judge_one(
 
 
 def _run(
-    arguments: list[str], work: Path, results: Path, limits: Limits, stop: threading.Event
+    arguments: list[str], work: Path, results: Path, limits: FileLimits, stop: threading.Event
 ) -> str:
     """Run `grade_one` until it ends, or kill it. Returns how it ended, in words."""
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
@@ -333,23 +334,23 @@ def _read_results(grade: Grade, lines: list[str], names: Sequence[str], ending: 
         if last == "stops":
             grade.problem = one_line(f"{fact['words']}")
         elif last == "missing":
-            grade.results[name] = Result(Outcome.MISSING)
+            grade.results[name] = ExerciseResult(Outcome.MISSING)
         elif last == "begins":
             running = name
         elif last == "judged":
             objection = fact["words"]
             outcome = Outcome.MISTAKE if objection else Outcome.PASSED
             mistake = one_line(fact["mistake"] or "")
-            grade.results[name] = Result(outcome, one_line(objection or ""), mistake)
+            grade.results[name] = ExerciseResult(outcome, one_line(objection or ""), mistake)
             running = ""
     if running:
-        grade.results[running] = Result(Outcome.MISTAKE, f"your {running} {ending}.")
+        grade.results[running] = ExerciseResult(Outcome.MISTAKE, f"your {running} {ending}.")
         grade.problem = f"{running} {ending}"
     elif last not in ("done", "stops") and not grade.problem:
         grade.problem = ending
     if grade.results:
         for name in names:
-            grade.results.setdefault(name, Result(Outcome.NOT_JUDGED))
+            grade.results.setdefault(name, ExerciseResult(Outcome.NOT_JUDGED))
 
 
 def one_line(text: str) -> str:
@@ -367,13 +368,13 @@ def report(grades: Sequence[Grade], names: Sequence[str]) -> str:
     for one in grades:
         judged = bool(one.results)
         row: dict[str, object] = {
-            "name": _cut(one_line(one.submission.name), WIDE),
+            "name": _cut(one_line(one.submission.name), _WIDE),
             "passed": f"{one.passed}/{len(names)}" if judged else "-",
             "seconds": f"{one.seconds:.1f}",
         }
         for number, name in enumerate(names, 1):
             row[str(number)] = one.results[name].outcome.value if judged else " "
-        row[" "] = f"not graded: {_cut(one.problem, SHORT)}" if one.problem else ""
+        row[" "] = f"not graded: {_cut(one.problem, _SHORT)}" if one.problem else ""
         rows.append(row)
     marks = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
     parts = [
@@ -407,7 +408,7 @@ def mistakes(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
         total = sum(map(len, whose.values()))
         lines = [f"{name}: a mistake in {total} of {wrote} answers"]
         for kind in sorted(whose, key=lambda kind: (-len(whose[kind]), kind)):
-            lines.append(f"  {len(whose[kind])} × {_cut(sentences[kind], SHORT)}")
+            lines.append(f"  {len(whose[kind])} × {_cut(sentences[kind], _SHORT)}")
             lines.append(f"      {', '.join(whose[kind])}")
         paragraphs.append("\n".join(lines))
     return paragraphs
@@ -426,7 +427,7 @@ def as_csv(grades: Sequence[Grade], names: Sequence[str]) -> bytes:
     """The table as CSV in UTF-8, with a byte-order mark for spreadsheets."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow([*HEAD, *names])
+    writer.writerow([*_HEAD, *names])
     for one in grades:
         results = [str(one.results[name]) if one.results else "" for name in names]
         name = one.submission.name

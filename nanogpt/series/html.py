@@ -28,14 +28,14 @@ from traitlets.config import Config
 
 from .nbfile import FILLED, alt_text, figure_name, moving, ours, phone_png, png_of, tagged
 
-WIDE = 96  # characters of code that fit the column; longer lines scroll and are focusable
+_WIDE = 96  # characters of code that fit the column; longer lines scroll and are focusable
 FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
-TITLE = "# @title "
+_TITLE = "# @title "
 RIGHT = re.compile(
     r"Right: (\S+) does what it should\.(?:\nFrom here on the solution's \1 runs\.)?"
 )
-SHOWN = ["image/png", "text/markdown", "text/plain"]  # for each output, the first type that it has
-URL = "data:image/png;base64,"
+_SHOWN = ["image/png", "text/markdown", "text/plain"]  # for each output, the first type that it has
+DATA_URL = "data:image/png;base64,"
 COVERS = {  # the name of each notebook's main figure
     "00": "race",
     "01": "loss",
@@ -52,7 +52,7 @@ COVERS = {  # the name of each notebook's main figure
     "12": "last_bits",
     "13": "gain",
 }
-HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
+_HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NAME = re.compile(r"[A-Za-z_]\w{3,}")
 MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?", re.M)
 HERE = jinja2.FileSystemLoader(Path(__file__).parent)
@@ -69,7 +69,7 @@ class Heading(TypedDict):
     level: int
 
 
-class Part(TypedDict):
+class CodeCell(TypedDict):
     """The template's facts about a code cell."""
 
     source: str
@@ -158,7 +158,7 @@ def coloured(code: str, language: str = "python") -> str:
     except ClassNotFound:
         lexer = get_lexer_by_name("text")
     inner = highlight(textwrap.dedent(code).rstrip("\n"), lexer, HtmlFormatter(nowrap=True))
-    focus = ' tabindex="0"' if max(map(len, code.split("\n"))) > WIDE else ""
+    focus = ' tabindex="0"' if max(map(len, code.split("\n"))) > _WIDE else ""
     code = f'<pre class="code"{focus}><code>{inner.rstrip()}</code></pre>'
     return f'<div class="listing">{code}</div>\n'
 
@@ -171,7 +171,7 @@ def article(nb: NotebookNode, prose: Prose, name: str = "", colab: str | None = 
     """
     shown = [cell for cell in nb.cells if ours(cell).get("generated") != "links"]
     exporter = HTMLExporter(
-        config=Config({"NbConvertBase": {"display_data_priority": SHOWN}}),
+        config=Config({"NbConvertBase": {"display_data_priority": _SHOWN}}),
         extra_template_basedirs=[str(Path(__file__).parent)],
         template_name="page",
         filters={
@@ -235,7 +235,7 @@ def verdict(text: str) -> str:
     return RIGHT.sub(r"The solution passes its check: \1 does what it should.", text)
 
 
-def part(cell: NotebookNode) -> Part:
+def part(cell: NotebookNode) -> CodeCell:
     """The template's facts about a code cell."""
     note = None
     folded = None
@@ -244,8 +244,8 @@ def part(cell: NotebookNode) -> Part:
         folded = "Parameters of this run"
     elif tagged(cell, "hide-input"):
         folded = "Code"
-        if source.startswith(TITLE):
-            folded, _, source = source.removeprefix(TITLE).partition("\n")
+        if source.startswith(_TITLE):
+            folded, _, source = source.removeprefix(_TITLE).partition("\n")
     mirrored = ours(cell).get("mirror")
     if mirrored:
         names = ", ".join(name.removeprefix("nanogpt.") for name in mirrored)
@@ -268,8 +268,8 @@ def picture(png: str) -> Picture:
         if getattr(image, "n_frames", 1) > 1:
             first = io.BytesIO()
             image.convert("RGB").quantize(64).save(first, "PNG", optimize=True)
-            still = URL + base64.b64encode(first.getvalue()).decode()
-        return {"src": URL + png, "width": image.width, "height": image.height, "still": still}
+            still = DATA_URL + base64.b64encode(first.getvalue()).decode()
+        return {"src": DATA_URL + png, "width": image.width, "height": image.height, "still": still}
 
 
 def cover(nb: NotebookNode, number: str) -> Cover | None:
@@ -290,7 +290,7 @@ def cover(nb: NotebookNode, number: str) -> Cover | None:
         part = image.convert("RGB").crop((0, 0, wide, min(high, wide * 7 // 8)))
     small = io.BytesIO()
     part.quantize(32, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-    src = URL + base64.b64encode(small.getvalue()).decode()
+    src = DATA_URL + base64.b64encode(small.getvalue()).decode()
     return {"src": src, "width": part.width, "height": part.height, "alt": alt_text(output)}
 
 
@@ -326,7 +326,7 @@ def sections(nb: NotebookNode, prose: Prose) -> list[list[str]]:
             known = dict.fromkeys(rows[-1][3].split() + NAME.findall(part(cell)["source"]))
             rows[-1][3] = " ".join(known)
         elif cell.cell_type == "markdown" and ours(cell).get("generated") != "links":
-            before, *parts = HEADING.split(prose.render(cell.source))
+            before, *parts = _HEADING.split(prose.render(cell.source))
             rows[-1][2] = f"{rows[-1][2]} {plain(before)}".strip()
             for id, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
                 rows.append([id, plain(heading), plain(text), ""])

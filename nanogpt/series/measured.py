@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import linear_regression, median
-from typing import Any
 
 from ..bench.tables import shown_label
 from ..config import GPTConfig
 from ..timing import Summary, summary
-
-Json = dict[str, Any]  # plain data for a script
+from .moving import FigureData
 
 GROUPS = 16  # most groups of neighbouring tokens, one point each
 FAR = 0.25  # relative distance from the line; the line is dropped if half of the times are farther
-PARTS = ("arithmetic", "memory", "overhead")
+TIME_PARTS = ("arithmetic", "memory", "overhead")
 DOES = {  # the work of a rung, by the labels of bench.ladder
     "per-Head, no cache": "Reads the whole text again for every token, head by head.",
     "your loop (notebook 02)": "Your heads keep keys and values; your loop reads one token a step.",
@@ -34,7 +32,9 @@ DOES = {  # the work of a rung, by the labels of bench.ladder
 }
 
 
-def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> tuple[str, Json]:
+def moving_cost(
+    config: GPTConfig, timing: FigureData, count: Callable[..., int]
+) -> tuple[str, FigureData]:
     """The cost of a token against its position: counted multiplications and measured times.
 
     `timing` is the result of `time_pair` after a prompt of one token, and `count` is notebook 05's
@@ -58,7 +58,7 @@ def moving_cost(config: GPTConfig, timing: Json, count: Callable[..., int]) -> t
     }
 
 
-def _points(without: list[float], cached: list[float]) -> list[Json]:
+def _points(without: list[float], cached: list[float]) -> list[FigureData]:
     """The gaps between tokens as summaries, grouped by position; the first token has no gap."""
     groups = max(1, min(GROUPS, len(cached) // 3))
     cuts = [len(cached) * i // groups for i in range(groups + 1)]
@@ -75,7 +75,7 @@ def _points(without: list[float], cached: list[float]) -> list[Json]:
     return points
 
 
-def _line(points: list[Json], count: Callable[[int, bool], int]) -> Json | None:
+def _line(points: list[FigureData], count: Callable[[int, bool], int]) -> FigureData | None:
     """{step, each, off, n} of the least-squares line; None if it does not fit."""
     counts = []
     seconds = []
@@ -90,7 +90,7 @@ def _line(points: list[Json], count: Callable[[int, bool], int]) -> Json | None:
     return {"step": step, "each": each, "off": off, "n": len(seconds)}
 
 
-def moving_ladder(ladders: list[tuple[str, Json, str]]) -> tuple[str, Json]:
+def moving_ladder(ladders: list[tuple[str, FigureData, str]]) -> tuple[str, FigureData]:
     """The rungs of several ladders, each with the breakdown of a token's time.
 
     A ladder is its name, its result from bench.ladder, and the conditions with which it was
@@ -99,7 +99,7 @@ def moving_ladder(ladders: list[tuple[str, Json, str]]) -> tuple[str, Json]:
     return "ladder", {"ladders": [_ladder(*one) for one in ladders]}
 
 
-def _ladder(name: str, result: Json, published: str) -> Json:
+def _ladder(name: str, result: FigureData, published: str) -> FigureData:
     limits = result["limits"]
     base = result["rungs"][0]["tokens_per_second"]["median"]
     ends = ("low", "median", "high")
@@ -115,7 +115,7 @@ def _ladder(name: str, result: Json, published: str) -> Json:
     }
 
 
-def _rung(row: Json) -> Json:
+def _rung(row: FigureData) -> FigureData:
     about = {
         "rung": row["rung"],
         "label": shown_label(row["label"]),
@@ -123,7 +123,7 @@ def _rung(row: Json) -> Json:
     }
     if "speedup" not in row:
         return about | {"unavailable": row.get("unavailable", "not measured")}
-    split = {part: row["split"][part] for part in PARTS}
+    split = {part: row["split"][part] for part in TIME_PARTS}
     return about | {"speedup": row["speedup"], "equal": row["equal"], "split": split}
 
 

@@ -25,7 +25,7 @@ from .checks.finding import objection
 from .errors import InOneLine
 from .limits import limit
 
-SECONDS = 60  # time limit for a lesson's top-level statements
+LESSON_SECONDS = 60  # time limit for a lesson's top-level statements
 MODULE = "nanogpt_lesson"
 
 Scope = dict[str, Any]  # a lesson's names and their values
@@ -198,7 +198,7 @@ def execute(text: str, name: str, scope: Scope) -> None:
 def _run(text: str, path: Path | None, scope: Scope) -> str | None:
     """Execute a lesson. Returns where and why it stops, in one line, if it does."""
     try:
-        with limit(SECONDS, "the lesson did not finish"):
+        with limit(LESSON_SECONDS, "the lesson did not finish"):
             execute(text, str(path), scope)
     except KeyboardInterrupt:
         raise

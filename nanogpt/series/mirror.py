@@ -46,8 +46,8 @@ PUBLISHED_LINK = re.compile(  # in the README, with its badge if any
     rf"(?:{re.escape(BADGE)}\([^)]*\) )?(\[[^]]*\]\(outputs/published/(\d\d_\w+)\.ipynb\))"
 )
 ONLINE = re.compile(r"(\[Read it online\]\()[^)]*")  # the README's link to the pages
-WIDTH = 116  # characters of a line of prose
-PAGES = "outputs/published/html/index.html"  # their location until there is an address
+_WIDTH = 116  # characters of a line of prose
+_PAGES = "outputs/published/html/index.html"  # their location until there is an address
 
 SETUP = """\
 # @title Set-up, the same in every notebook; opened alone, as on Colab, it fetches the repository
@@ -102,7 +102,7 @@ def solution_cell(name: str, *, hint: bool = True, solved: bool = True) -> str:
     """The folded cell below an exercise's blank: the second stage of its hint, and the solution."""
     parts = []
     if hint:
-        words = "\n".join(textwrap.wrap(EXERCISES[name].hints[1], WIDTH))
+        words = "\n".join(textwrap.wrap(EXERCISES[name].hints[1], _WIDTH))
         parts.append(f"<details><summary>Hint</summary>\n\n{words}\n\n</details>")
     if solved:
         code = f"```python\n{solution(name)}\n```"
@@ -180,7 +180,7 @@ def with_address(readme: str, repo: str, ref: str) -> str:
         return f"{badge}{link[1]}"
 
     owner, _, name = repo.partition("/")
-    pages = f"https://{owner.lower()}.github.io/{name}/" if repo else PAGES
+    pages = f"https://{owner.lower()}.github.io/{name}/" if repo else _PAGES
     return PUBLISHED_LINK.sub(with_badge, ONLINE.sub(rf"\g<1>{pages}", readme))
 
 

@@ -20,11 +20,11 @@ from ..decoder.pack import as_decoder
 from ..model import GPT, LanguageModel, replica
 from .solutions import multiplications
 
-Json = dict[str, Any]  # plain data for a script
+FigureData = dict[str, Any]  # plain data for a script
 Query = tuple[str, int, int]  # a character, the position passed to the model, its index in the text
-Key = tuple[str, int, int | None]  # the same; the index is None for a key from an earlier text
+_Key = tuple[str, int, int | None]  # the same; the index is None for a key from an earlier text
 
-SHOWN = 8  # numbers shown of a query, a key or a value
+NUMBERS_SHOWN = 8  # numbers shown of a query, a key or a value
 # A letter for each cell of a mask: correct cells, then mistakes.
 SEEN = "."
 HIDDEN = "-"
@@ -39,11 +39,11 @@ UNSEEN = "u"  # it hides a token that must be seen
 
 
 @torch.no_grad()
-def decode(model: GPT | Decoder, tokens: Tensor, chars: str) -> Json:
+def decode(model: GPT | Decoder, tokens: Tensor, chars: str) -> FigureData:
     """Weights, queries, keys and values of every head on a text.  (1, T), and its characters
 
     `weights[layer][head][t]` are the t + 1 weights of query t. Queries, keys and values are cut to
-    their first SHOWN numbers.
+    their first NUMBERS_SHOWN numbers.
     """
     copied = replica(as_decoder(model))
     attentions = [module for module in copied.modules() if isinstance(module, CausalSelfAttention)]
@@ -73,14 +73,16 @@ class Recording(CausalSelfAttention):
         return super().attend(q, k, v, mask, dropout)
 
 
-def _heads(q: Tensor, k: Tensor, v: Tensor) -> list[Json]:
+def _heads(q: Tensor, k: Tensor, v: Tensor) -> list[FigureData]:
     """Weights, queries, keys and values of each head.  3 × (1, H, T, hs)"""
     pos = torch.arange(q.shape[2], device=q.device)
     weights = attention.attention_weights(q, k, attention.visible(pos, pos))[0].tolist()
     heads = []
     for h, rows in enumerate(weights):
         vectors = {"queries": q, "keys": k, "values": v}
-        short = {name: rounded(y[0, h, :, :SHOWN].tolist(), 2) for name, y in vectors.items()}
+        short = {
+            name: rounded(y[0, h, :, :NUMBERS_SHOWN].tolist(), 2) for name, y in vectors.items()
+        }
         seen = [rounded(row[: t + 1], 4) for t, row in enumerate(rows)]
         heads.append({"weights": seen, **short})
     return heads
@@ -98,7 +100,7 @@ def rounded(numbers: Any, digits: int) -> Any:
 
 def triangle(
     chars: str, weights: Sequence[Sequence[float]], prompt: int, config: GPTConfig
-) -> Json:
+) -> FigureData:
     """The weights of one head on a text, (T, T), and the shape with which `work` counts.
 
     `prompt` is the initial length of the prefill in characters; the reader can change it.
@@ -117,7 +119,7 @@ def passes(length: int, prompt: int, chunk: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], length], strict=True))
 
 
-def work(data: Json, prompt: int, chunk: int) -> list[Json]:
+def work(data: FigureData, prompt: int, chunk: int) -> list[FigureData]:
     """The cost of each pass, with a cache and without: rows and multiplications, as pairs.
 
     Counted as in notebook 05. Without a cache, the whole prompt is read with its last chunk.
@@ -137,12 +139,12 @@ def work(data: Json, prompt: int, chunk: int) -> list[Json]:
 
 
 @contextmanager
-def watched() -> Iterator[list[Json]]:
+def watched() -> Iterator[list[FigureData]]:
     """Record the passes through any GPT while the block runs: tokens, positions, mask.
 
     The mask is that of the pass's first head, (T, S), if it uses nanogpt.attention.
     """
-    seen: list[Json] = []
+    seen: list[FigureData] = []
     check = LanguageModel.checked_positions
     weigh = attention.attention_weights
 
@@ -166,7 +168,7 @@ def watched() -> Iterator[list[Json]]:
             step["mask"] = step["mask"].tolist()  # only now, because a GPU would have to wait
 
 
-def grid(seen: list[Json], n_new: int, character: Callable[[int], str]) -> Json | None:
+def grid(seen: list[FigureData], n_new: int, character: Callable[[int], str]) -> FigureData | None:
     """Queries and keys of the last text read in those passes, and which mask cells are wrong.
 
     A query or key is (character, position passed to the model, index in the text); the index is
@@ -185,7 +187,7 @@ def grid(seen: list[Json], n_new: int, character: Callable[[int], str]) -> Json 
     queries: list[Query] = []
     for (token, position), place in zip(read[before:], places, strict=True):
         queries.append((character(token), position, place))
-    keys: list[Key] = [(character(token), position, None) for token, position in read[:before]]
+    keys: list[_Key] = [(character(token), position, None) for token, position in read[:before]]
     keys += queries
     masks = [step["mask"] for step in seen]
     held = 0
@@ -200,13 +202,13 @@ def grid(seen: list[Json], n_new: int, character: Callable[[int], str]) -> Json 
     return {"queries": queries, "keys": keys, "cells": cells}
 
 
-def _cells(keys: list[Key], query: Query, row: list[bool]) -> str:
+def _cells(keys: list[_Key], query: Query, row: list[bool]) -> str:
     """A query's row of the mask as letters."""
     row = row + [False] * (len(keys) - len(row))
     return "".join(_cell(keys, query, j, sees) for j, sees in enumerate(row))
 
 
-def _cell(keys: list[Key], query: Query, key: int, sees: bool) -> str:
+def _cell(keys: list[_Key], query: Query, key: int, sees: bool) -> str:
     _, q_pos, q_place = query
     _, k_pos, k_place = keys[key]
     twice = any(place == k_place for _, _, place in keys[:key])
@@ -222,7 +224,7 @@ def _cell(keys: list[Key], query: Query, key: int, sees: bool) -> str:
     return SEEN if (q_pos, k_pos) == (q_place, k_place) else PLACE
 
 
-def panel(trap: Json) -> Json:
+def panel(trap: FigureData) -> FigureData:
     """A trap with a `name` and a `grid`, as a panel of plots.masks."""
     q = [position for _, position, _ in trap["grid"]["queries"]]
     k = [position for _, position, _ in trap["grid"]["keys"]]

@@ -12,7 +12,7 @@ from ..verify import museum
 from . import address
 from .html import TEMPLATES, coloured
 
-KINDS = {"issues": "issue", "pull": "pull request"}
+_KINDS = {"issues": "issue", "pull": "pull request"}
 
 
 def museum_page(names: Collection[str]) -> str | None:
@@ -33,7 +33,7 @@ def museum_page(names: Collection[str]) -> str | None:
 
 def rooms() -> dict[str, Any] | None:
     """The data of the page, from the stored verdicts; None without them."""
-    data = read_json(museum.VERDICTS)
+    data = read_json(museum.VERDICTS_FILE)
     if not isinstance(data, dict):
         return None
     rows = [_room(row) for row in data["exhibits"]]
@@ -63,7 +63,7 @@ def _room(row: dict[str, Any]) -> dict[str, Any]:
     code = path.read_text(encoding="utf-8").split('"""', 2)[2].strip() if path.is_file() else ""
     return row | {
         "owner": owner,
-        "number": f"{KINDS.get(kind, kind)} {number}",
+        "number": f"{_KINDS.get(kind, kind)} {number}",
         "trap": trap and trap[1],
         "first": museum.first_difference(*texts),
         "code": code,

@@ -26,7 +26,7 @@ METADATA = {
     # A file extension, without which nbconvert --to script writes .txt.
     "language_info": {"file_extension": ".py", "name": "python", "nbconvert_exporter": "python"},
 }
-PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
+_PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
 # Branches off the spine, which is read in order: a notebook's number, and the one it follows.
 BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03", "13": "06"}
 STUDENT = "student"  # marks the edition without solutions, in the metadata of its blanks
@@ -34,7 +34,7 @@ FILLED_IN = "# @title The solution, filled in by a run without a reader"
 FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
 
 
-class Place(TypedDict):
+class _Place(TypedDict):
     """A notebook's place in the series: the names of its neighbours."""
 
     origin: str | None  # where a branch starts; None on the spine
@@ -57,7 +57,7 @@ def title(nb: NotebookNode) -> str:
     raise SyncError("a notebook has no heading: begin its first cell with '# Title'")
 
 
-def place(name: str, names: Iterable[str]) -> Place:
+def place(name: str, names: Iterable[str]) -> _Place:
     """A notebook's place among `names`, in their order.
 
     `before` and `after` follow the spine; those of a branch are its origin and the notebook after
@@ -183,7 +183,7 @@ def filled(nb: NotebookNode) -> NotebookNode:
     nb = deepcopy(nb)
     for cell in nb.cells:
         if cell.cell_type == "markdown":
-            cell.source = cell.source.replace(PAGES, "](html/")
+            cell.source = cell.source.replace(_PAGES, "](html/")
         if tagged(cell, "blank"):
             cell.metadata.setdefault("nanogpt", {})["blank"] = FILLED + cell.source
             cell.source = f"{FILLED_IN}\n{solution(exercise(cell))}"

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..bench.pace import seconds_of_work
 from ..bench.tables import clock_text, table
-from ..config import SIZES, override
+from ..config import SIZES
 from ..data import SIZE
 from ..files import PUBLISHED
 from .nbfile import read, read_manifest, tagged
@@ -24,7 +24,7 @@ from .profiles import get_profile
 
 # `make run` runs the spine, and the branches that also fit into ten minutes.
 DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
-WORK = 0.062  # `seconds_of_work` on the machine where LAPTOP was measured
+WORK_SECONDS = 0.062  # `seconds_of_work` on the machine where LAPTOP was measured
 LAPTOP = {  # seconds of each notebook on that machine, by number
     "00": 43.0,
     "01": 80.0,
@@ -42,7 +42,7 @@ LAPTOP = {  # seconds of each notebook on that machine, by number
     "13": 160.0,
 }
 # Losses over the whole validation text take longer for a longer text; all other counts are fixed.
-PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # number of such losses, by notebook number
+_PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # number of such losses, by notebook number
 DISTINCT = 65  # characters of Tiny Shakespeare
 PASS = 2.0  # seconds of such a loss there, at size `small`, per million characters of the text
 
@@ -62,7 +62,7 @@ def _truth(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-READ: dict[str, Callable[[str], int | float | str | bool]] = {  # parsers by kind
+_READ: dict[str, Callable[[str], int | float | str | bool]] = {  # parsers by kind
     "int": int,
     "float": float,
     "str": str,
@@ -105,16 +105,16 @@ def estimate(
     if profile not in ("laptop", "full"):
         return Pace(profile)
     took = {name: LAPTOP[name[:2]] for name in names if name[:2] in LAPTOP}
-    reference = WORK
+    reference = WORK_SECONDS
     if profile == "full":
         manifest = read_manifest(PUBLISHED)
         for entry in manifest["notebooks"]:
             took[entry["notebook"]] = entry["seconds"]
-        reference = manifest.get("work_seconds", WORK)
+        reference = manifest.get("work_seconds", WORK_SECONDS)
     work = round(seconds_of_work(), 4)
-    longer = _longer_pass(profile, characters, vocab_size) * reference / WORK
+    longer = _longer_pass(profile, characters, vocab_size) * reference / WORK_SECONDS
     for name in took:
-        took[name] += PASSES.get(name[:2], 0) * longer
+        took[name] += _PASSES.get(name[:2], 0) * longer
     speed = reference / work
     return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
 
@@ -123,7 +123,7 @@ def _longer_pass(profile: str, characters: int, vocab_size: int) -> float:
     """Extra seconds of a loss on LAPTOP's machine, compared with Tiny Shakespeare."""
 
     def seconds(n: int, distinct: int) -> float:
-        shape = override(SIZES[get_profile(profile).size], vocab_size=distinct)
+        shape = replace(SIZES[get_profile(profile).size], vocab_size=distinct)
         return PASS * shape.n_params / SIZES["small"].n_params * n / 1e6
 
     return max(0.0, seconds(characters, vocab_size) - seconds(SIZE, DISTINCT))
@@ -161,7 +161,7 @@ def convert(name: str, parameter: Parameter, text: str) -> int | float | str | b
     if kind.endswith(" | None") and text.lower() == "none":
         return None
     try:
-        return READ[kind.removesuffix(" | None")](text)
+        return _READ[kind.removesuffix(" | None")](text)
     except (KeyError, ValueError):
         raise RunError(
             f"-p {name}={text}: must be of type {kind}, for example -p {name}={default}"

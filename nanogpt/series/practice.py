@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..attention import visible
 from ..comparison import rounding
+from ..data import send
 from ..decoder.checkpoint import load_checkpoint
 from ..decoder.config import beyond_lecture
 from ..decoder.model import CausalSelfAttention
@@ -59,7 +60,11 @@ def trainer_with(
             self.windows = WindowedModel(self)
             self.together = Together(self)
 
-        def move(self, x: Tensor, y: Tensor, step: int) -> Tensor:
+        def step(self, step: int) -> Tensor:
+            # The recipe's learning rate and batch, as in Trainer.step; the rest is the reader's.
+            for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
+                optimizer.param_groups[0]["lr"] = rate * self.config.scale(step)
+            x, y = (send(part, self.device.device) for part in self.batch(step))  # 2 × (B, T)
             self.windows.step = step
             return torch.tensor(one_step(self.windows, self.together, x, y))
 
@@ -77,7 +82,7 @@ class WindowedModel(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and loss.  2 × (B, T) -> (B, T, V), ()"""
-        with self.trainer._precision():
+        with self.trainer.precision:
             logits, loss = self.net(idx, targets, self.trainer.positions(idx.shape[1], self.step))
             return logits, loss
 
@@ -104,7 +109,10 @@ class Together:
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update the weights once, with the existing gradients or those computed by closure()."""
         loss = closure() if closure else None
-        self.trainer.update()
+        if self.trainer.config.clip:
+            nn.utils.clip_grad_norm_(self.trainer.model.parameters(), self.trainer.config.clip)
+        for opt in self.trainer.optimizers:
+            opt.step()
         return loss
 
 

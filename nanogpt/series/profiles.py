@@ -38,7 +38,7 @@ def _fast(size: str, **changes: Any) -> TrainConfig:
 
 
 # The published run.
-FULL = Profile(
+_FULL = Profile(
     "full",
     "medium",
     _fast("medium", steps=3400, batch_size=5, weight_decay=0.1, eval_every=200),
@@ -51,8 +51,8 @@ FULL = Profile(
     train_threads=2,
 )
 # `make run`: a smaller model, and just enough seeds, lengths and repeats for the findings.
-LAPTOP = replace(
-    FULL,
+_LAPTOP = replace(
+    _FULL,
     name="laptop",
     size="small",
     train=_fast("small"),
@@ -60,7 +60,7 @@ LAPTOP = replace(
 )
 # For tests: every cell, with minimal work.
 SMOKE = replace(
-    LAPTOP,
+    _LAPTOP,
     name="smoke",
     train=_fast("small", steps=40, eval_every=20, eval_batches=1),
     seeds=3,
@@ -70,14 +70,14 @@ SMOKE = replace(
     train_threads=None,
 )
 # A CUDA GPU: 01 trains Karpathy's large model.
-GPU = replace(
-    FULL,
+_GPU = replace(
+    _FULL,
     name="gpu",
     size="lecture",
     train=_fast("lecture", steps=1000, batch_size=64, eval_every=100, eval_batches=8),
     batches=(1, 8, 64),
 )
-PROFILES = {profile.name: profile for profile in (SMOKE, LAPTOP, FULL, GPU)}
+PROFILES = {profile.name: profile for profile in (SMOKE, _LAPTOP, _FULL, _GPU)}
 
 
 def get_profile(name: str, *, cuda: bool = False) -> Profile:
@@ -96,11 +96,11 @@ def get_profile(name: str, *, cuda: bool = False) -> Profile:
 
 def beside_published(profile: Profile) -> str:
     """One line that lists the counts that differ from the published run's profile."""
-    if profile == FULL:
+    if profile == _FULL:
         return "the published run used this profile"
     names = ("size", "seeds", "lengths", "sizes", "batches", "repeats")
-    pairs = [(name, getattr(profile, name), getattr(FULL, name)) for name in names]
-    pairs.insert(1, ("steps", profile.train.steps, FULL.train.steps))
+    pairs = [(name, getattr(profile, name), getattr(_FULL, name)) for name in names]
+    pairs.insert(1, ("steps", profile.train.steps, _FULL.train.steps))
     differences = []
     for name, count, published in pairs:
         if count != published:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-FOOTER = "# %% What you add below this line stays"
+_FOOTER = "# %% What you add below this line stays"
 YOURS = re.compile(r"^Yours so far: (.*)\.$", re.M)
 DEFS = (ast.FunctionDef, ast.ClassDef)
 
@@ -32,7 +32,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     """
     section = f"# %% {name}\n{kept_parts(cell, name, {*order})}\n\n"
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
-    later = "|".join([*order[order.index(name) + 1 :], FOOTER.removeprefix("# %% ")])
+    later = "|".join([*order[order.index(name) + 1 :], _FOOTER.removeprefix("# %% ")])
     at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M)
     start, end = at.span() if at else (len(lesson), len(lesson))
     text = lesson[:start] + section + lesson[end:]

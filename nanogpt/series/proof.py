@@ -23,7 +23,7 @@ from .mine import Scope
 
 CACHES = ("KVCache", "StaticKVCache")
 TEXTS = ((17, 2, 7), (64, 2, 7), (150, 1, 1))  # positions: batch size, tokens in the prompt
-SECONDS = 120  # time limit for one of these texts
+PROOF_SECONDS = 120  # time limit for one of these texts
 STEPS = 3  # training steps
 
 
@@ -36,7 +36,7 @@ def faults(scope: Scope, seed: int = 0) -> list[str]:
     words = []
     for check in (_texts, _full, _training):
         try:
-            with limit(SECONDS, "your lesson did not finish"), torch.enable_grad():
+            with limit(PROOF_SECONDS, "your lesson did not finish"), torch.enable_grad():
                 for _ in check(scope, seed):
                     pass
         except (Fault, TooLong) as fault:
@@ -52,7 +52,7 @@ def write(scope: Scope, model: GPT, prompt: Tensor, noise: Tensor, cache: Any) -
     """Generate a text with the lesson's loop.  (B, T), (n, B, V) -> (B, n). Raises Fault."""
     name = getattr(cache, "__name__", "its cache")
     try:
-        with limit(SECONDS, f"your generate_with_cache, with {name}, did not finish"):
+        with limit(PROOF_SECONDS, f"your generate_with_cache, with {name}, did not finish"):
             return torch.cat(list(scope["generate_with_cache"](model, prompt, noise, cache)), dim=1)
     except (KeyboardInterrupt, TooLong):
         raise
@@ -152,7 +152,7 @@ def _training(scope: Scope, seed: int) -> Iterator[None]:
     for step in range(STEPS):
         rng = torch.Generator().manual_seed(seed + step)
         x, y = torch.randint(19, (2, 5, 24), generator=rng)
-        with limit(SECONDS, "your one_step did not finish"):
+        with limit(PROOF_SECONDS, "your one_step did not finish"):
             loss = scope["one_step"](models[0], optimizers[0], x, y)
         right = models[1](x, y)[1]
         optimizers[1].zero_grad()

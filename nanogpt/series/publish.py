@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode  # at run time only after `patches`
 
 # The model that notebook 01 trains and the others load.
-WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
+_WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
 # The parent of a publication run's working folder, which is new each time.
 BUILD = ROOT / "outputs" / "run"
 # Fields of the environment card that affect the last bits.
@@ -115,9 +115,9 @@ def shown(cell: NotebookNode) -> str:
 def print_comparison(old: Path, new: Path) -> bool:
     """Print whether the runs are identical, and any differences; True if there are none."""
     compared, differences = compare_runs(old, new)
-    weights = _digest(old / WEIGHTS)
-    if not weights or weights != _digest(new / WEIGHTS):
-        differences.append(f"{WEIGHTS}: different bytes, or missing")
+    weights = _digest(old / _WEIGHTS)
+    if not weights or weights != _digest(new / _WEIGHTS):
+        differences.append(f"{_WEIGHTS}: different bytes, or missing")
     for line in differences:
         print(line)
     if compared and not differences:

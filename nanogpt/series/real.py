@@ -18,7 +18,7 @@ from ..pretrained.load import AnyTokenizer, load_pretrained
 from ..pretrained.needs import PretrainedError
 
 # It has the letters of English prompts, so that the stand-in can read the real model's prompts.
-LETTERS = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
+_LETTERS = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
 # SmolLM2-135M's architecture: grouped keys, gates, RMSNorm, rotary positions, a tied head.
 SMOLLM2_SHAPE = DecoderConfig(
     vocab_size=49_152,
@@ -41,7 +41,7 @@ SMOLLM2_SHAPE = DecoderConfig(
 # The same architecture, small.
 SMALL = replace(
     SMOLLM2_SHAPE,
-    vocab_size=len(LETTERS),
+    vocab_size=len(_LETTERS),
     n_layer=3,
     n_head=6,
     n_kv_head=2,
@@ -99,7 +99,7 @@ def _stand_in(reason: str) -> RealModel:
         "architecture, which generate no English. This notebook's measurements are of the small "
         "model, and its findings are left out."
     )
-    return RealModel(model, CharTokenizer(LETTERS), False, note)
+    return RealModel(model, CharTokenizer(_LETTERS), False, note)
 
 
 def to_transformers(model: Decoder) -> Any:

@@ -27,10 +27,10 @@ from . import mine
 from .errors import InOneLine
 from .program import without_magics
 
-TITLE = re.compile(r"# @title (.+)")
-HEADING = re.compile(r"^#+ +(.+)$", re.M)
-ALONE = "catch_up()"
-SHORT = 60  # characters of a line quoted in a message
+_TITLE = re.compile(r"# @title (.+)")
+_HEADING = re.compile(r"^#+ +(.+)$", re.M)
+_ALONE = "catch_up()"
+_SHORT = 60  # characters of a line quoted in a message
 
 _catching_up = False
 
@@ -56,10 +56,10 @@ class Cell:
         return symbol.is_assigned() or symbol.is_imported()
 
     def __str__(self) -> str:
-        title = TITLE.match(self.source)
+        title = _TITLE.match(self.source)
         words = [line for line in self.source.split("\n") if line and not line.startswith("#")]
         line = words[0] if words else self.source
-        cut = line if len(line) <= SHORT else f"{line[:SHORT]}…"
+        cut = line if len(line) <= _SHORT else f"{line[:_SHORT]}…"
         name = f"the folded cell “{title[1]}”" if title else f"the cell that begins `{cut}`"
         return f"{name}, in the section “{self.section}”"
 
@@ -93,7 +93,7 @@ def cells_of(path: Path) -> list[Cell]:
     cells = []
     for cell in nb.cells:
         if cell.cell_type == "markdown":
-            headings = HEADING.findall(cell.source)
+            headings = _HEADING.findall(cell.source)
             section = headings[-1] if headings else section
         elif cell.cell_type == "code":
             cells.append(Cell(cell.get("id", ""), cell.source, section))
@@ -138,7 +138,7 @@ def _above(cells: list[Cell], shell: Any, source: str) -> int | None:
 
 def _without(source: str) -> str:
     """A cell's source without the call of catch_up at its top."""
-    return source.strip().removeprefix(ALONE).strip()
+    return source.strip().removeprefix(_ALONE).strip()
 
 
 # ------------------------------------------------------------------ missing names
@@ -217,7 +217,7 @@ def catch_up() -> None:
     begun = time.monotonic()
     with _again():
         for cell in page.cells[:end]:
-            if ALONE in cell.source:
+            if _ALONE in cell.source:
                 continue
             print(f"running {cell}", flush=True)
             with capture_output() as shown:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from ..bench.environment import environment
 from ..bench.tables import clock_text, table
 from ..cluster.folders import check_folder, held
-from ..console import uninterrupted
 from ..data import Corpus, CorpusError, fewest_characters, load_corpus
 from ..device import pick_device
 from ..files import (
@@ -33,6 +32,7 @@ from ..files import (
     sha256,
     write_json,
 )
+from ..training.signals import uninterrupted
 from . import execute, publish, site
 from .nbfile import SyncError, is_student_edition, read
 from .plan import DEFAULT, RunError, assign, estimate
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted"
 LONGEST = 512  # characters in notebook 08's longest window of validation text
-SHOWN = 20  # most log lines printed from a failed notebook's kernel
+_SHOWN = 20  # most log lines printed from a failed notebook's kernel
 EVERY = 10  # seconds between progress lines; a terminal's line is updated every second
 
 
@@ -250,7 +250,7 @@ class Series:
         """Print why a notebook failed, and the end of its log, which is kept only for that."""
         lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
         if error and error != INTERRUPTED:
-            words = "\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]])
+            words = "\n    ".join([f"{name} failed: {error}", *lines[-_SHOWN:]])
             print(f"{self.erase}{words}", flush=True)
         if not (error and lines):
             log.unlink(missing_ok=True)

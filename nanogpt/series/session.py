@@ -32,10 +32,11 @@ from ..files import (
     write_whole,
 )
 from ..model import GPT, LanguageModel
+from ..training.evaluation import full_loss
 from ..training.history import TrainingResult
 from ..training.loop import Stopped
 from ..training.resume import state_path
-from ..training.trainer import Trainer, full_loss
+from ..training.trainer import Trainer
 from . import mine as lessons
 from .findings import Finding, as_data, published_findings
 from .plots import style

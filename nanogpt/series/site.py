@@ -41,12 +41,12 @@ from .museum_page import museum_page
 from .nbfile import SyncError, place, read, read_manifest, title
 
 # live_model.js supports the bundled model's architecture, in any of these sizes.
-SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
-LARGEST = 1_000_000  # bytes of weights; base64 adds a third
+_SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
+_LARGEST = 1_000_000  # bytes of weights; base64 adds a third
 # Rotary positions have no limit, but a model learned to look back no further than its block. So
 # on the page a character sees the last block_size: the bundled model's loss is then 1.46 at
 # positions 500 to 700, and 1.43 at 128 to 256. If it sees the whole text, the loss rises to 1.91.
-LONGEST = 600  # new characters
+_LONGEST = 600  # new characters
 # Prompts, with seeds whose text reads well at the page's temperature.
 PRESETS: list[dict[str, Any]] = [
     {"name": "a speaking name", "prompt": "JULIET:\n", "seed": 283, "length": 187},
@@ -55,7 +55,7 @@ PRESETS: list[dict[str, Any]] = [
         "name": "a line of verse",
         "prompt": "Shall I compare thee to a summer's day?\n",
         "seed": 103,
-        "length": LONGEST,
+        "length": _LONGEST,
     },
 ]
 
@@ -187,7 +187,7 @@ def live_page() -> str | None:
     """The page that runs the bundled model; None if its checkpoint cannot run in a page.
 
     The checkpoint must exist, be undamaged, have the architecture of the recipe `keeper` and a
-    width that is a multiple of 4, and take at most LARGEST bytes.
+    width that is a multiple of 4, and take at most _LARGEST bytes.
     """
     try:
         saved = load_checkpoint(KEEPER)
@@ -202,16 +202,16 @@ def live_page() -> str | None:
     if form != MODERN or config.n_embd % 4:
         return None
     weights = packed(saved.model)
-    if len(weights) > LARGEST:
+    if len(weights) > _LARGEST:
         return None
-    shape = {name: getattr(config, name) for name in SHAPE}
+    shape = {name: getattr(config, name) for name in _SHAPE}
     text = base64.b64encode(weights).decode("ascii")
     chars = saved.tokenizer.chars
-    data = {"config": shape, "vocabulary": chars, "longest": LONGEST, "weights": text}
+    data = {"config": shape, "vocabulary": chars, "longest": _LONGEST, "weights": text}
     return TEMPLATES.get_template("live.html.j2").render(
         facts,
         config=shape,
-        longest=LONGEST,
+        longest=_LONGEST,
         presets=[preset for preset in PRESETS if set(preset["prompt"]) <= set(chars)],
         parameters=config.n_params,
         checkpoint=(KEEPER.relative_to(ROOT) if KEEPER.is_relative_to(ROOT) else KEEPER).as_posix(),

@@ -15,10 +15,10 @@ import mistune
 
 from ..cluster.folders import check_folder
 from ..files import OURS, ROOT, atomic_path, real_path, write_json
-from .html import TEMPLATES, URL, coloured
+from .html import DATA_URL, TEMPLATES, coloured
 
-SOURCES = ROOT / "notebooks" / "teaching"
-MARK = "slides.json"  # marks a folder that we wrote
+_SOURCES = ROOT / "notebooks" / "teaching"
+_MARK = "slides.json"  # marks a folder that we wrote
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)  # a speaker's note
 
@@ -40,7 +40,7 @@ class Slide(mistune.HTMLRenderer):
         if path.suffix != ".png" or not path.is_file():
             raise SlidesError(f"{path}: no such PNG; `make publish` writes the figures")
         data = base64.b64encode(path.read_bytes()).decode()
-        return f'<img src="{URL}{data}" alt="{html.escape(text)}">'
+        return f'<img src="{DATA_URL}{data}" alt="{html.escape(text)}">'
 
     def block_code(self, code: str, info: str | None = None) -> str:
         """Code, with one CSS class per kind of token."""
@@ -75,10 +75,10 @@ def write_slides(out: Path, *, overwrite: bool = False) -> list[Path]:
     Raises ValueError if the folder is not ours, unless `overwrite` is set, and SlidesError.
     """
     out = real_path(out)
-    check_folder(out, MARK, overwrite)
-    pages = {f"{path.stem}.html": render(path) for path in sorted(SOURCES.glob("session_*.md"))}
+    check_folder(out, _MARK, overwrite)
+    pages = {f"{path.stem}.html": render(path) for path in sorted(_SOURCES.glob("session_*.md"))}
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / MARK, {"format": f"{OURS} slides", "files": list(pages)})
+    write_json(out / _MARK, {"format": f"{OURS} slides", "files": list(pages)})
     with ExitStack() as files:
         for name, page in pages.items():
             files.enter_context(atomic_path(out / name)).write_text(page, encoding="utf-8")

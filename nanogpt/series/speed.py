@@ -15,19 +15,19 @@ from typing import Any
 from ..files import PUBLISHED, ROOT
 from ..timing import Summary
 
-Key = str | tuple[str, object]  # a key of a dict, or (key, value) of the wanted item of a list
+_Key = str | tuple[str, object]  # a key of a dict, or (key, value) of the wanted item of a list
 BEGIN = "<!-- The speedups: written by `make sync` from nanogpt/series/speed.py -->"
-END = "<!-- End of the speedups -->"
+TABLE_END = "<!-- End of the speedups -->"
 
 EPYC = "AMD EPYC (Zen 4)"
 XEON = "Intel Xeon with AMX"
 H200 = "NVIDIA H200"
 SETTINGS = dict.fromkeys((EPYC, XEON), "one thread") | {H200: "without TF32"}
 
-SMALL = "the lecture's GPT, 0.84M parameters"
+_SMALL = "the lecture's GPT, 0.84M parameters"
 LARGE = "the lecture's GPT, 10.8M parameters"
 BUNDLED = "the bundled model, 0.80M parameters"
-SMOLLM2 = "SmolLM2-135M"
+_SMOLLM2 = "SmolLM2-135M"
 
 NO_CACHE = "the loop without a cache"
 READ_ONCE = "computed: weights and cache are read once per token, at the measured bandwidth"
@@ -51,8 +51,8 @@ class Row:
     tokens: int  # new tokens
     machine: str
     file: str  # below outputs/
-    path: tuple[Key, ...]  # to a summary of ratios, or of tokens per second
-    over: tuple[Key, ...] = ()  # to the summary of tokens per second to divide by, if any
+    path: tuple[_Key, ...]  # to a summary of ratios, or of tokens per second
+    over: tuple[_Key, ...] = ()  # to the summary of tokens per second to divide by, if any
     note: str = ""
     short: bool = False  # whether it is in the README's table
     weights: str = "float32"
@@ -69,7 +69,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Part:
+class StoryPart:
     """A step of the story: some rows under a heading."""
 
     title: str
@@ -77,27 +77,27 @@ class Part:
     rows: tuple[Row, ...]
 
 
-def _rung(ladder: str, rung: str, value: str = "speedup") -> tuple[Key, ...]:
+def _rung(ladder: str, rung: str, value: str = "speedup") -> tuple[_Key, ...]:
     return ("results", "ladder", ladder, "rungs", ("rung", rung), value)
 
 
-def _real(value: str, rung: str) -> tuple[Key, ...]:
+def _real(value: str, rung: str) -> tuple[_Key, ...]:
     return ("results", "ladder", "rungs", ("rung", rung), value)
 
 
-def _peer(label: str) -> tuple[Key, ...]:
+def _peer(label: str) -> tuple[_Key, ...]:
     return ("rungs", ("label", label), "tokens_per_second")
 
 
 N05 = "published/json/05.json"
 N06 = "published/json/06.json"
 N13 = "published/json/13.json"
-GPU = "gpu/NVIDIA-H200"
+_GPU = "gpu/NVIDIA-H200"
 REAL_GAIN = ("results", "gain", "this model, 135M")
-RATE = "tokens_per_second"
+_RATE = "tokens_per_second"
 
 STORY = (
-    Part(
+    StoryPart(
         "A small model, from no cache to the limit",
         "All times here are compared with the time of a Python loop that recomputes the whole text "
         "for every token. A cache saves nearly all the arithmetic, but this model is so small that "
@@ -110,7 +110,7 @@ STORY = (
                 "your-cache",
                 "your cache, in your own loop",
                 "your loop without a cache",
-                SMALL,
+                _SMALL,
                 255,
                 EPYC,
                 N05,
@@ -121,7 +121,7 @@ STORY = (
                 "cpp",
                 "the cached loop without Python, in C++",
                 NO_CACHE,
-                SMALL,
+                _SMALL,
                 255,
                 EPYC,
                 N06,
@@ -132,12 +132,12 @@ STORY = (
                 "limit",
                 "the limit set by memory bandwidth, in float32",
                 NO_CACHE,
-                SMALL,
+                _SMALL,
                 255,
                 EPYC,
                 N06,
                 ("results", "ladder", "0.84M parameters", "limits", "roofline"),
-                over=_rung("0.84M parameters", "1", RATE),
+                over=_rung("0.84M parameters", "1", _RATE),
                 note=READ_ONCE,
                 short=True,
             ),
@@ -145,7 +145,7 @@ STORY = (
                 "8-bit",
                 "C++ with 8-bit weights",
                 NO_CACHE,
-                SMALL,
+                _SMALL,
                 255,
                 EPYC,
                 N06,
@@ -156,7 +156,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "A larger model",
         "Each call has more to compute here, so Python's overhead matters less and C++ gains less. "
         "(All texts but the draft's are also shorter, which lowers every factor.) Most of the "
@@ -195,7 +195,7 @@ STORY = (
                 EPYC,
                 N06,
                 ("results", "ladder", "10.8M parameters", "limits", "roofline"),
-                over=_rung("10.8M parameters", "1", RATE),
+                over=_rung("10.8M parameters", "1", _RATE),
                 note=READ_ONCE,
             ),
             Row(
@@ -225,7 +225,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "A real model",
         "SmolLM2-135M writes English. Recomputing its whole text is real work, not just calls, so "
         "the cache alone gives a much larger speedup, and the longer the text, the larger. The "
@@ -236,7 +236,7 @@ STORY = (
                 "smollm2-64",
                 "the cache alone, in PyTorch",
                 NO_CACHE,
-                SMOLLM2,
+                _SMOLLM2,
                 64,
                 EPYC,
                 N13,
@@ -247,7 +247,7 @@ STORY = (
                 "smollm2",
                 "the cache alone, in PyTorch",
                 NO_CACHE,
-                SMOLLM2,
+                _SMOLLM2,
                 512,
                 EPYC,
                 N13,
@@ -259,7 +259,7 @@ STORY = (
                 "smollm2-cpp",
                 "the cached loop without Python, in C++",
                 NO_CACHE,
-                SMOLLM2,
+                _SMOLLM2,
                 16,
                 EPYC,
                 N13,
@@ -269,19 +269,19 @@ STORY = (
                 "smollm2-limit",
                 "the limit set by memory bandwidth, in float32",
                 NO_CACHE,
-                SMOLLM2,
+                _SMOLLM2,
                 16,
                 EPYC,
                 N13,
                 ("results", "ladder", "limits", "roofline"),
-                over=_real(RATE, "1"),
+                over=_real(_RATE, "1"),
                 note=READ_ONCE,
             ),
             Row(
                 "smollm2-8-bit",
                 "C++ with 8-bit weights",
                 NO_CACHE,
-                SMOLLM2,
+                _SMOLLM2,
                 16,
                 EPYC,
                 N13,
@@ -293,7 +293,7 @@ STORY = (
                 "smollm2-lookup",
                 "prompt lookup, on a text that repeats its prompt",
                 "the same PyTorch loop without it",
-                SMOLLM2,
+                _SMOLLM2,
                 36,
                 EPYC,
                 N13,
@@ -303,7 +303,7 @@ STORY = (
                 "llama-f32",
                 "our C++ loop in float32",
                 "llama.cpp, F32",
-                SMOLLM2,
+                _SMOLLM2,
                 48,
                 XEON,
                 "race/ladder-smollm2.json",
@@ -316,7 +316,7 @@ STORY = (
                 "llama-q8",
                 "our C++ loop with 8-bit weights",
                 "llama.cpp, Q8_0",
-                SMOLLM2,
+                _SMOLLM2,
                 48,
                 XEON,
                 "race/ladder-smollm2.json",
@@ -328,7 +328,7 @@ STORY = (
             ),
         ),
     ),
-    Part(
+    StoryPart(
         "Other numbers on these pages",
         "The same idea with a different model, loop or machine. A large GPU recomputes a whole "
         "text of these lengths in the time that PyTorch's calls take, so a cache alone makes a "
@@ -364,7 +364,7 @@ STORY = (
                 LARGE,
                 255,
                 H200,
-                f"{GPU}/gain-lecture.json",
+                f"{_GPU}/gain-lecture.json",
                 (("n_new", 255), "gain"),
             ),
             Row(
@@ -374,7 +374,7 @@ STORY = (
                 "SmolLM2's shape, random weights",
                 2047,
                 H200,
-                f"{GPU}/gain-smollm2.json",
+                f"{_GPU}/gain-smollm2.json",
                 (("n_new", 2047), "gain"),
                 note=ADDED_UP,
                 short=True,
@@ -386,7 +386,7 @@ STORY = (
                 LARGE,
                 255,
                 H200,
-                f"{GPU}/ladder-lecture.json",
+                f"{_GPU}/ladder-lecture.json",
                 ("rungs", ("rung", "7"), "speedup"),
                 short=True,
             ),
@@ -404,7 +404,7 @@ CARDS = {
 }
 
 
-def find(data: Any, path: tuple[Key, ...]) -> Any:
+def find(data: Any, path: tuple[_Key, ...]) -> Any:
     """Follow a path; neighbouring pairs are conditions on one item. Raises LookupError."""
     wanted: list[tuple[str, object]] = []
     for key in (*path, ""):
@@ -475,7 +475,7 @@ def _contents(path: Path) -> Any:
 def with_speedups(readme: str) -> str:
     """The README's text, with the short table between its two marks, if it has them."""
     before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    _, end, after = rest.partition(TABLE_END)
     if not end:
         return readme
     return f"{before}{begin}\n\n{readme_table()}\n\n{end}{after}"

@@ -19,7 +19,7 @@ from .mirror import links_cell, solution_cell
 from .nbfile import STUDENT, SyncError, exercise, ours, read, tagged, title, to_text
 
 MARK = "student.json"  # marks a folder that we wrote, and has the digests of its notebooks
-FORMAT = f"{OURS} student edition"
+_FORMAT = f"{OURS} student edition"
 FOLDED = "<details><summary>Solution"
 
 
@@ -44,7 +44,7 @@ def write_edition(out: Path, *, hints: bool = True, overwrite: bool = False) -> 
     if not overwrite:
         _check_unedited(out)
     digests = {name: sha256(text) for name, text in texts.items()}
-    card = {"format": FORMAT, "hints": hints, "sha256": digests}
+    card = {"format": _FORMAT, "hints": hints, "sha256": digests}
     texts[MARK] = f"{json.dumps(card, indent=1)}\n".encode()
     with ExitStack() as files:  # write all next to the old ones before renaming the first
         for name, text in texts.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-LONGEST = 20  # with more characters between spaces on average, a text has no space-separated words
+_LONGEST = 20  # with more characters between spaces on average, a text has no space-separated words
 SAMPLE = 100_000  # characters of a text examined for that
 
 
@@ -19,7 +19,7 @@ class Words:
     def __init__(self, text: str):
         sample = text[:SAMPLE]
         parts = sample.split()
-        self.spaced = sum(map(len, parts)) <= LONGEST * len(parts)
+        self.spaced = sum(map(len, parts)) <= _LONGEST * len(parts)
         self.name = "words" if self.spaced else "pairs of characters"
         self.known = set(self._of(text))
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from ..config import check_int, check_switch, check_type
 from ..model import LanguageModel
 from ..sampling import sample
+from .backend import BackendType, LogitsBackend, SamplingBackend
 from .memory import fitting_blocks
 from .modules import ModuleBackend, flat_step
 from .sequence import BlockManager, Logprob, Output, Request, Sequence
 
 NO_LIMIT = 2**31  # tokens in a step
-MOST = 2**24  # limit for blocks, block_len and sequences: all are counted in Python
+_MOST = 2**24  # limit for blocks, block_len and sequences: all are counted in Python
 
 
 class Scheduler:
@@ -40,16 +41,22 @@ class Scheduler:
         """The sequences of the next step, each with its num_scheduled_tokens."""
         batch = []
         budget = self.budget
+        # 1. Those that run come first, oldest first: each reads one token, or the next chunk of its
+        #    prompt. The list is copied because the youngest loses its blocks if an older one needs
+        #    them, and is then no longer running.
         for seq in list(self.running):
             n = min(seq.pending, budget)
-            # The youngest loses its blocks if an older one needs them.
             if n and seq.running and self._reserve(seq, n):
                 batch.append(seq)
                 budget -= n
+        # 2. What is left of the budget goes to those that wait, in order of arrival.
         while budget and self.waiting and len(self.running) < self.max_running:
             seq = self.waiting[0]
+            # If the first does not fit, none behind it is tried: short ones could overtake it
+            # forever.
             if not self.block_manager.admit(seq):
                 break
+            # It begins to read its prompt in this step, after the prefix that it shares.
             seq.running = True
             self.running.append(self.waiting.popleft())
             n = min(seq.pending, budget)
@@ -64,6 +71,8 @@ class Scheduler:
         No tokens are lost: the youngest goes back to the front of the queue and is read again.
         """
         while not self.block_manager.extend(seq, seq.num_computed_tokens + n):
+            # Out of blocks. The one that arrived last has read the least, on the whole, so reading
+            # it again costs least; and the oldest always gets on, so that some request finishes.
             youngest = self.running.pop()
             self.block_manager.free(youngest)
             youngest.running = False
@@ -96,7 +105,7 @@ class BatchEngine:
         self,
         model: LanguageModel,
         *,
-        backend: Any = ModuleBackend,
+        backend: BackendType = ModuleBackend,
         n_blocks: int | None = None,
         block_len: int = 16,
         budget: int | None = None,
@@ -105,25 +114,29 @@ class BatchEngine:
         scheduler: Callable[..., Scheduler] = Scheduler,
         block_manager: Callable[..., BlockManager] = BlockManager,
     ):
+        # 1. Check the arguments, and decide how much memory the keys and values get.
         check_type("model", model, LanguageModel)
         parts = (backend, scheduler, block_manager)
         if not all(map(callable, parts)):
             raise ValueError(f"backend, scheduler, block_manager={parts}: each must be a class")
-        check_int("block_len", block_len, 1, MOST)
-        check_int("max_running", max_running, 1, MOST)
+        check_int("block_len", block_len, 1, _MOST)
+        check_int("max_running", max_running, 1, _MOST)
         if n_blocks is None:
             wanted = max_running * -(-model.config.block_size // block_len)
-            n_blocks = fitting_blocks(model, block_len, min(wanted, MOST))
+            n_blocks = fitting_blocks(model, block_len, min(wanted, _MOST))
         budget = NO_LIMIT if budget is None else budget
-        check_int("n_blocks", n_blocks, 1, MOST)
+        check_int("n_blocks", n_blocks, 1, _MOST)
         check_int("budget", budget, 1)
         check_switch("reuse", reuse)
+        # 2. Build the backend, which reserves all blocks once. If they are all taken, requests wait
+        #    or are preempted, but no step needs more memory for keys and values.
         objection = backend.supports(model)
         if objection:
             raise ValueError(objection)
         self.config = model.config
-        self.backend = backend(model, n_blocks, block_len)
-        if getattr(self.backend, "whole_prompts", False):
+        self.backend: LogitsBackend | SamplingBackend = backend(model, n_blocks, block_len)
+        # 3. Code that is not the package's may support a prompt only as a whole, from position 0.
+        if self.backend.whole_prompts:
             budget = NO_LIMIT
             reuse = False
         self.block_manager = block_manager(n_blocks, block_len, reuse)
@@ -145,6 +158,7 @@ class BatchEngine:
 
         After an error nothing has changed.
         """
+        # 1. Refuse now what could never be served, before anything has changed.
         check_type("request", request, Request)
         if request.id in self.alive:
             raise ValueError(
@@ -154,6 +168,8 @@ class BatchEngine:
         manager = self.block_manager
         n_prompt = len(request.prompt)
         n_new = request.max_new_tokens
+        # The last token is returned and never read, so it needs no slot. A request that fits into
+        # all blocks finishes, because in the worst case it runs alone.
         blocks = manager.blocks_for(n_prompt + n_new - 1)
         if blocks > manager.n_blocks:
             raise ValueError(
@@ -162,6 +178,7 @@ class BatchEngine:
                 f"ask for fewer tokens, or set n_blocks={blocks} (by default blocks take at most "
                 f"half of the available memory)"
             )
+        # 2. Queue it. It takes no blocks before the scheduler admits it.
         seq = Sequence(request, request.noise(self.config.vocab_size))
         self.scheduler.waiting.append(seq)
         self.alive[request.id] = seq
@@ -180,38 +197,48 @@ class BatchEngine:
         If all sequences decode, a backend that samples runs several steps in one call; the tokens
         are then ordered step by step.
         """
+        # 1. Who reads how many tokens in this step? Blocks are taken for all of them.
         batch = self.scheduler.schedule()
         if not batch:
             return []
-        if getattr(self.backend, "draws", False):
-            drawn = self.backend.draw(batch, self._steps(batch))
+        # 2. Read these tokens, and sample one for each sequence that has read all of its own. A
+        #    backend that samples does both, for several steps if it can; otherwise we sample here.
+        if isinstance(self.backend, SamplingBackend):
+            most = self.backend.most_steps(len(batch))
+            drawn = self.backend.draw(batch, self._steps(batch, most))
             logits = self.backend.logits
         else:
             logits = self.backend.read(flat_step(batch, self.block_manager.block_len))
             drawn = self._draw_each(batch, logits)
+        # 3. Keep the log-probabilities that were asked for: the next step may overwrite the logits.
         if any(seq.request.logprobs is not None for seq in batch):
             self._note(batch, drawn, logits)
-        return self._append(batch, drawn)  # before this line, a failed step can be retried
+        # 4. Append the tokens. Before this line no count has changed: a failed step can be retried.
+        return self._append(batch, drawn)
 
-    def _steps(self, batch: list[Sequence]) -> list[int]:
+    def _steps(self, batch: list[Sequence], most: int) -> list[int]:
         """How many tokens each sequence samples in one call; 0 inside a prompt. Takes the blocks.
 
-        More than 1 only if all running sequences decode. No other sequence can be admitted before
-        one of them finishes. Finished sequences skip the remaining steps.
+        At most `most`, and more than 1 only if all running sequences decode. No other sequence can
+        be admitted before one of them finishes. Finished sequences skip the remaining steps.
         """
-        most = self.backend.most_steps(len(batch))
+        # 1. Several steps in one call are possible only if nobody could be admitted between them.
+        #    The youngest may still be reading its prompt, so it is asked first.
         running = len(self.scheduler.running)
-        # The youngest may still be reading its prompt.
         if most > 1 and len(batch) == running and all(s.pending == 1 for s in reversed(batch)):
+            # 2. As many as the blocks allow; a sequence stops at the end of its own text.
             remaining = [seq.request.max_new_tokens - seq.num_new_tokens for seq in batch]
             for steps in range(min(most, max(remaining)), 1, -1):
                 drawn = [min(steps, n) for n in remaining]
                 if self.block_manager.extend_all(batch, drawn):
                     return drawn
+        # 3. Otherwise one token for those that have read everything, none inside a prompt.
         return [int(seq.draws) for seq in batch]
 
     def _draw_each(self, batch: list[Sequence], logits: Tensor) -> list[list[int]]:
         """For each sequence, the token sampled from its last row; none inside a prompt."""
+        # 1. The logits hold `wanted` rows of each sequence, of which the last predicts a new token.
+        #    Inside a prompt there are none, or only those for its log-probabilities.
         seqs = []
         rows = []
         row = -1
@@ -220,6 +247,7 @@ class BatchEngine:
             if seq.draws:
                 seqs.append(seq)
                 rows.append(row)
+        # 2. Sample all of these rows together, and hand the tokens back to their sequences.
         chosen = logits if len(rows) == len(logits) else logits[rows]
         tokens = iter(self._draw(seqs, chosen))
         drawn = []
@@ -229,11 +257,14 @@ class BatchEngine:
 
     def _draw(self, batch: list[Sequence], logits: Tensor) -> list[int]:
         """Sample a token for each sequence, with its own noise.  (W, V) -> W"""
+        # 1. Stop tokens of texts that are still too short cannot be sampled.
         barred = [(row, seq.barred) for row, seq in enumerate(batch) if seq.barred]
         if barred:
             logits = logits.clone()  # the original logits are returned as log-probabilities
             for row, tokens_of_row in barred:
                 logits[row, list(tokens_of_row)] = -torch.inf
+        # 2. Sample once for each group of equal settings. Noise belongs to a request and a
+        #    position: a token is the same in any group.
         alike = defaultdict(list)
         for row, seq in enumerate(batch):
             alike[seq.request.sampling].append(row)
@@ -254,6 +285,8 @@ class BatchEngine:
 
         Rows are ordered step by step, and within a step sequence by sequence.
         """
+        # 1. Which rows of the logits are whose? In the first step as many as a sequence wanted, in
+        #    each later one a row for each sequence that still samples.
         rows: dict[Sequence, list[int]] = {seq: [] for seq in batch}
         n_rows = 0
         for step in range(max(1, *map(len, drawn))):
@@ -261,6 +294,8 @@ class BatchEngine:
                 n = int(step < len(tokens)) if step else seq.wanted
                 rows[seq] += range(n_rows, n_rows + n)
                 n_rows += n
+        # 2. Look up each row's own token: for a prompt's token the next one of the prompt, for the
+        #    last row the token just sampled.
         for seq, tokens in zip(batch, drawn, strict=True):
             n_top = seq.request.logprobs
             if n_top is not None:
@@ -280,6 +315,8 @@ class BatchEngine:
         columns = []  # of the outputs: one for each sequence
         ended = []
         for seq, tokens in zip(batch, drawn, strict=True):
+            # 1. Where does the text end? A call of several steps goes on after a stop token, until
+            #    all of its steps are done.
             request = seq.request
             first = seq.num_new_tokens
             n_kept = len(tokens)
@@ -291,12 +328,14 @@ class BatchEngine:
                 seq.logprobs = seq.logprobs[: n_kept - len(tokens)]
                 tokens = tokens[:n_kept]
             stopped = n_kept > 0 and request.ends_with(tokens[-1], first + n_kept - 1)
+            # 2. Count what was read and sampled. All sampled tokens but the last were also read.
+            #    Blocks that are full now can be shared from here on.
             seq.tokens += tokens
             seq.num_new_tokens += len(tokens)
-            # All sampled tokens but the last were also read.
             read = seq.num_scheduled_tokens + max(0, len(tokens) - 1)
             self.block_manager.advance(seq, read)
             seq.num_shown_tokens = max(seq.num_shown_tokens, seq.num_computed_tokens)
+            # 3. What the caller gets: each token, its number, and whether it is the last.
             last = first + n_kept - 1 if stopped else request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
             if tokens and seq.logprobs:
@@ -307,8 +346,11 @@ class BatchEngine:
                 seq.logprobs = []
             if seq.num_new_tokens > last:
                 ended.append(seq)
+        # 4. Remove finished sequences: the next step can give their blocks to others.
         for seq in ended:
             self.scheduler.finish(self.alive.pop(seq.request.id))
+        # 5. From one column for each sequence to one row for each step, as if each step had been
+        #    a call of its own.
         outputs: list[Output] = []
         for step in zip_longest(*columns):
             outputs += filter(None, step)  # None: a sequence that sampled fewer tokens

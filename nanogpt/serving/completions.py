@@ -74,10 +74,13 @@ class Completion:
 
     def take(self, outputs: list[Output]) -> None:
         """The next tokens from the engine."""
-        if self.reason:  # they were sampled after the stop
+        # 1. The engine does not know stop strings: its tokens may arrive after the end of the text.
+        if self.reason:
             return
         if self.fields["echo"] and outputs[0].index == 0:
             self._show_prompt(outputs[0].logprobs)
+        # 2. From tokens to characters. A token may be half of one, which `push` holds back until
+        #    the other half arrives, or until the text ends.
         for output in outputs:
             if not self.fields["max_tokens"]:  # only the prompt is requested
                 break
@@ -88,12 +91,16 @@ class Completion:
             piece = self._pieces.end() if ends else self._pieces.push(output.token)
             if output.finished and not ends:
                 piece += self._pieces.end()
+            # 3. Does the text end here? At a stop string, which may begin in one token and end in
+            #    another, or at a stop token.
             self._n_read += len(piece)
             if self._meets_stop(piece) or ends:
                 self.reason = FinishReason.STOP
                 break
         if outputs[-1].finished:
             self.reason = self.reason or FinishReason.LENGTH
+        # 4. Release the characters that cannot become part of a stop string any more. What has been
+        #    sent cannot be taken back.
         n = len(self._held) - (0 if self.reason else self._may_stop())
         self._text += self._held[:n]
         self._held = self._held[n:]
@@ -107,6 +114,7 @@ class Completion:
     def _show_prompt(self, logprobs: Sequence[Logprob]) -> None:
         """Begin with the prompt's text and log-probabilities; the first token has none."""
         prompt = self.request.prompt.tolist()
+        # `logprobs` begins at the second token of the prompt, and ends with the first new token.
         about = [Logprob(prompt[0], None, {}), *logprobs[:-1]] if logprobs else []
         for i, token in enumerate(prompt):
             self._logprobs += [(self._n_read, one) for one in about[i : i + 1]]
@@ -120,6 +128,8 @@ class Completion:
         if not stops:
             self._held += piece
             return False
+        # Character by character, so that the text ends at the first stop string, and not at the end
+        # of the token in which it does. Of several that end there, the longest is cut off.
         for char in piece:
             self._held += char
             found = [stop for stop in stops if self._held.endswith(stop)]
@@ -140,6 +150,8 @@ class Completion:
 
     def event(self) -> str:
         """The next event of a streamed response, or an empty string."""
+        # A stream has an event for every token, of which usually only the text changes. Anything
+        # that differs from event to event is formatted as a whole, the rest by the prepared shape.
         if self._usage_in_events and (self.reason or self._text):
             return event({**self.head, "choices": [self.choice()], "usage": usage([self])})
         if self.reason or (self._text and self.request.logprobs is not None):
@@ -167,6 +179,8 @@ class Completion:
         """The log-probabilities of tokens that begin in the next n characters, if requested."""
         if self.request.logprobs is None:
             return None
+        # A token is shown in the event that has its first character. One without any (part of a
+        # character that is never completed) is shown in the last event.
         self._n_sent += n
         known = self._logprobs
         if self.reason != FinishReason.LENGTH:  # otherwise all, also those without a character
@@ -273,14 +287,20 @@ class RequestParser:
 
     def read(self, data: bytes | bytearray) -> list[Completion]:
         """The completions that a JSON body asks for. Raises Refused, which names the field."""
+        # 1. Parse the JSON, and every prompt in it.
         body = self._body(data, '{"prompt": "KING:"}')
         prompts = [self._tokens(prompt) for prompt in self._split(body.pop("prompt", None))]
+        # 2. Check all other fields: one that would change the text and is not implemented is
+        #    refused.
         fields = self._fields(body, prompts, PARAMETERS)
+        # 3. Make one request for each text, n of each prompt.
         about = {"id": f"cmpl-{fields['request_id']}", "object": "text_completion"}
         return self._completions(prompts, fields, about, "prompt", Completion)
 
     def read_chat(self, data: bytes | bytearray) -> list[Completion]:
         """The responses that a chat body asks for. Raises Refused, which names the field."""
+        # As above, with two differences: the chat template builds the prompt from the messages, and
+        # log-probabilities are asked for by two fields.
         body = self._body(data, '{"messages": [{"role": "user", "content": "Hello"}]}')
         prompts = [read_messages(body.pop("messages", None), self.tokenizer)]
         fields = self._fields(body, prompts, CHAT_PARAMETERS) | {"echo": False}
@@ -307,6 +327,8 @@ class RequestParser:
         fields = read_parameters(body, len(self.tokenizer), longest, self.plain, table)
         if isinstance(fields["stop"], str):
             fields["stop"] = [fields["stop"]]
+        # From here on the request is determined: with this seed, which the response names, a client
+        # gets the same text again.
         if fields["seed"] == -1:
             fields["seed"] = secrets.randbits(31)
         if fields["request_id"] is None:
@@ -322,6 +344,7 @@ class RequestParser:
         kind: type[Completion],
     ) -> list[Completion]:
         """`n` completions of each prompt, (T,); `param` is the field that prompts come from."""
+        # 1. What all of these texts have in common.
         fields["head"] = about | {"created": int(time.time()), "model": self.name}
         n = fields["n"]
         if n * len(prompts) > self.most:
@@ -337,6 +360,7 @@ class RequestParser:
             "min_new_tokens": min(fields["min_tokens"], MOST_NEW),
         }
         completions: list[Completion] = []
+        # 2. A text ends with the model's context, if max_tokens does not end it before.
         for tokens in prompts:
             if len(tokens) > self.longest:
                 raise Refused(
@@ -348,6 +372,7 @@ class RequestParser:
                 )
             room = self.longest + 1 - len(tokens)
             n_new = room if fields["max_tokens"] == -1 else min(fields["max_tokens"], room)
+            # 3. Each text has its own seed, so that it can be asked for alone.
             for _ in range(n):
                 index = len(completions)
                 seed = fields["seed"] + index

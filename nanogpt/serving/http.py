@@ -26,6 +26,7 @@ from tornado.web import Application, RequestHandler, stream_request_body
 from ..config import check_int, check_positive
 from ..model import LanguageModel
 from ..pretrained.padding import without_spare_tokens
+from .backend import BackendType
 from .batch import BatchEngine, Scheduler
 from .completions import Completion, Json, RequestParser, asks_for, event, usage
 from .modules import ModuleBackend
@@ -36,9 +37,9 @@ from .texts import Tokenizer
 
 BUDGET = 256  # tokens in a step
 BODY = 2**20  # bytes of a body that are kept; the rest of a longer body is read and dropped
-QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
-LONGEST = 2**36  # bytes of a body: more cannot arrive within the time limit of a body
-PATIENCE = 0.5  # seconds until a client that stopped sending is probed for whether it still reads
+_QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
+_LONGEST = 2**36  # bytes of a body: more cannot arrive within the time limit of a body
+_PATIENCE = 0.5  # seconds until a client that stopped sending is probed for whether it still reads
 DRAIN = 10.0  # seconds for responses in progress when the server shuts down
 
 
@@ -82,7 +83,7 @@ class Server:
         tokenizer: Tokenizer,
         *,
         name: str = "nanogpt",
-        backend: Any = ModuleBackend,
+        backend: BackendType = ModuleBackend,
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
@@ -118,16 +119,20 @@ class Server:
     @contextmanager
     def admit(self, completion: Completion) -> Iterator[None]:
         """A with-block during which the completion's tokens are computed. Raises Refused."""
+        # 1. Refuse at once what would only wait: a client can try again, or ask another server.
         if self.trouble:
             raise self.trouble
         if len(self.answers) >= self.most:
             raise Refused(429, f"already serving {self.most} requests: try again in a second")
+        # 2. Hand it to the engine's thread, which alone touches the engine: no locks are needed.
         request = completion.request
         self.trace(completion.head["id"], "received", completion.begun)
         self.answers[request.id] = completion
         late = Refused(504, f"the answer took longer than {self.timeout:g} s")
         timer = self.loop.call_later(self.timeout, completion.end, late)
         self.work.put(partial(self._add, completion))
+        # 3. Its tokens arrive in `_deliver` while the with-block waits. However it ends (the text,
+        #    an error, a client that leaves), nothing of it stays behind.
         try:
             yield
         finally:
@@ -153,9 +158,11 @@ class Server:
     def _run_engine(self) -> None:
         """In the engine's thread: run steps while requests wait or run, sleep otherwise."""
         try:
+            # Requests enter and leave between two steps, never in one.
             while self._has_step():
                 self._tell(self.engine.step())
         except Exception as error:
+            # The state of the engine is unknown: end everything, rather than send wrong tokens.
             traceback.print_exc()
             self.failure = error
             for name in list(self.engine.alive):
@@ -189,6 +196,7 @@ class Server:
 
     def _deliver(self, outputs: list[Output], at: float) -> None:
         """In the loop: deliver the tokens of a step, or end everything if the engine failed."""
+        # 1. A step may have several tokens of a request: pass them on together, as one event.
         self.metrics.tokens.inc(len(outputs))
         drawn = defaultdict(list)
         for output in outputs:
@@ -199,6 +207,7 @@ class Server:
                 continue
             if tokens[0].index == 0:
                 self.metrics.ttft.observe(at - completion.begun)
+            # 2. `take` turns them into text, and tells the handler, which sends it.
             for _ in tokens:
                 self.trace(completion.head["id"], "token", at)
             completion.take(tokens)
@@ -269,6 +278,8 @@ class Handler(RequestHandler):
 
     async def answer(self) -> None:
         self.late.cancel()  # the body's timer, which is cheaper than tornado's body_timeout task
+        # The whole of a request: may this page ask, what does it ask for, and the answer. Whatever
+        # is refused on the way ends in one error of OpenAI's format.
         try:
             check_origin(self.request, self.hosts, self.origins)
             self._share()
@@ -316,8 +327,8 @@ class Handler(RequestHandler):
         """The route for this path and method. Raises Refused."""
         path = self._path().rstrip("/")
         route = ROUTES.get(path)
-        if route is None and path.startswith(f"{MODELS}/"):
-            route = ROUTES[f"{MODELS}/NAME"]
+        if route is None and path.startswith(f"{_MODELS}/"):
+            route = ROUTES[f"{_MODELS}/NAME"]
         if route is None:
             known = ", ".join(f"{one.methods[0]} {path}" for path, one in ROUTES.items())
             raise Refused(404, f"{show(path or '/', 100)} does not exist: this server has {known}")
@@ -348,7 +359,7 @@ class Handler(RequestHandler):
 
     async def model(self) -> None:
         """The model of this name, which may contain slashes."""
-        name = self._path().removeprefix(f"{MODELS}/")
+        name = self._path().removeprefix(f"{_MODELS}/")
         own = self.server.reader.name
         if name not in (own, f"{own}/"):
             raise Refused(
@@ -380,18 +391,22 @@ class Handler(RequestHandler):
         await self._answer_with(self.server.reader.read_chat)
 
     async def _answer_with(self, read: Callable[[bytes | bytearray], list[Completion]]) -> None:
+        # 1. Parse the body. A long one takes so much time that the event loop would miss tokens of
+        #    other responses, so a thread does it.
         if len(self.body) > BODY:
             raise Refused(413, f"the body is longer than {BODY:,} bytes, the limit of this server")
-        if len(self.body) <= QUICK:
+        if len(self.body) <= _QUICK:
             self.completions = read(self.body)
         else:
             self.completions = await self.server.loop.run_in_executor(None, read, self.body)
             if self.stream.closed():
                 raise Refused(499, "the client has closed its connection")
+        # 2. From here on, watch whether the client is still there.
         self.ended: asyncio.Future[None] = asyncio.Future()
         self.stream.on_half_close = self._half_closed
         if self.stream.half_closed:
             self._half_closed()
+        # 3. A stream begins with its first token; any other response is sent as a whole.
         if self.completions[0].fields["stream"]:
             self.set_header("Content-Type", "text/event-stream; charset=utf-8")
             self.set_header("Cache-Control", "no-cache")
@@ -400,6 +415,7 @@ class Handler(RequestHandler):
             self._ends_with_connection = self.request.version == "HTTP/1.0"
             if self._ends_with_connection:
                 self.request.headers["Connection"] = "close"
+        # 4. Admit every text of the request, or none. `tell` sends what arrives, and sets `ended`.
         with suppress(StreamClosedError), ExitStack() as admitted:  # closed: the client has left
             for completion in self.completions:
                 completion.tell = self.tell
@@ -412,7 +428,7 @@ class Handler(RequestHandler):
 
     def _half_closed(self) -> None:
         """The client has stopped sending. If it has disconnected, stop its response."""
-        self.server.loop.call_later(PATIENCE, self._probe)
+        self.server.loop.call_later(_PATIENCE, self._probe)
 
     def _probe(self) -> None:
         """Send something meaningless; check later whether a disconnected client has rejected it."""
@@ -423,7 +439,7 @@ class Handler(RequestHandler):
             self.flush()
         elif self.request.version == "HTTP/1.1":  # older clients do not know 100 Continue
             self.stream.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self.server.loop.call_later(PATIENCE, self._close_if_broken)
+        self.server.loop.call_later(_PATIENCE, self._close_if_broken)
 
     def _close_if_broken(self) -> None:
         if self._finished or self.stream.closed():
@@ -431,7 +447,7 @@ class Handler(RequestHandler):
         if self.stream.broken:
             self.stream.close()
         else:
-            self.server.loop.call_later(PATIENCE, self._close_if_broken)
+            self.server.loop.call_later(_PATIENCE, self._close_if_broken)
 
     def tell(self, completion: Completion) -> None:
         """Send the completion's next event if streaming, and note when all have ended."""
@@ -476,15 +492,15 @@ class Route(NamedTuple):
         return ", ".join([*self.methods, "OPTIONS"])
 
 
-READ = ("GET", "HEAD")
-MODELS = "/v1/models"
+_READ = ("GET", "HEAD")
+_MODELS = "/v1/models"
 ROUTES = {
     "/v1/completions": Route(("POST",), Handler.complete),
     "/v1/chat/completions": Route(("POST",), Handler.chat),
-    MODELS: Route(READ, Handler.models),
-    f"{MODELS}/NAME": Route(READ, Handler.model),
-    "/health": Route(READ, Handler.health),
-    "/metrics": Route(READ, Handler.metrics),
+    _MODELS: Route(_READ, Handler.models),
+    f"{_MODELS}/NAME": Route(_READ, Handler.model),
+    "/health": Route(_READ, Handler.health),
+    "/metrics": Route(_READ, Handler.metrics),
 }
 
 
@@ -495,17 +511,20 @@ async def _answer(
     started: Future[asyncio.Future[list[None]]],
 ) -> None:
     """Serve until the result of `started` is cancelled; then finish responses and close all."""
+    # 1. Start: the handlers' server, the engine's thread, and a task for each listening socket.
     server.loop = asyncio.get_running_loop()
     routes = [(".*", Handler, {"server": server, **allowed})]
-    limits = {"idle_connection_timeout": 60.0, "max_body_size": LONGEST}
+    limits = {"idle_connection_timeout": 60.0, "max_body_size": _LONGEST}
     http = HTTPServer(Application(routes, log_function=lambda handler: None), **limits)
     server.thread.start()
     accepting = asyncio.gather(*(accept(listener, http, BODY) for listener in sockets))
     started.set_result(accepting)
+    # 2. Serve, until `listening` cancels it.
     try:
         with suppress(asyncio.CancelledError):
             await accepting
     finally:
+        # 3. Stop in the order of the data: no new requests, then the texts, then the engine.
         for listener in sockets:
             listener.close()
         await server.drain()

@@ -9,8 +9,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..device import available_memory
 from ..model import LanguageModel
+from ..pretrained.memory import available_memory
 
 
 def fitting_blocks(model: LanguageModel, block_len: int, most: int) -> int:
@@ -19,12 +19,14 @@ def fitting_blocks(model: LanguageModel, block_len: int, most: int) -> int:
     The other half is for the steps' own tensors and for other programs. Raises ValueError if not
     even one fits.
     """
+    # 1. How much memory is there, where the model is?
     if model.device.type == "cuda":
         available: int | None = torch.cuda.mem_get_info(model.device)[0]
     else:
         available = available_memory()
     if available is None:  # the system does not report it
         return most
+    # 2. How many blocks is half of it? A block holds keys and values of all layers.
     size = model.cache_bytes(block_len)
     if available < 2 * size:
         raise ValueError(

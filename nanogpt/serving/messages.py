@@ -24,6 +24,7 @@ def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
     Raises Refused for invalid messages, for messages that the template rejects, and for a model
     without a template.
     """
+    # 1. Only a model that was trained on chats has a template for them.
     encode = template_of(tokenizer)
     if encode is None:
         raise Refused(
@@ -39,7 +40,10 @@ def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
             f'[{{"role": "user", "content": "Hello"}}]',
             "messages",
         )
+    # 2. Read every message before the template sees any: its own errors do not say which one it
+    #    was.
     read = [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    # 3. The template writes them as one text, up to where the model's answer begins.
     try:
         return encode(read)
     except ValueError as error:

@@ -12,7 +12,6 @@ from ..decoder.pack import flatten
 from ..decoder.step import rotations
 from ..engines.base import check_float32
 from ..engines.decoder_library import (
-    FLOAT,
     CCache,
     CSequence,
     Packed,
@@ -22,11 +21,15 @@ from ..engines.decoder_library import (
     weights_of,
 )
 from ..engines.native import Native, steps_of_a_call
+from ..engines.noise import Noise
 from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
+from .backend import BackendType, SamplingBackend
 from .memory import unused_zeros
 from .modules import ModuleBackend
 from .sequence import Sequence
+
+_CPU = torch.device("cpu")  # native code runs here, whatever the default device is
 
 
 class NativeSequence(CSequence):
@@ -39,7 +42,7 @@ class NativeSequence(CSequence):
         self.all_tokens = array("q", seq.tokens + [0] * (length - len(seq.tokens)))
         self.block_numbers = array("q", [0] * -(-length // block_len))
         self.stop_tokens = array("q", request.stop)
-        self.known = None  # the block table that `block_numbers` is a copy of
+        self.known: list[int] | None = None  # the block table that `block_numbers` is a copy of
         self.n_known = 0  # how many of its numbers are copied
         self.address = ctypes.addressof(self)
         super().__init__(
@@ -56,11 +59,11 @@ class NativeSequence(CSequence):
             stops_from=seq.num_prompt_tokens + request.min_new_tokens,
         )
 
-    def draw_noise(self, seq: Sequence, n: int) -> None:
+    def draw_noise(self, noise: Noise, seq: Sequence, n: int) -> None:
         """Draw the noise of the next n tokens. The first row in memory is for position n_prompt."""
-        seq.noise.draw(seq.num_new_tokens, n)
-        self.noise = seq.noise.rows.data_ptr()
-        self.n_prompt = seq.num_prompt_tokens + seq.noise.first
+        noise.draw(seq.num_new_tokens, n)
+        self.noise = noise.rows.data_ptr()
+        self.n_prompt = seq.num_prompt_tokens + noise.first
 
     def copy(self, blocks: list[int]) -> None:
         """Copy the block table. A table only grows, so copy only new numbers of the same table."""
@@ -70,7 +73,7 @@ class NativeSequence(CSequence):
         self.block_numbers[start : len(blocks)] = array("q", blocks[start:])
 
 
-class NativeBackend:
+class NativeBackend(SamplingBackend):
     """The fast backend: every architecture, in float32, on torch.get_num_threads() CPU threads.
 
     A request's logits are bit-identical alone, in any batch, with any chunking of its prompt, with
@@ -78,8 +81,6 @@ class NativeBackend:
     several steps are one call. It packs a copy of the weights: the model must not change while it
     is served. Raises CannotBuild without a C++ compiler.
     """
-
-    draws = True
 
     def __init__(self, model: LanguageModel, n_blocks: int, block_len: int):
         self.library = decoder_library()
@@ -90,8 +91,7 @@ class NativeBackend:
         self.packed.pack(weights)
         # Zeros, because native code multiplies slots past block_len by 0.
         sizes = self.packed.cache_sizes(n_blocks, block_len)
-        kind = {"dtype": torch.float32, "device": torch.device("cpu")}
-        self.keys, self.values = (unused_zeros((n,), **kind) for n in sizes)
+        self.keys, self.values = (unused_zeros((n,), torch.float32, _CPU) for n in sizes)
         addresses = self.keys.data_ptr(), self.values.data_ptr()
         self.cache = CCache(*addresses, n_blocks, block_len)
         self.work = Work()
@@ -99,51 +99,53 @@ class NativeBackend:
         self.rotary = self.config.rotary
         self.logits_width = up(self.config.vocab_size, self.packed.lanes)
         self.n_positions = len(weights.positions)
-        self.logits = torch.empty(0, self.config.vocab_size, **FLOAT)
+        self.logits = torch.empty(0, self.config.vocab_size, dtype=torch.float32, device=_CPU)
 
     @classmethod
     def supports(cls, model: LanguageModel) -> str | None:
-        """Why it cannot compute this model, in one line; None if it can."""
         if (model.device.type, model.dtype) != ("cpu", torch.float32):
             return f"native code reads float32 on the CPU, not {model.dtype} on {model.device}"
-        reason = Native.supports(model)
-        return reason and f"{reason.reason}: use ModuleBackend"
+        refusal = Native.supports(model)
+        return None if refusal is None else f"{refusal.reason}: use ModuleBackend"
 
     def most_steps(self, n_sequences: int) -> int:
-        """The most steps in one call with this many sequences, so that no request waits long."""
         return steps_of_a_call(self.config, n_sequences)
 
     def draw(self, batch: list[Sequence], steps: list[int]) -> list[list[int]]:
-        """Read the scheduled tokens, then decode. Returns each sequence's new tokens, one per step.
+        """As SamplingBackend.draw.
 
-        If its steps are 0, a sequence samples no token. Afterwards `logits` holds the rows wanted
-        in the first step, then one row for each later token, step by step. Does not change the
-        tokens and counts of a `Sequence`; writes the tokens of its NativeSequence, its noise and
-        the cache.
+        Writes the tokens of each NativeSequence, its noise and the cache.
         """
-        facts = []
+        # 1. Bring each sequence's C struct up to date, and describe what to read of it in six
+        #    numbers (struct Turn in decoder.cpp).
+        facts: list[int] = []
         longest = 0
         n_logits = 0
         for seq, n_new in zip(batch, steps, strict=True):
-            if seq.native is None:
-                seq.native = NativeSequence(seq, self.block_len)
             native = seq.native
+            if native is None:
+                native = seq.native = NativeSequence(seq, self.block_len)
+            # Its blocks may be new ones: it has taken more, or has lost all of them meanwhile.
             blocks = seq.block_table
             n_blocks = len(blocks)
             if native.n_known != n_blocks or native.known is not blocks:
                 native.copy(blocks)
+            # Randomness is drawn here and not in C++, so that it is PyTorch's, as in `generate`.
             if n_new and seq.noise is not None:
-                native.draw_noise(seq, n_new)
+                native.draw_noise(seq.noise, seq, n_new)
             longest = max(longest, n_blocks)
             start = seq.num_computed_tokens
             n = seq.num_scheduled_tokens
             wanted = seq.wanted
             facts += (native.address, start, n, seq.num_cached_tokens, n_new, wanted)
             n_logits += wanted + max(0, n_new - 1)
+        # 2. Reserve the memory that the call writes to: C++ allocates nothing that Python reads.
         most = max(1, *steps)
         self._grow(n_logits, longest * self.block_len)
         turns = array("q", facts)
         drawn = array("q", bytes(8 * len(batch) * most))
+        # 3. All steps, with sampling, in one call. It releases the GIL, so the server's event loop
+        #    goes on meanwhile.
         self.library.run_steps(
             self.packed.address,
             ctypes.addressof(self.cache),
@@ -156,6 +158,7 @@ class NativeBackend:
             drawn.buffer_info()[0],
             torch.get_num_threads(),
         )
+        # 4. Each sequence has `most` places for tokens, of which the first n_new are filled.
         return [
             drawn[row : row + n_new].tolist()
             for row, n_new in zip(range(0, len(drawn), most), steps, strict=True)
@@ -164,14 +167,14 @@ class NativeBackend:
     def _grow(self, n_logits: int, positions: int) -> None:
         """Make room for `n_logits` rows of logits and the rotations of `positions` positions."""
         if len(self.logits) < n_logits:
-            self.logits = torch.empty(n_logits, self.logits_width, **FLOAT)
+            shape = n_logits, self.logits_width
+            self.logits = torch.empty(shape, dtype=torch.float32, device=_CPU)
         if self.rotary and self.n_positions < positions:
             self.n_positions = up(positions, 1024)
-            kind = torch.float32, torch.device("cpu")
-            self.packed.rotate_to(rotations(self.n_positions, self.config, *kind))
+            self.packed.rotate_to(rotations(self.n_positions, self.config, torch.float32, _CPU))
 
 
-BACKENDS = {"native": NativeBackend, "modules": ModuleBackend}
+BACKENDS: dict[str, BackendType] = {"native": NativeBackend, "modules": ModuleBackend}
 
 
 def choose_backend(model: LanguageModel) -> tuple[str, str]:

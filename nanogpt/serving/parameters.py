@@ -14,9 +14,9 @@ from difflib import get_close_matches
 from math import inf
 from typing import Any
 
-STOPS = 16  # most stop strings in a request; OpenAI's API allows 4, lm-eval's tasks use up to 6
+_STOPS = 16  # most stop strings in a request; OpenAI's API allows 4, lm-eval's tasks use up to 6
 LOGPROBS = 20  # most alternatives per token: vLLM's default limit; OpenAI's completions API has 5
-GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likely token
+_GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likely token
 
 
 Fields = dict[str, Any]  # the served parameters, by name
@@ -70,7 +70,7 @@ def number(low: float = -1e30, high: float = 1e30) -> Kind:
 
 def _are_stops(value: Any) -> bool:
     stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > STOPS:
+    if not isinstance(stops, list) or len(stops) > _STOPS:
         return False
     return all(isinstance(stop, str) and stop for stop in stops)
 
@@ -86,15 +86,15 @@ def _are_stream_options(value: Any) -> bool:
 
 SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
 TEXT = Kind("a string", lambda x: isinstance(x, str))
-NAME = Kind("a string of at most 200 characters", lambda x: isinstance(x, str) and len(x) <= 200)
+_NAME = Kind("a string of at most 200 characters", lambda x: isinstance(x, str) and len(x) <= 200)
 LIST = Kind("a list", lambda x: isinstance(x, list))
 OBJECT = Kind("an object", lambda x: isinstance(x, dict))
 ANYTHING = Kind("anything", lambda x: True)
 INTEGER = integer(-(2**63), 2**63 - 1)
 NUMBER = number()
 SEED = integer(-(2**63), 2**64 - 1)
-STOP = Kind(f"a string or up to {STOPS} of them, none empty", _are_stops)
-OPTIONS = Kind(f"an object of {', '.join(STREAM_OPTIONS)}: true or false", _are_stream_options)
+STOP = Kind(f"a string or up to {_STOPS} of them, none empty", _are_stops)
+_OPTIONS = Kind(f"an object of {', '.join(STREAM_OPTIONS)}: true or false", _are_stream_options)
 
 
 # ------------------------------------------------------------------ kinds of parameters
@@ -165,7 +165,7 @@ def _equal(one: object, other: object) -> bool:
 
 def is_greedy(fields: Fields) -> bool:
     """Whether sampling always takes the most likely token."""
-    return bool(fields["temperature"] < GREEDY or fields["top_p"] < GREEDY)
+    return bool(fields["temperature"] < _GREEDY or fields["top_p"] < _GREEDY)
 
 
 # ------------------------------------------------------------------ values without effect
@@ -232,7 +232,7 @@ def _constrains_nothing(value: Any, context: Context) -> bool:
     return isinstance(value, dict) and all(one in (None, False, "") for one in value.values())
 
 
-LETTERS = {"k": "top_k", "p": "top_p", "t": "temperature"}  # in llama.cpp's sampler strings
+_LETTERS = {"k": "top_k", "p": "top_p", "t": "temperature"}  # in llama.cpp's sampler strings
 
 
 def _same_order(value: Any, context: Context) -> bool:
@@ -241,9 +241,9 @@ def _same_order(value: Any, context: Context) -> bool:
     Only active samplers count. temperature and top_k commute.
     """
     fields = context.fields
-    if fields["temperature"] < GREEDY:
+    if fields["temperature"] < _GREEDY:
         active = {"temperature"}
-    elif fields["top_p"] < GREEDY:
+    elif fields["top_p"] < _GREEDY:
         active = {"top_p"}
     else:
         on = {
@@ -253,7 +253,7 @@ def _same_order(value: Any, context: Context) -> bool:
         }
         active = {name for name in on if on[name]}
     if isinstance(value, str):
-        value = [LETTERS.get(letter, letter) for letter in value]
+        value = [_LETTERS.get(letter, letter) for letter in value]
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         return False
     order = [name for name in value if name in active]
@@ -279,7 +279,7 @@ PARAMETERS: Table = {
     "seed": Served(-1, SEED),  # -1: a random one, as in vLLM and llama.cpp
     "stop": Served([], STOP),
     "stream": Served(False, SWITCH),
-    "stream_options": Served({}, OPTIONS),
+    "stream_options": Served({}, _OPTIONS),
     "suffix": Neutral(""),
     "temperature": Served(1.0, number(0, 1e6)),
     "top_p": Served(1.0, number(0, 1)),  # 0: the most likely token
@@ -328,7 +328,7 @@ PARAMETERS: Table = {
     "priority": Neutral(0),  # first come, first served
     "prompt_embeds": Neutral([]),
     "repetition_detection": Neutral({}),
-    "request_id": Served(None, NAME),
+    "request_id": Served(None, _NAME),
     "return_mm_kwargs": Unused(SWITCH),
     "return_token_ids": Neutral(False),
     "return_token_offsets": Unused(SWITCH),
@@ -456,6 +456,7 @@ def read_parameters(
     OpenAI's API. vLLM and llama.cpp ignore it, so a misspelled `temprature` silently gives another
     text. An unknown parameter with an empty list or object is accepted.
     """
+    # 1. Is every name known? A misspelled one is named, with the one that was probably meant.
     given = {name: value for name, value in body.items() if value is not None}
     for name, value in given.items():
         if name not in table and value not in ([], {}):
@@ -465,7 +466,9 @@ def read_parameters(
             raise Refused(
                 400, f"{shown}={show(value)}: no such parameter{guess}; leave it out", name
             )
+    # 2. Read those that are served.
     fields = _read_served(given, table)
+    # 3. Do the others change nothing? That may depend on those that are served, and on the model.
     context = Context(fields, n_vocab, n_prompt, plain)
     for name, value in given.items():
         row = table.get(name)
@@ -477,6 +480,7 @@ def read_parameters(
                 f"{name}={show(value)}: not implemented; leave it out, or send {row.words}",
                 name,
             )
+    # 4. Do they agree with each other?
     most = fields["max_tokens"]
     if fields["min_tokens"] > most >= 0:
         raise Refused(

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count, takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from .. import sampling as limits
 from ..config import check_int, check_number, check_switch
 from ..engines.noise import Noise
 from ..sampling import PLAIN, SamplingParams
+
+if TYPE_CHECKING:
+    from .native_steps import NativeSequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,7 @@ class Request:
     min_new_tokens: int = 0
 
     def __post_init__(self) -> None:
+        # Everything that needs no model is checked here, so an error names the line that made it.
         where = f"request {self.id!r}: "
         if not isinstance(self.id, Hashable):
             raise ValueError(f"{where}its id must be a number, a string or another hashable value")
@@ -104,7 +108,7 @@ class Sequence:
         self.request = request
         self.running = False  # whether it holds blocks, and takes part in steps
         self.noise = noise  # None for greedy sampling
-        self.native = None  # its state in native code
+        self.native: NativeSequence | None = None  # its state in native code, if that serves it
         self.tokens: list[int] = request.prompt.tolist()
         self.num_prompt_tokens = len(self.tokens)
         self.num_new_tokens = 0
@@ -207,17 +211,24 @@ class BlockManager:
 
         Returns False and changes nothing if there are too few blocks for the rest of its tokens.
         """
+        # 1. Its first blocks whose hashes are known hold what it would compute. Of a hash only a
+        #    run from the beginning counts: a block depends on all tokens before it.
         hashes = self._hashes(seq) if self.reuse else []
         cached = [self.block_of[name] for name in takewhile(self.block_of.__contains__, hashes)]
+        # 2. Is there room for the rest? A shared block that nobody holds now counts as available,
+        #    and will not be any more.
         revived = sum(self.ref_counts[block] == 0 for block in cached)
         if self.blocks_for(len(seq.tokens)) - len(cached) + revived > self.available:
             return False
+        # 3. Hold the shared blocks. It takes the others step by step, as it reads (`extend`).
         for block in cached:
             self.reusable.pop(block, None)
             self.ref_counts[block] += 1
         seq.block_table = cached
         seq.num_cached_tokens = len(cached) * self.block_len
-        # Recompute cached tokens whose logits were requested.
+        # 4. Begin to read after them, but not after the last token: its logits predict the first
+        #    new one. With echo, all of the prompt's logits are requested, so all of it is read
+        #    again.
         seq.num_computed_tokens = min(seq.num_cached_tokens, seq.num_shown_tokens)
         return True
 
@@ -246,6 +257,8 @@ class BlockManager:
 
         Of several equal blocks only the first is registered.
         """
+        # A full block is registered only now, after its step: before, it holds no keys and values
+        # yet, and a sequence that found it would read whatever was there.
         first = seq.num_computed_tokens // self.block_len
         seq.num_computed_tokens += n
         full = range(first, seq.num_computed_tokens // self.block_len)
@@ -267,12 +280,15 @@ class BlockManager:
     def audit(self, held: Iterable[Sequence]) -> None:
         """Raises AssertionError unless exactly these sequences' blocks are held."""
         count = [0] * self.n_blocks
+        # 1. Each block is held as often as it is in a table.
         for seq in held:
             for block in seq.block_table:
                 count[block] += 1
         assert count == self.ref_counts, f"blocks held {count}, counted {self.ref_counts}"
+        # 2. Those that nobody holds are empty or reusable, each once.
         unused = sorted([*self.empty, *self.reusable])
         assert unused == [b for b, n in enumerate(count) if n == 0], f"blocks lost: {unused}"
+        # 3. Only blocks that hold something have a hash, and it leads back to them.
         assert {b: n for n, b in self.block_of.items()} == self.hash_of, "hashes do not match"
         assert set(self.reusable) <= set(self.hash_of), "a reusable block has no hash"
         assert not set(self.empty) & set(self.hash_of), "an empty block has a hash"
@@ -282,6 +298,7 @@ class BlockManager:
         if self.empty:
             block = self.empty.pop()
         else:
+            # From here on nobody finds what it holds, which is about to be overwritten.
             block = next(iter(self.reusable))
             del self.reusable[block]
             del self.block_of[self.hash_of.pop(block)]
@@ -292,6 +309,8 @@ class BlockManager:
         """Drop a reference to each block, the last first: it is useless without the others."""
         for block in reversed(blocks):
             self.ref_counts[block] -= 1
+            # A full one may serve a later sequence, so it goes to the end of the reusable ones; one
+            # that is not full, or equal to a registered one, is of no use to anybody.
             if self.ref_counts[block] == 0 and block in self.hash_of:
                 self.reusable[block] = None
             elif self.ref_counts[block] == 0:

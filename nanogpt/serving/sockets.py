@@ -15,7 +15,7 @@ from tornado.netutil import bind_sockets
 
 from ..config import check_int
 
-FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no more connections for now
+_FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no more connections for now
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -85,7 +85,7 @@ async def accept(listener: socket.socket, http: HTTPServer, buffer: int) -> None
         except ConnectionError:  # the client has already disconnected
             continue
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in _FULL:
                 raise
             if not warned:
                 cure = f"{error.strerror}; raise the limit with ulimit -n"

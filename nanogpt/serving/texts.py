@@ -13,7 +13,7 @@ from ..pretrained.tokenizer import PretrainedTokenizer
 Tokenizer = CharTokenizer | PretrainedTokenizer
 
 
-class Pieces(Protocol):
+class TextPieces(Protocol):
     """Incremental decoding of one text, in whole characters."""
 
     def push(self, token: int) -> str:
@@ -36,7 +36,7 @@ class CharPieces:
         return ""
 
 
-def pieces_of(tokenizer: Tokenizer) -> Pieces:
+def pieces_of(tokenizer: Tokenizer) -> TextPieces:
     """An incremental decoder for one text."""
     if isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.pieces()

@@ -14,10 +14,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -26,70 +25,58 @@ from torch import Tensor
 
 from ..device import Device, forked_random_state
 from ..files import ROOT, sha256
-from .trainer import Trainer
 
 # How long a process waits for another one, for example for the first to evaluate: NCCL's default
 # of 10 minutes may be too short.
-TIMEOUT = timedelta(hours=2)
+_TIMEOUT = timedelta(hours=2)
 # Keep process groups alive until the process exits. Otherwise DDP's Reducer may destroy the last
 # reference to one while it holds the GIL, and wait for a gloo thread that waits for the GIL: 1 %
 # hung.
 _KEPT: list[dist.ProcessGroup | None] = []
 
 
-@dataclass(eq=False)
-class TeamTrainer(Trainer):
-    """The trainer of one of several processes, each of which computes its share of every batch.
+@dataclass(frozen=True)
+class Team:
+    """The processes that train one model together, and which of them this one is."""
 
-    The batches are the same for any number of processes, and so is the run, except for rounding.
-    """
+    rank: int = 0  # of this process
+    size: int = 1  # how many processes; each computes an equal share of every batch
 
-    rank: ClassVar[int]  # this process's, from 0
+    @property
+    def first(self) -> bool:
+        """Whether this process evaluates, prints and writes for all of them."""
+        return self.rank == 0
 
-    def __post_init__(self) -> None:
-        """Average gradients over all processes, in an order fixed before the first step.
+    def averaging(self, net: nn.Module, shape: tuple[int, int], device: Device) -> nn.Module:
+        """The network, wrapped so that its backward pass averages gradients over all processes.
 
-        DDP rebuilds its gradient buckets after the first backward pass, which changes the order of
-        summation. So every run, new or resumed, begins with one discarded pass, and both compute
-        the same bits.
+        All begin with the weights of process 0. `shape` is that of a process's windows.  (B, T)
         """
-        self.agree("a text of sha256", sha256(self.data.numpy().tobytes())[:12])
-        super().__post_init__()
-        self.shared = nn.parallel.DistributedDataParallel(self.net)
-        self.net = self.shared
-        block, n = self.window(0)
-        zeros = torch.zeros(n // self.size, block, dtype=torch.int64, device=self.device.device)
-        with forked_random_state(self.device):
-            self.gradients(zeros, zeros)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        shared = nn.parallel.DistributedDataParallel(net)
+        # DDP groups gradients into buckets again after its first backward pass, which changes the
+        # order of summation. So every run, new or resumed, begins with one pass whose gradients are
+        # discarded, and both compute the same bits.
+        zeros = torch.zeros(shape, dtype=torch.int64, device=device.device)
+        with forked_random_state(device):
+            shared(zeros, zeros)[1].backward()
+        shared.zero_grad(set_to_none=True)
+        return shared
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """This process's share of the batch.  2 × (B / processes, T)
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over all processes, in place."""
+        dist.all_reduce(values)
+        return values.div_(self.size)
 
-        Dropout differs between processes. The first has the same random state as a single process;
-        the others derive theirs from the step, so that a resumed run repeats the same dropout.
-        """
-        if self.rank:
-            torch.manual_seed(self.config.seed + 1_000_003 * self.rank + step)
-        x, y = super().batch(step)
-        return x.chunk(self.size)[self.rank], y.chunk(self.size)[self.rank]
-
-    def backward(self, x: Tensor, y: Tensor, step: int, last: bool) -> Tensor:
-        with nullcontext() if last else self.shared.no_sync():  # averaged after the last part
-            return super().backward(x, y, step, last)
-
-    def gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
-        return self._mean(super().gradients(x, y, step))
-
-    def stops(self, request: bool, step: int, last: bool) -> bool:
-        """Whether any process has a request to stop."""
-        device = self.device.device
-        if device.type == "cuda" and step % 10 and not last:
-            return False  # agreeing would wait for the GPU's queue
-        return float(self._mean(torch.tensor(float(request), device=device))) > 0
+    def any_process(self, condition: bool, device: torch.device) -> bool:
+        """Whether the condition holds in any process; it waits for the others, and for a GPU."""
+        if self.size == 1:
+            return condition
+        return float(self.mean(torch.tensor(float(condition), device=device))) > 0
 
     def agree(self, name: str, value: object) -> None:
+        """Raise ValueError unless all processes have the same value."""
+        if self.size == 1:
+            return
         values = [value] * self.size
         dist.all_gather_object(values, value)
         for rank, other in enumerate(values):
@@ -99,36 +86,38 @@ class TeamTrainer(Trainer):
                     "all must read the same files, so put them where all processes can read them"
                 )
 
-    def _mean(self, values: Tensor) -> Tensor:
-        """The mean over all processes."""
-        dist.all_reduce(values)
-        return values.div_(self.size)
+    def agree_on_text(self, data: Tensor) -> None:
+        """Raise ValueError unless all processes have read the same text."""
+        if self.size > 1:
+            self.agree("a text of sha256", sha256(data.numpy().tobytes())[:12])
 
 
-def trainer_of(rank: int, size: int) -> type[TeamTrainer]:
-    """The trainer class for process `rank` (from 0) of `size`."""
-    return type("TeamTrainer", (TeamTrainer,), {"rank": rank, "size": size, "first": rank == 0})
+ALONE = Team()
 
 
 @contextmanager
-def joined(device: Device) -> Iterator[tuple[Device, type[Trainer]]]:
-    """Connect to torchrun's other processes; a context manager for Device and Trainer class.
+def joined(device: Device) -> Iterator[tuple[Device, Team]]:
+    """Connect to torchrun's other processes; a context manager for the device and the team.
 
     Uses NCCL between GPUs and gloo between CPUs. In a process that torchrun did not start, returns
-    the given device and `Trainer`. Raises ValueError for more processes than GPUs, and
+    the given device and `ALONE`. Raises ValueError for more processes than GPUs, and
     ConnectionError if another process is lost.
     """
+    # 1. Not started by torchrun, which sets these variables: there is nobody to join.
     if "LOCAL_RANK" not in os.environ:
-        yield device, Trainer
+        yield device, ALONE
         return
+    # 2. Each process of a machine has a GPU of its own, before it connects.
     gpu = device.device.type == "cuda"
     if gpu:
         device = Device(torch.device("cuda", _local_gpu()), device.dtype, device.reason)
         torch.cuda.set_device(device.device)
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=TIMEOUT)
+    # 3. Connect: waits until all processes are here.
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=_TIMEOUT)
     _KEPT.append(dist.group.WORLD)
+    # 4. The caller trains. If another process is lost, say how to go on; torchrun ends this one.
     try:
-        yield device, trainer_of(dist.get_rank(), dist.get_world_size())
+        yield device, Team(dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
@@ -165,13 +154,16 @@ def torchrun(words: Sequence[str], processes: int) -> str:
     is left running, however it ends. Raises ChildProcessError, with the end of the output, if the
     job fails, and subprocess.TimeoutExpired after 300 seconds.
     """
+    # 1. The command: torchrun on this machine alone.
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr=127.0.0.1", f"--nproc-per-node={processes}", *words]
+    # 2. One thread a process, no progress bars, and this package importable from any folder.
     env = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", **os.environ}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     for _, interface in socket.if_nameindex():  # whatever this machine's name resolves to
         if interface in ("lo", "lo0"):
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
+    # 3. Run it, and leave no process behind, however it ends.
     with subprocess.Popen(
         command,
         env=env,
@@ -185,6 +177,7 @@ def torchrun(words: Sequence[str], processes: int) -> str:
             printed, _ = agent.communicate(timeout=300)
         finally:
             agent.terminate()  # on SIGTERM an agent ends its processes, then itself
+    # 4. Its own error is the last thing that a failed process prints.
     if agent.returncode:
         raise ChildProcessError(
             f"torchrun failed, exit code {agent.returncode}:\n{printed[-4000:]}"

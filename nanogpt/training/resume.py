@@ -5,21 +5,16 @@ history. It is one safetensors file, written atomically; nothing is unpickled.
 """
 
 import json
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..config import ParameterError
-from ..console import STOPS, interrupt, note_stop
 from ..data import CharTokenizer, Corpus
 from ..decoder import checkpoint
 from ..decoder.checkpoint import CheckpointError
@@ -161,12 +156,11 @@ class RunFiles:
         if self.state.is_file():
             tensors, meta = self.read_state()
             with _foreign_as_error(self.state):
-                check_state(tensors, meta, trainer)
                 done = _restore(tensors, meta, trainer, history)
                 note = other_bits(meta.get("computed", {}), computed_with(trainer))
-            if note and trainer.first:
+            if note and trainer.team.first:
                 print(note, flush=True)
-        trainer.agree("saved steps:", done)
+        trainer.team.agree("saved steps:", done)
         return done
 
     def read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -210,7 +204,7 @@ def computed_with(trainer: Trainer) -> dict[str, int | bool | str]:
     gpu = device.device.type == "cuda"
     return {
         "threads": torch.get_num_threads(),
-        "processes": trainer.size,
+        "processes": trainer.team.size,
         "accumulate": config.accumulate,
         "compile": config.compile,
         "device": torch.cuda.get_device_name() if gpu else "cpu",
@@ -230,38 +224,6 @@ def other_bits(before: dict[str, Any], now: dict[str, int | bool | str]) -> str:
         f"resuming with {current}, saved with {was}: the run continues, but the bits of a run that "
         f"was never stopped need {was}"
     )
-
-
-def check_state(tensors: dict[str, Tensor], meta: dict[str, Any], trainer: Trainer) -> None:
-    """Raise TypeError for values whose type or size save_state would not write."""
-    step = meta["step"]
-    if type(step) is not int or not 0 <= step <= trainer.config.steps:
-        raise TypeError(f"step={step!r}")
-    history = meta["history"]
-    for name in ("step", "train", "val", "block", "lr_scale"):
-        if type(history[name]) is not list or not all(
-            type(x) in (int, float) for x in history[name]
-        ):
-            raise TypeError(f"history of {name}={history[name]!r:.40}")
-    sizes = [len(history[name]) for name in ("step", "train", "val", "block")]
-    losses = tensors["batch_loss"]
-    if len(set(sizes)) > 1 or len(history["lr_scale"]) != step or losses.shape != (step,):
-        raise TypeError(f"{sizes} evaluations and {len(losses)} losses in {step} steps")
-    if type(history.get("full_val", 0.0)) not in (int, float):
-        raise TypeError(f"full_val={history['full_val']!r:.40}")
-    numbers = meta["scaler"].values()
-    if not losses.is_floating_point() or not all(type(x) in (int, float) for x in numbers):
-        raise TypeError("losses or a scaler that are not numbers")
-    own = trainer.model.state_dict()
-    for name, tensor in _under("model.", tensors).items():
-        if name in own and tensor.dtype != own[name].dtype:
-            raise TypeError(f"{name} is {tensor.dtype}, not {own[name].dtype}")
-    for i, optimizer in enumerate(trainer.optimizers):
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for name, tensor in _under(f"optimizer.{i}.", tensors).items():
-            parameter = parameters[int(name.partition(".")[0])]
-            if not tensor.is_floating_point() or tensor.shape not in ((), parameter.shape):
-                raise TypeError(f"optimizer.{i}.{name} is {tuple(tensor.shape)} of {tensor.dtype}")
 
 
 def _restore(
@@ -303,34 +265,3 @@ def _foreign_as_error(path: Path) -> Iterator[None]:
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {k.removeprefix(prefix): tensors[k] for k in tensors if k.startswith(prefix)}
-
-
-@contextmanager
-def deferred_interrupt() -> Iterator[list[int]]:
-    """Yield a list that receives the first Ctrl-C, SIGTERM or SIGHUP, so that steps are completed.
-
-    A second one raises KeyboardInterrupt. A signal that would have killed the process does so at
-    the end of the block. Nothing changes outside the main thread, or for a signal that is ignored
-    or has a handler set by the caller.
-    """
-    signals: list[int] = []
-    before: dict[int, Any] = {}  # handlers, by signal
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if signals:
-            raise KeyboardInterrupt
-        note_stop(number)
-        signals.append(number)
-
-    if threading.current_thread() is threading.main_thread():
-        usual = (signal.default_int_handler, interrupt, signal.SIG_DFL)
-        before = {n: signal.getsignal(n) for n in STOPS if signal.getsignal(n) in usual}
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if signals and before[signals[0]] is signal.SIG_DFL:
-            os.kill(os.getpid(), signals[0])

@@ -39,10 +39,10 @@ from torch import Tensor, nn
 
 from ..config import check_int
 from ..console import first_line
-from .offers import STOPS
+from .offers import MODEL_ERRORS
 from .subjects import NotOffered, Pieces, Session, Subject, check_memory, through
 
-COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest", "sessions")
+_COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest", "sessions")
 
 
 class NoLogits(Exception):
@@ -59,7 +59,7 @@ class Given(Subject):
         for name in dir(Subject):
             if name[0] != "_" and name not in hidden and hasattr(given, name):
                 setattr(self, name, getattr(given, name))
-        for name in COUNTS:
+        for name in _COUNTS:
             check_int(name, getattr(self, name) or 1, 1)
         self.starts = callable(getattr(given, "start", None))
         self.live: list[GivenSession] = []  # the latest ones, if `sessions` limits their number
@@ -68,7 +68,7 @@ class Given(Subject):
                 self.vocab_size = self.plain(torch.tensor([[0, 1, 0, 1, 0, 1, 0, 1]])).shape[-1]
             if self.starts and not hasattr(given, "rewinds"):
                 self.rewinds = callable(getattr(given.start(1), "rewind", None))
-        except STOPS as error:
+        except MODEL_ERRORS as error:
             raise ValueError(
                 f"{self.name} fails on its first call ({type(error).__name__}: {first_line(error)})"
             ) from None

@@ -23,10 +23,10 @@ from .subjects import NotOffered, Subject
 from .texts import text
 from .yardstick import Yardstick
 
-TOKENS = 14  # of the damaged prefix; fewer if a window is narrower
+_TOKENS = 14  # of the damaged prefix; fewer if a window is narrower
 TAIL = 3  # tokens after it, whose logits are compared
-DEPTH = 8  # levels of nested objects that are searched for tensors
-PARTS = {  # how a cache names such a tensor
+_DEPTH = 8  # levels of nested objects that are searched for tensors
+CACHE_PARTS = {  # how a cache names such a tensor
     "keys": re.compile(r"(^|_)k(ey)?s?($|_|\d)|key"),
     "values": re.compile(r"(^|_)v(al|alue)?s?($|_|\d)|value"),
     "keys and values": re.compile(r"(^|_)kvs?($|_|\d)"),  # in one tensor
@@ -34,7 +34,7 @@ PARTS = {  # how a cache names such a tensor
 PAIR = re.compile(r"kv|key_value|past|cache")  # a name for a pair: keys first, then values
 
 
-class Kind(Enum):
+class DamageKind(Enum):
     """What is damaged, in the words of the value."""
 
     FORGOTTEN = "everything is forgotten"
@@ -46,21 +46,22 @@ class Kind(Enum):
     PARTS = "keys or values are replaced"
 
 
-ORDERLY = (Kind.ORDER, Kind.SHIFTED)  # a model without positions may not depend on these
+# A model without positions may not depend on these.
+ORDERLY = (DamageKind.ORDER, DamageKind.SHIFTED)
 
 
 @dataclass(frozen=True)
 class Damaged:
     """A damage: its kind, its name in words, and a function for the logits of the tail after it."""
 
-    kind: Kind
+    kind: DamageKind
     name: str
     read: Callable[[], Tensor]
 
 
 def beginning(subject: Subject, shortest: int) -> int:
     """The length of the damaged prefix: inside the window, and long enough for a prompt."""
-    n = TOKENS
+    n = _TOKENS
     if subject.window:
         n = min(n, max(2, subject.window - TAIL))
     if subject.longest:
@@ -77,34 +78,36 @@ def damages(subject: Subject, cache: str, ids: Tensor, n: int) -> Iterator[Damag
         pieces = [piece for piece in (start, *tail.split(1, 1)) if piece.shape[1]]
         return lambda: subject.cached(pieces, cache)[:, -TAIL:]
 
-    def damaged(kind: Kind, name: str, start: Tensor) -> Damaged:
+    def damaged(kind: DamageKind, name: str, start: Tensor) -> Damaged:
         return Damaged(kind, name, read(start))
 
-    yield damaged(Kind.FORGOTTEN, "everything forgotten", start[:, :0])
+    yield damaged(DamageKind.FORGOTTEN, "everything forgotten", start[:, :0])
     for at in sorted({0, n // 2, n - 1}):
         changed = start.clone()
         changed[0, at] = (changed[0, at] + 1) % subject.vocab_size
         name = f"an old token replaced, {n - at} before the next"
-        yield damaged(Kind.REPLACED, name, changed)
+        yield damaged(DamageKind.REPLACED, name, changed)
     for a, b in {(n - 2, n - 1), (n // 2 - 1, n - 1)}:
         swapped = start.clone()
         swapped[0, [a, b]] = swapped[0, [b, a]]
         if a >= 0 and not torch.equal(swapped, start):
             name = f"two old tokens swapped, {n - a} and {n - b} before the next"
-            yield damaged(Kind.ORDER, name, swapped)
-    yield damaged(Kind.SHIFTED, "the first token lost, and positions one too low", start[:, 1:])
+            yield damaged(DamageKind.ORDER, name, swapped)
+    yield damaged(
+        DamageKind.SHIFTED, "the first token lost, and positions one too low", start[:, 1:]
+    )
     twice = torch.cat([start[:, :1], start], 1)
-    yield damaged(Kind.SHIFTED, "the first token twice, and positions one too high", twice)
-    yield damaged(Kind.ANOTHER, "the keys and values of another text", other)
+    yield damaged(DamageKind.SHIFTED, "the first token twice, and positions one too high", twice)
+    yield damaged(DamageKind.ANOTHER, "the keys and values of another text", other)
 
     def rows() -> Tensor:
         pieces = [ids.flip(0)[:, :n], *ids[:, n:].split(1, 1)]
         return subject.cached(pieces, cache)[:1, -TAIL:]
 
-    yield Damaged(Kind.ROWS, "two texts of a batch swapped", rows)
-    for part in PARTS:
+    yield Damaged(DamageKind.ROWS, "two texts of a batch swapped", rows)
+    for part in CACHE_PARTS:
         yield Damaged(
-            Kind.PARTS, f"all {part} replaced", _part_damaged(subject, cache, ids, n, part)
+            DamageKind.PARTS, f"all {part} replaced", _part_damaged(subject, cache, ids, n, part)
         )
 
 
@@ -120,7 +123,7 @@ def _part_damaged(
         written = [  # by the pass, so not weights
             x
             for name, x in tensors_in(session)
-            if PARTS[part].search(name) and before.get(id(x)) != _sum(x)
+            if CACHE_PARTS[part].search(name) and before.get(id(x)) != _sum(x)
         ]
         if not written:
             raise NotOffered(f"its cache exposes no {part}")
@@ -144,7 +147,7 @@ def _sum(x: Tensor) -> float:
 
 
 def tensors_in(
-    holder: object, name: str = "", depth: int = DEPTH, seen: set[int] | None = None
+    holder: object, name: str = "", depth: int = _DEPTH, seen: set[int] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield a cache's floating-point tensors, each with its name; for a module, its buffers."""
     seen = set() if seen is None else seen

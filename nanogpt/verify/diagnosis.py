@@ -14,17 +14,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .damages import PARTS, tensors_in
-from .offers import STOPS
+from .damages import CACHE_PARTS, tensors_in
+from .offers import MODEL_ERRORS
 from .subjects import NotOffered, Subject
 from .texts import Length, cut, total
 from .yardstick import Yardstick, thinned
 
-SMALL = 20  # most tokens of the short texts that are tried instead of a longer one
+_SMALL = 20  # most tokens of the short texts that are tried instead of a longer one
 SHIFTS = (-1, 1, -2, 2, -3, 3)
 
 
-class Case(Protocol):
+class _Case(Protocol):
     """What the diagnosis needs of the model under test."""
 
     subject: Subject
@@ -38,14 +38,14 @@ class Case(Protocol):
 
 
 def smallest(
-    case: Case, cache: str, ids: Tensor, expected: Tensor, lengths: tuple[Length, ...], at: int
+    case: _Case, cache: str, ids: Tensor, expected: Tensor, lengths: tuple[Length, ...], at: int
 ) -> tuple[int, tuple[Length, ...]]:
     """Rows and pieces of the shortest wrong path found; else of the given one, up to its mistake.
 
     `at` is the first wrong token of `lengths`.  (B, T), (B, T, V)
     """
     for rows in sorted({1, min(2, len(ids)), len(ids)}):
-        for few in _shorter(min(SMALL, at + 2, ids.shape[1]), case.subject.rewinds):
+        for few in _shorter(min(_SMALL, at + 2, ids.shape[1]), case.subject.rewinds):
             if wrong_at(case, cache, ids[:rows], expected[:rows], few) is not None:
                 return rows, few
     kept: list[Length] = []
@@ -73,13 +73,13 @@ def _shorter(most: int, rewinds: bool) -> Iterator[tuple[Length, ...]]:
 
 
 def wrong_at(
-    case: Case, cache: str, ids: Tensor, expected: Tensor, lengths: tuple[Length, ...]
+    case: _Case, cache: str, ids: Tensor, expected: Tensor, lengths: tuple[Length, ...]
 ) -> int | None:
     """The first wrong token when the texts are read in these pieces; None if none, or it fails."""
     n = total(lengths)
     try:
         got = read(case, cache, ids, lengths)
-    except (NotOffered, MemoryError, *STOPS):
+    except (NotOffered, MemoryError, *MODEL_ERRORS):
         return None
     if got.shape != expected[:, :n].shape:
         return None
@@ -87,7 +87,7 @@ def wrong_at(
     return int(wrong[0]) if len(wrong) else None
 
 
-def read(case: Case, cache: str, ids: Tensor, lengths: tuple[Length, ...]) -> Tensor:
+def read(case: _Case, cache: str, ids: Tensor, lengths: tuple[Length, ...]) -> Tensor:
     """The logits of these texts, read through the cache in these pieces.  (B, T) -> (B, n, V)"""
     pieces = cut(ids, lengths, case.subject.vocab_size)
     return thinned(case.subject.cached(pieces, cache))
@@ -97,7 +97,7 @@ def read(case: Case, cache: str, ids: Tensor, lengths: tuple[Length, ...]) -> Te
 
 
 def cause(
-    case: Case,
+    case: _Case,
     cache: str,
     ids: Tensor,
     expected: Tensor,
@@ -132,7 +132,7 @@ def _start_of(lengths: tuple[Length, ...], at: int) -> int:
 
 
 def _explanations(
-    case: Case, ids: Tensor, expected: Tensor, row: int, start: int, at: int
+    case: _Case, ids: Tensor, expected: Tensor, row: int, start: int, at: int
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield what the logits of token `at` may be instead, in words and as logits, (1, 1, V)."""
     text = ids[row : row + 1, : at + 1]
@@ -169,7 +169,7 @@ def _explanations(
             yield f"tokens {i} and {j} are swapped in the cache", last(swapped)
 
 
-def _moved(case: Case, text: Tensor, start: int, at: int) -> Iterator[tuple[str, Tensor]]:
+def _moved(case: _Case, text: Tensor, start: int, at: int) -> Iterator[tuple[str, Tensor]]:
     """Yield shifted positions from this piece on, if a plain pass accepts positions."""
     pos = torch.arange(at + 1)
     moves = {n: f"positions are shifted by {n:+d} from token {start} on" for n in SHIFTS}
@@ -180,20 +180,20 @@ def _moved(case: Case, text: Tensor, start: int, at: int) -> Iterator[tuple[str,
             continue
         try:
             yield words, thinned(case.subject.placed(text, moved))[:, -1:]
-        except (NotOffered, *STOPS):
+        except (NotOffered, *MODEL_ERRORS):
             continue
 
 
-def _alike_parts(case: Case, cache: str, ids: Tensor, at: int) -> str:
+def _alike_parts(case: _Case, cache: str, ids: Tensor, at: int) -> str:
     """A message if the cache's keys and values are the same numbers; else empty."""
     try:
         session = case.subject.session(cache)
         session.read(ids[:, : at + 1])
-    except (NotOffered, *STOPS):
+    except (NotOffered, *MODEL_ERRORS):
         return ""
     held = list(tensors_in(session))
-    keys = [x for name, x in held if PARTS["keys"].search(name)]
-    values = [x for name, x in held if PARTS["values"].search(name)]
+    keys = [x for name, x in held if CACHE_PARTS["keys"].search(name)]
+    values = [x for name, x in held if CACHE_PARTS["values"].search(name)]
     for k in keys:
         if any(k is v or (k.shape == v.shape and torch.equal(k, v)) for v in values if v.any()):
             return "the cache holds the same numbers as keys and as values"
@@ -201,7 +201,7 @@ def _alike_parts(case: Case, cache: str, ids: Tensor, at: int) -> str:
 
 
 def _dependence(
-    case: Case,
+    case: _Case,
     cache: str,
     ids: Tensor,
     lengths: tuple[Length, ...],
@@ -233,7 +233,7 @@ def _dependence(
 
 
 def _of_others(
-    case: Case, cache: str, ids: Tensor, lengths: tuple[Length, ...], row: int, at: int
+    case: _Case, cache: str, ids: Tensor, lengths: tuple[Length, ...], row: int, at: int
 ) -> str:
     """A message if another row of the batch has an influence; else empty."""
     for other in range(len(ids)):
@@ -249,7 +249,7 @@ def _of_others(
 
 
 def _depends(
-    case: Case, logits: Callable[[Tensor], Tensor], ids: Tensor, row: int, i: int, at: int
+    case: _Case, logits: Callable[[Tensor], Tensor], ids: Tensor, row: int, i: int, at: int
 ) -> bool:
     """Whether changing token i moves the logits of token `at`."""
     changed = ids.clone()
@@ -276,7 +276,7 @@ def _spans(numbers: list[int]) -> str:
 
 
 def leftover(
-    case: Case,
+    case: _Case,
     cache: str | None,
     before: tuple[Tensor, Sequence[Length]],
     now: tuple[Tensor, Sequence[Length]],

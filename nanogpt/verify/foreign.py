@@ -6,13 +6,13 @@ No other file here reads messages: our own exceptions have types and attributes.
 
 from __future__ import annotations
 
-FULL = ("pop from", "out of memory", "no free", "is full", "capacity", "exhausted", "pool")
+_FULL = ("pop from", "out of memory", "no free", "is full", "capacity", "exhausted", "pool")
 UNSUPPORTED = ("not compatible", "not support", "only support", "unsupported", "expected a cache")
 
 
 def cache_is_full(error: BaseException) -> bool:
     """Whether a model failed because its cache has no room left."""
-    return _says(error, FULL)
+    return _says(error, _FULL)
 
 
 def cache_is_unsupported(error: BaseException) -> bool:

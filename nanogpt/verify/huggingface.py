@@ -18,15 +18,15 @@ from .foreign import cache_is_unsupported
 from .subjects import NotOffered, Pieces, Session, Subject, copied, through
 from .texts import high_water
 
-LARGEST = 100_000_000  # most parameters of a small model
+_LARGEST = 100_000_000  # most parameters of a small model
 TWO_WAYS = ("cpmant",)  # kinds that attend to the whole prompt in both directions
-CACHES = ("past_key_values", "cache")  # the argument before transformers 5.24, and since
+CACHE_ARGUMENTS = ("past_key_values", "cache")  # the argument before transformers 5.24, and since
 STATES = ("falcon_mamba", "mamba", "mamba2", "xlstm")  # their cache is a state, without keys
 GROWING = "its cache"  # the names of caches
 ALLOCATED = "static cache"
 
 
-State = dict[str, Any]  # what to pass back with the next tokens, by argument name
+_State = dict[str, Any]  # what to pass back with the next tokens, by argument name
 
 
 class NotBuilt(ValueError):
@@ -59,7 +59,7 @@ class HuggingFace(Subject):
         self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
         # By its signature, what torch.compile returns accepts any argument.
         self.takes = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters
-        self.argument = next((name for name in CACHES if name in self.takes), "")
+        self.argument = next((name for name in CACHE_ARGUMENTS if name in self.takes), "")
         caches = [self.argument] if self.argument else ["cache", "past_key_values"]
         self.fields = [*caches, "cache_params", "state"]
         self.rewinds = bool(self.argument) and config.model_type not in STATES
@@ -80,7 +80,7 @@ class HuggingFace(Subject):
 
     @torch.no_grad()
     def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
-        state: State = {}
+        state: _State = {}
         taken_back = any(isinstance(piece, int) for piece in pieces)
         if taken_back and getattr(self.model, "_is_stateful", False):
             raise NotOffered("transformers cannot rewind a stateful model")
@@ -117,7 +117,7 @@ class HuggingFace(Subject):
 
         return through(read, rewind, pieces)
 
-    def _read(self, state: State, ids: Tensor, **more: Tensor) -> Tensor:
+    def _read(self, state: _State, ids: Tensor, **more: Tensor) -> Tensor:
         """Logits of the next tokens. `state` gets what to pass back with the tokens after them."""
         try:
             out = self.model(ids, use_cache=True, **more, **state)
@@ -173,7 +173,7 @@ class HuggingFace(Subject):
         if lengths and not self.rewinds:
             raise NotOffered("its state accepts no mask for earlier tokens")
         pos = (mask.cumsum(1) - 1).clamp(min=0)
-        state: State = {}
+        state: _State = {}
         logits = []
         end = 0
         for piece in ids.split(lengths or ids.shape[1], 1):
@@ -206,9 +206,9 @@ def _first_integer(config: object, names: tuple[str, ...]) -> int | None:
 class HuggingFaceSession(Session):
     """The cache of one batch, independent of other sessions."""
 
-    def __init__(self, subject: HuggingFace, state: State | None = None):
+    def __init__(self, subject: HuggingFace, state: _State | None = None):
         self.subject = subject
-        self.state: State = state or {}
+        self.state: _State = state or {}
 
     @torch.no_grad()
     def read(self, ids: Tensor) -> Tensor:
@@ -248,7 +248,7 @@ def _tokens_of_images(config: object) -> list[int]:
 
 # ------------------------------------------------------------------ small models
 
-SMALL: dict[str, Any] = {
+_SMALL: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -371,7 +371,8 @@ OWN: dict[str, dict[str, Any]] = {  # sizes for individual kinds
     "xlstm": {"hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2},
 }
 LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
-HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")  # with any of these, head_dim is not set
+# With any of these, head_dim is not set.
+_HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")
 
 
 def small(kind: str, seed: int = 0) -> HuggingFace:
@@ -417,21 +418,21 @@ def _sizes(known: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
     """The sizes of a small model, limited to the options that this configuration has."""
     config = known.get_text_config()
     usual = config.to_dict()
-    names = {*usual, *(x for x, y in config.attribute_map.items() if y in usual and x in SMALL)}
-    sizes = {x: n for x, n in SMALL.items() if x in names and x not in left_out}
+    names = {*usual, *(x for x, y in config.attribute_map.items() if y in usual and x in _SMALL)}
+    sizes = {x: n for x, n in _SMALL.items() if x in names and x not in left_out}
     for one, other in config.attribute_map.items():  # two names for the same option
         if one in sizes and other in sizes:
             sizes.pop(one)
-    if any(usual.get(name) for name in HEADS):
+    if any(usual.get(name) for name in _HEADS):
         sizes.pop("head_dim", None)
     if usual.get("kv_lora_rank"):  # it has as many key heads as heads
-        sizes["num_key_value_heads"] = SMALL["num_attention_heads"]
+        sizes["num_key_value_heads"] = _SMALL["num_attention_heads"]
     if usual.get("q_lora_rank", 1) is None:
         sizes.pop("q_lora_rank", None)
     if "mamba_headdim" in usual:  # its attention reads two states, concatenated
-        sizes["attention_hidden_size"] = 2 * SMALL["hidden_size"]
+        sizes["attention_hidden_size"] = 2 * _SMALL["hidden_size"]
     if "state_size" in usual and "num_heads" in usual:  # heads of a state, of twice the width
-        sizes["num_heads"] = 2 * SMALL["hidden_size"] // SMALL["head_dim"]
+        sizes["num_heads"] = 2 * _SMALL["hidden_size"] // _SMALL["head_dim"]
     for name in LAYERS:
         if name in usual and name not in left_out:
             kinds = list(dict.fromkeys(usual[name] or HYBRID.get(known.model_type, LINEAR)))
@@ -476,8 +477,8 @@ def _built(kind: str, sizes: dict[str, Any]) -> nn.Module:
     with torch.device("meta"):
         shape = AutoModelForCausalLM.from_config(config)
     n = sum(p.numel() for p in shape.parameters())
-    if n > LARGEST:
-        raise ValueError(f"its smallest has {n:,} parameters; at most {LARGEST:,} are built")
+    if n > _LARGEST:
+        raise ValueError(f"its smallest has {n:,} parameters; at most {_LARGEST:,} are built")
     options = {"experts_implementation": "eager"}  # the other implementations have no float64
     try:
         model = AutoModelForCausalLM.from_config(config, **options)

@@ -25,13 +25,13 @@ from .referee import referee
 from .report import LogitTurn, TextTurn, Verdict
 
 FOLDER = ROOT / "notebooks" / "museum"
-VERDICTS = FOLDER / "verdicts.json"  # the source of the site's page
+VERDICTS_FILE = FOLDER / "verdicts.json"  # the source of the site's page
 # The sign for NaN, and a word for each of the 29 tokens of an exhibit.
-WORDS = (
+_WORDS = (
     "– the king and my lord will not come to her night love with a sword he said no more "
     "than this day we live for gold once again still"
 ).split()
-SHOWN = 16  # tokens in a picture, around the first that changes
+_SHOWN = 16  # tokens in a picture, around the first that changes
 POWERS = "0123456789abcdefghi"  # a character per power of ten, from -16 to 2
 
 
@@ -118,8 +118,8 @@ def _picture(turn: LogitTurn | TextTurn | None) -> dict[str, str]:
     else:
         expected, got, sizes = turn
     first = first_difference(expected, got) or 0
-    start = max(0, min(first - SHOWN // 4, len(expected) - SHOWN))
-    part = slice(start, start + SHOWN)
+    start = max(0, min(first - _SHOWN // 4, len(expected) - _SHOWN))
+    part = slice(start, start + _SHOWN)
     picture = {"expected": _in_words(expected[part]), "got": _in_words(got[part])}
     if sizes:
         picture["sizes"] = "".join(map(_power, sizes[part]))
@@ -131,7 +131,7 @@ def _letter_numbers(text: str) -> list[int]:
 
 
 def _in_words(tokens: list[int]) -> str:
-    return " ".join(WORDS[(token + 1) % 30] for token in tokens)
+    return " ".join(_WORDS[(token + 1) % 30] for token in tokens)
 
 
 def _power(size: float) -> str:

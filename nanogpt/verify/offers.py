@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ..console import first_line
-from .report import Comparison, Reach, Refusal
+from .report import Reach, Scenario, Unsupported
 from .subjects import NotOffered, Pieces, Session, Subject
 from .texts import text
 
 # Exceptions that may end a model's forward pass: its bugs, and its refusals.
-STOPS = (
+MODEL_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError),
     *(SystemExit, TypeError, ValueError),
 )
@@ -41,7 +41,7 @@ class Offers:
     widest: int | None = None  # most tokens of a piece; None: no known limit
     chunks: bool = True  # several tokens at once after a prompt
     last_only: bool = False  # only the last token's logits
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[Unsupported] = field(default_factory=list)
 
     def parts(self, piece: Tensor, first: bool) -> Sequence[Tensor]:
         """Split a piece into parts that the model can read; `first` for a prompt.  (B, t)"""
@@ -198,7 +198,7 @@ def ask(subject: Subject) -> Offers:
     try:
         whole = subject.plain(ids[:1])
         torch.finfo(whole.dtype)  # a TypeError unless these are floats
-    except STOPS as error:
+    except MODEL_ERRORS as error:
         raise ValueError(
             f"{subject.name} cannot read a text without a cache "
             f"({type(error).__name__}: {first_line(error)})"
@@ -218,8 +218,8 @@ def _refuses(offers: Offers, name: str, run: Callable[[], object]) -> bool:
     """Whether the model refuses this; records the reason."""
     try:
         run()
-    except (NotOffered, MemoryError, *STOPS) as error:
-        offers.refusals.append(Refusal(Comparison(name), first_line(error)))
+    except (NotOffered, MemoryError, *MODEL_ERRORS) as error:
+        offers.refusals.append(Unsupported(Scenario(name), first_line(error)))
         return True
     return False
 
@@ -227,7 +227,7 @@ def _refuses(offers: Offers, name: str, run: Callable[[], object]) -> bool:
 def _works(run: Callable[[], object]) -> bool:
     try:
         run()
-    except (NotOffered, MemoryError, *STOPS):
+    except (NotOffered, MemoryError, *MODEL_ERRORS):
         return False
     return True
 
@@ -273,14 +273,14 @@ def _widest(subject: Subject, ids: Tensor, offers: Offers) -> int | None:
     try:
         subject.cached([ids[:1]])
         return None
-    except (NotOffered, MemoryError, *STOPS) as error:
+    except (NotOffered, MemoryError, *MODEL_ERRORS) as error:
         refusal = error
     says_so = isinstance(refusal, (NotOffered, ValueError, AssertionError, NotImplementedError))
     for n in PROMPTS[-2::-1] if says_so else (1,):
         pieces = ids[:1].split(n, 1)
         if _works(partial(subject.cached, pieces)):
             name = f"more than {n} token{'s' if n > 1 else ''} at once"
-            offers.refusals.append(Refusal(Comparison(name), first_line(refusal)))
+            offers.refusals.append(Unsupported(Scenario(name), first_line(refusal)))
             return n
     return None  # the first comparison says why
 

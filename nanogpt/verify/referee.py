@@ -23,20 +23,29 @@ from torch import Tensor, nn
 from ..console import first_line
 from ..sampling import check_seed
 from .contract import NoLogits
-from .damages import ORDERLY, TAIL, Kind, beginning, damages, texts_of, why_unseen, zero_weights
+from .damages import (
+    ORDERLY,
+    TAIL,
+    DamageKind,
+    beginning,
+    damages,
+    texts_of,
+    why_unseen,
+    zero_weights,
+)
 from .diagnosis import cause, smallest, wrong_at
 from .door import subject_of
 from .foreign import cache_is_full
-from .offers import STOPS, OutOfTime
-from .reference import Reference, Stopped
+from .offers import MODEL_ERRORS, OutOfTime
+from .reference import NoReference, Reference
 from .report import (
     CachedRun,
-    Comparison,
     Damage,
-    Finding,
+    Judgement,
     PlainRun,
-    Refusal,
     Report,
+    Scenario,
+    Unsupported,
     Verdict,
     mark_known,
 )
@@ -47,7 +56,7 @@ from .texts import edges_of, lengths_of, limit_of, text, total
 from .yardstick import thinned
 
 SECONDS = 60.0  # after which no further scenario starts
-REQUESTS = 24  # one after the other; many of them share a prefix
+_REQUESTS = 24  # one after the other; many of them share a prefix
 BRIEF = 24  # tokens of a short text if the model's passes are slow
 SHORTEST = 16  # fewest tokens that the scenarios need
 
@@ -59,7 +68,7 @@ def referee(
     seed: int = 0,
     seconds: float = SECONDS,
     length: int | None = None,
-    requests: int = REQUESTS,
+    requests: int = _REQUESTS,
     expects: float | None = None,
     known: Iterable[str] = (),
     say: Callable[[str], None] = lambda line: None,
@@ -96,10 +105,10 @@ def referee(
         try:
             subject = subject_of(model, caches)
             result = Report(subject.name)
-            case = Case(subject, seed, result, expects, arguments, start + seconds)
+            case = _Case(subject, seed, result, expects, arguments, start + seconds)
             case.settings(length, requests, tuple(known), say)
             case.run()
-        except Stopped as stop:
+        except NoReference as stop:
             result.findings.append(stop.finding)
         except OutOfTime:
             result.unreached.append("the first comparison")
@@ -123,7 +132,7 @@ def _modes(model: object) -> list[tuple[nn.Module, bool]]:
     return [(module, module.training) for module in model.modules()]
 
 
-class Case(Reference):
+class _Case(Reference):
     """One model under test: all comparisons, and the time left for them."""
 
     def __init__(
@@ -167,18 +176,18 @@ class Case(Reference):
 
     def read(
         self,
-        comparison: Comparison,
+        comparison: Scenario,
         read: Callable[[], Tensor],
         expected: Tensor,
         inside: float | None = None,
-    ) -> Finding | None:
+    ) -> Judgement | None:
         """The verdict on the logits that read() returns; None if the model does not support it."""
         try:
             got = read()
         except (NotOffered, NotImplementedError, MemoryError) as refusal:
             self.not_offered(comparison, refusal)
             return None
-        except STOPS as error:
+        except MODEL_ERRORS as error:
             return self._stopped(comparison, error, expected)
         if comparison.cache is not None:
             self.room.setdefault(comparison.cache, set()).add(expected.shape[:2])
@@ -190,9 +199,9 @@ class Case(Reference):
         return finding
 
     def _stopped(
-        self, comparison: Comparison, error: BaseException, expected: Tensor
-    ) -> Finding | None:
-        """The Finding on a pass that raised an error; None if the error is a refusal."""
+        self, comparison: Scenario, error: BaseException, expected: Tensor
+    ) -> Judgement | None:
+        """The judgement on a pass that raised an error; None if the error is a refusal."""
         full = cache_is_full(error)
         if full and comparison.cache is not None:
             self._note_lost_room(comparison.cache, *expected.shape[:2])
@@ -200,7 +209,7 @@ class Case(Reference):
             self.not_offered(comparison, error)
             return None
         words = f"it fails with {type(error).__name__}: {first_line(error)}"
-        return Finding(comparison, Verdict.BUG, words, math.inf)
+        return Judgement(comparison, Verdict.BUG, words, math.inf)
 
     def _note_lost_room(self, cache: str, rows: int, tokens: int) -> None:
         """Note a full cache that had room for as many texts and tokens before: it kept blocks."""
@@ -208,22 +217,22 @@ class Case(Reference):
             words = f"{cache} has no room for what it read before: are blocks freed?"
             self.result.notes.append(words)
 
-    def _excuse_noise(self, finding: Finding, read: Callable[[], Tensor], got: Tensor) -> None:
+    def _excuse_noise(self, finding: Judgement, read: Callable[[], Tensor], got: Tensor) -> None:
         """Make a bug undecided if its small difference varies between passes: it may be noise."""
         if not finding.size < 0.002 * self.yard.spread:
             return
         try:
             noise = max(float(self.yard.sizes(thinned(read()), got).max()) for _ in range(2))
-        except STOPS:
+        except MODEL_ERRORS:
             return
         if noise > self.yard.inside:
             self.yard.noise = max(self.yard.noise, noise)
             finding.verdict = Verdict.UNDECIDED
             finding.words += f"; read again, it varies by {noise:.1e}"
 
-    def not_offered(self, comparison: Comparison, error: BaseException) -> None:
+    def not_offered(self, comparison: Scenario, error: BaseException) -> None:
         """Note that the model refuses this comparison, and why."""
-        refusal = Refusal(comparison, first_line(error))
+        refusal = Unsupported(comparison, first_line(error))
         if refusal not in self.refusals:
             self.refusals.append(refusal)
 
@@ -247,7 +256,7 @@ class Case(Reference):
     def _explain(self) -> None:
         """Find the kind of the first mistake and the shortest path to it, and write a script."""
         shown = [f for f in self.result.findings if f.verdict is Verdict.BUG and not f.known]
-        cached: list[tuple[Finding, CachedRun]] = []
+        cached: list[tuple[Judgement, CachedRun]] = []
         for finding in shown:
             how = finding.how
             if isinstance(how, CachedRun):
@@ -260,7 +269,7 @@ class Case(Reference):
         if cached:
             self._explain_cached(*cached[0])
 
-    def _explain_cached(self, finding: Finding, how: CachedRun) -> None:
+    def _explain_cached(self, finding: Judgement, how: CachedRun) -> None:
         """Find out what is wrong with this pass through a cache, and write the shortest script."""
         ids = text(self.subject, seed=how.seed, length=how.length)[: how.rows]
         lengths, rows, at = how.lengths, how.rows, finding.position
@@ -277,7 +286,7 @@ class Case(Reference):
                 if not finding.cause and finding.position is not None:  # a longer text may show it
                     where = finding.position
                     finding.cause = cause(self, how.cache, whole, expected, how.lengths, where)
-            except (NotOffered, MemoryError, OutOfTime, Stopped, *STOPS):
+            except (NotOffered, MemoryError, OutOfTime, NoReference, *MODEL_ERRORS):
                 pass  # report what is known anyway
             finding.how = CachedRun(how.seed, how.length, rows, lengths, how.cache)
         tokens = max(total(lengths), self.offers.shortest)  # of the plain pass
@@ -298,7 +307,7 @@ class Case(Reference):
         if reference is None or not self._allows("the plain pass after cached ones", 40):
             return
         ids, expected = reference
-        comparison = Comparison("the plain pass after cached ones")
+        comparison = Scenario("the plain pass after cached ones")
         try:
             finding = self.read(comparison, lambda: self.plain(ids[:1]), expected[:1])
         except OutOfTime:
@@ -317,8 +326,8 @@ class Case(Reference):
             self._leave("caches damaged on purpose")
             if not any(damage.seen for damage in self.result.damages):
                 words = "no time was left to show that this test can fail: pass more `seconds`"
-                comparison = Comparison("damaged on purpose")
-                self.result.findings.append(Finding(comparison, Verdict.UNDECIDED, words, 0.0))
+                comparison = Scenario("damaged on purpose")
+                self.result.findings.append(Judgement(comparison, Verdict.UNDECIDED, words, 0.0))
 
     def _damage(self) -> None:
         """Damage each cache on purpose; an undetected damage makes the verdict undecided."""
@@ -327,15 +336,15 @@ class Case(Reference):
         expected = self.plain(ids[:1])[:, n:]
         orderly = self._orderly(ids, n, expected)
         for cache in self.subject.caches:
-            unseen: dict[Kind, list[Damage]] = {}
-            seen: set[Kind] = set()
+            unseen: dict[DamageKind, list[Damage]] = {}
+            seen: set[DamageKind] = set()
             for one in damages(self.subject, cache, ids, n):
                 if one.kind in ORDERLY and not orderly:
                     continue
                 self.say(f"{cache}, damaged: {one.name}")
                 try:
                     size = float(self.yard.sizes(thinned(one.read()), expected).max())
-                except (NotOffered, *STOPS):
+                except (NotOffered, *MODEL_ERRORS):
                     continue
                 damage = Damage(one.name, cache, size > self.yard.inside, size)
                 self.result.damages.append(damage)
@@ -349,9 +358,9 @@ class Case(Reference):
                 names = "; ".join(damage.name for damage in missed[:3])
                 more = f", and {len(missed) - 3} more" if len(missed) > 3 else ""
                 reason = why_unseen(self.subject, expected, self.yard, largest)
-                comparison = Comparison(f"damaged on purpose ({names}{more})", cache)
+                comparison = Scenario(f"damaged on purpose ({names}{more})", cache)
                 words = f"looks like a sound cache, so this test cannot fail: {reason}"
-                finding = Finding(comparison, Verdict.UNDECIDED, words, largest)
+                finding = Judgement(comparison, Verdict.UNDECIDED, words, largest)
                 self.result.findings.append(finding)
         zeros = zero_weights(self.subject)
         if zeros:
@@ -433,7 +442,7 @@ class Case(Reference):
             self.say(f"a plain pass of {n} tokens")
             self.references[stage] = self.texts(n, stage)
             return True
-        except Stopped as stop:
+        except NoReference as stop:
             if not stage:
                 raise
             self.references[stage] = None

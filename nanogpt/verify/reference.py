@@ -19,23 +19,23 @@ from ..console import first_line
 from .contract import Given
 from .door import subject_of
 from .huggingface import HuggingFace
-from .offers import STOPS, Offered, Offers, ask
+from .offers import MODEL_ERRORS, Offered, Offers, ask
 from .ours import Ours
-from .report import Comparison, Finding, PlainRun, Reach, Refusal, Report, Verdict
+from .report import Judgement, PlainRun, Reach, Report, Scenario, Unsupported, Verdict
 from .subjects import NotOffered, Subject
 from .texts import text
 from .yardstick import NARROW, TIMES, ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-PLAIN_PASS = Comparison("the plain pass")
-PASSES = 30  # plain passes of a short text before the first comparison; fewer if they are slow
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+PLAIN_PASS = Scenario("the plain pass")
+_PASSES = 30  # plain passes of a short text before the first comparison; fewer if they are slow
 SHARE = 0.25  # of the time that they may take
 
 
-class Stopped(Exception):
+class NoReference(Exception):
     """A plain pass that cannot serve as a reference; `finding` says why."""
 
-    def __init__(self, finding: Finding):
+    def __init__(self, finding: Judgement):
         super().__init__(str(finding))
         self.finding = finding
 
@@ -49,7 +49,7 @@ class Reference:
         self.seed = seed
         self.result = result
         self.end = end  # time.monotonic() after which nothing new starts
-        self.refusals: list[Refusal] = []
+        self.refusals: list[Unsupported] = []
         asked = Offered(subject, Offers(), end, Reach())  # for anything, until the time is up
         self.offers = ask(asked)
         self.refusals += self.offers.refusals
@@ -81,11 +81,11 @@ class Reference:
         try:
             asked.cached(pieces)
             cached = True
-        except (NotOffered, MemoryError, *STOPS):
+        except (NotOffered, MemoryError, *MODEL_ERRORS):
             cached = False
         copies: dict[torch.dtype, Subject] = {}
         passes: list[Tensor] = []
-        for dtype in DTYPES:
+        for dtype in _DTYPES:
             if len(copies) == 2:
                 break  # the two finest are enough to measure rounding
             try:
@@ -95,7 +95,7 @@ class Reference:
                     other.cached(pieces)
                 passes.append(plain.double())
                 copies[dtype] = other
-            except (NotOffered, MemoryError, *STOPS) as error:
+            except (NotOffered, MemoryError, *MODEL_ERRORS) as error:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
         if len(copies) == 2 and torch.equal(*passes):
             fine, coarse = copies
@@ -110,13 +110,13 @@ class Reference:
             return self.dtypes[native]
         try:
             return self._offered(subject_of(_converted(subject, native)))
-        except (NotOffered, MemoryError, *STOPS):
+        except (NotOffered, MemoryError, *MODEL_ERRORS):
             return self._offered(subject)
 
     # -------------------------------------------------------------- the plain pass
 
     def plain(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
-        """The logits of one pass.  (B, T) -> (B, T, V). Raises Stopped.
+        """The logits of one pass.  (B, T) -> (B, T, V). Raises NoReference.
 
         If a pass returns only its last token's logits, those of passes that end at each token.
         """
@@ -128,12 +128,12 @@ class Reference:
     def _pass(self, ids: Tensor, subject: Subject) -> Tensor:
         try:
             return thinned(subject.plain(ids))
-        except STOPS as error:
+        except MODEL_ERRORS as error:
             words = (
                 f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: "
                 f"too long, or it keeps an earlier text ({first_line(error)})"
             )
-            raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.inf)) from None
+            raise NoReference(Judgement(PLAIN_PASS, Verdict.BUG, words, math.inf)) from None
 
     def _prefixes(self, ids: Tensor, subject: Subject) -> Tensor:
         """The last logits of plain passes that end at each token, +inf before the shortest."""
@@ -152,7 +152,7 @@ class Reference:
         ids = text(self.subject, 1, self.seed, n)
         start = time.monotonic()
         self.plain(ids)
-        return PASSES * (time.monotonic() - start) > SHARE * (self.end - start)
+        return _PASSES * (time.monotonic() - start) > SHARE * (self.end - start)
 
     def first(self, n: int) -> tuple[Tensor, Tensor]:
         """Short texts and their expected logits; measures everything that moves a plain pass."""
@@ -167,11 +167,11 @@ class Reference:
                 f"{self.yard.moved:.1e}, out of a spread of {self.yard.spread:.1e}; does "
                 f"to(dtype) keep the weights?"
             )
-            comparison = Comparison(f"float32 against {name_of(self.dtype)}")
-            finding = Finding(comparison, Verdict.UNDECIDED, words, self.yard.moved)
+            comparison = Scenario(f"float32 against {name_of(self.dtype)}")
+            finding = Judgement(comparison, Verdict.UNDECIDED, words, self.yard.moved)
             self.result.findings.append(finding)
         if self.offers.max_batch is None:
-            whole = Comparison("the plain pass of a batch, against each text alone")
+            whole = Scenario("the plain pass of a batch, against each text alone")
             batch = self.sample(whole, self.plain(ids), alone)
             if batch.verdict is Verdict.BUG:
                 self.result.findings.append(batch)
@@ -194,7 +194,7 @@ class Reference:
         """Repeat the plain pass and measure the model's own noise, which is not a cache's fault."""
         if alone.isnan().any():
             words = "its logits are NaN: no cache can be judged"
-            raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.nan))
+            raise NoReference(Judgement(PLAIN_PASS, Verdict.BUG, words, math.nan))
         second = self.plain(ids[:1])
         off_second = self._apart(second, alone[:1])
         third = self.plain(ids[:1]) if off_second else second
@@ -202,16 +202,16 @@ class Reference:
         if max(off_second, off_third) <= max(self.yard.limit, self.yard.base):
             return
         between = self._apart(second, third)
-        again = Comparison("the plain pass, a second time")
+        again = Scenario("the plain pass, a second time")
         if between <= self.yard.base:
             words = f"off by {off_second:.1e}, then the same: it keeps something of an earlier text"
-            raise Stopped(Finding(again, Verdict.BUG, words, off_second))
+            raise NoReference(Judgement(again, Verdict.BUG, words, off_second))
         self.yard.noise = max(off_second, off_third, between)
         words = f"off by {self.yard.noise:.1e}: it varies by itself"
         if self.yard.noise > 0.03 * self.yard.spread:
             words += "; dropout is on (call eval()), or it draws in another way"
             turn = turn_of(second, alone[:1], self.yard.sizes(second, alone[:1]), 0)
-            raise Stopped(Finding(again, Verdict.BUG, words, self.yard.noise, 0, turn=turn))
+            raise NoReference(Judgement(again, Verdict.BUG, words, self.yard.noise, 0, turn=turn))
         self.result.notes.append(f"{again}: {words}; less than six times that is not a finding")
 
     def _apart(self, a: Tensor, b: Tensor) -> float:
@@ -228,7 +228,7 @@ class Reference:
         n = ids.shape[1]
         ends = {t for t in (1, 2, n // 3, n // 2, n - 1) if t >= self.offers.shortest}
         for t in sorted(ends):
-            causal = Comparison("the plain pass, with later tokens and without them")
+            causal = Scenario("the plain pass, with later tokens and without them")
             ahead = self.sample(causal, self.plain(ids[:1, :t]), alone[:1, :t])
             if ahead.verdict is Verdict.BUG:
                 if getattr(self.subject, "bidirectional", False):
@@ -252,7 +252,7 @@ class Reference:
         self.measure(ids, alone)
         if self.offers.last_only:
             return ids, alone
-        causal = Comparison(f"the plain pass of {n} tokens, with later ones and without them")
+        causal = Scenario(f"the plain pass of {n} tokens, with later ones and without them")
         # Without a coarser dtype only these samples measure rounding, so there are more of them.
         ends = (n // 2, n // 3, n - 1) if self.other is None else (n // 2,)
         for end in ends:
@@ -267,12 +267,12 @@ class Reference:
 
     def judge(
         self,
-        comparison: Comparison,
+        comparison: Scenario,
         got: Tensor,
         expected: Tensor,
         again: Callable[[], Tensor] | None = None,
         inside: float | None = None,
-    ) -> Finding:
+    ) -> Judgement:
         """Judge these logits by the size of their differences.  (B, T, V) twice
 
         `again` recomputes them, if float64 rounding is too small to explain the difference.
@@ -283,7 +283,7 @@ class Reference:
             raise ValueError(f"{comparison}: logits must be a tensor, (B, T, V), not {kind}")
         if got.shape != expected.shape:
             words = f"logits {tuple(got.shape)}, where {tuple(expected.shape)} are wanted"
-            return Finding(comparison, Verdict.BUG, words, math.inf)
+            return Judgement(comparison, Verdict.BUG, words, math.inf)
         sizes = self.yard.sizes(got, expected)  # (B, T)
         diffs = sizes.amax(0)  # (T,)
         size = float(diffs.max())
@@ -297,7 +297,7 @@ class Reference:
             if finest and size > yard.limit and not yard.lossy and again is not None:
                 verdict = self._float32_inside(again, size)
             explanation = f", where {yard.words}" if size else ""
-            return Finding(comparison, verdict, words + explanation, size)
+            return Judgement(comparison, verdict, words + explanation, size)
         at = int((diffs > inside).nonzero()[0])
         words += f" from token {at} on, where {yard.words}"
         few = self._may_be_a_spike(sizes)
@@ -306,14 +306,14 @@ class Reference:
                 f"; only a few tokens are off, and float32 moves one of a plain pass by "
                 f"{yard.most:.1e}"
             )
-            return Finding(comparison, Verdict.UNDECIDED, words, size, at)
+            return Judgement(comparison, Verdict.UNDECIDED, words, size, at)
         if self._may_be_a_tie(got, sizes, at):
             words += "; only a few tokens are off, so a router's near tie may be the cause"
-            return Finding(comparison, Verdict.UNDECIDED, words, size, at)
+            return Judgement(comparison, Verdict.UNDECIDED, words, size, at)
         turn = turn_of(got, expected, sizes, at)
-        return Finding(comparison, Verdict.BUG, words, size, at, turn=turn)
+        return Judgement(comparison, Verdict.BUG, words, size, at, turn=turn)
 
-    def sample(self, comparison: Comparison, got: Tensor, expected: Tensor) -> Finding:
+    def sample(self, comparison: Scenario, got: Tensor, expected: Tensor) -> Judgement:
         """Judge a plain pass of another shape, and tell the yardstick its rounding."""
         finding = self.judge(comparison, got, expected)
         if finding.verdict is not Verdict.BUG:

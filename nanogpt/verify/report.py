@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from .texts import Length
 
-SHOWN = 8  # most bugs in a printed report
+_SHOWN = 8  # most bugs in a printed report
 
 
 class Verdict(str, Enum):
@@ -49,7 +49,7 @@ class CacheUndecided(AssertionError):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Scenario:
     """What is compared: a decoding path through `cache`, or something without a cache (None).
 
     `padded` texts are only read through the default cache, so their name does not repeat it.
@@ -64,10 +64,10 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Unsupported:
     """A comparison that a model does not support, and the reason."""
 
-    comparison: Comparison
+    comparison: Scenario
     reason: str
 
 
@@ -142,10 +142,10 @@ class PlainRun:
 
 
 @dataclass
-class Finding:
+class Judgement:
     """One comparison and its verdict. `words` are the evidence."""
 
-    comparison: Comparison
+    comparison: Scenario
     verdict: Verdict
     words: str
     size: float = 0.0  # the largest logit difference
@@ -177,8 +177,8 @@ class Report:
     """The findings of `referee`; `padding` has those on padding without a cache."""
 
     model: str
-    findings: list[Finding] = field(default_factory=list)
-    padding: list[Finding] = field(default_factory=list)
+    findings: list[Judgement] = field(default_factory=list)
+    padding: list[Judgement] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)  # done to the cache by the referee
     reach: Reach = field(default_factory=Reach)
     notes: list[str] = field(default_factory=list)  # scenarios not tried, causes not excluded
@@ -194,7 +194,7 @@ class Report:
         return max(judged, key=VERDICTS.index, default=default)
 
     @property
-    def bugs(self) -> list[Finding]:
+    def bugs(self) -> list[Judgement]:
         """All bugs that are not known, including those of padding."""
         findings = self.findings + self.padding
         return [f for f in findings if f.verdict is Verdict.BUG and not f.known]
@@ -233,7 +233,7 @@ class Report:
         lines = [f"{self.model}: {self.verdict}"]
         # Bugs of the plain pass first, then the one with a script.
         bugs.sort(key=lambda f: (f.comparison.cache is not None, not f.code))
-        for i, bug in enumerate(bugs[:SHOWN]):
+        for i, bug in enumerate(bugs[:_SHOWN]):
             cause = f" ({bug.cause})" if bug.cause else ""
             if i and bug.comparison.cache is not None and not bug.code:
                 lines.append(f"  also wrong: {bug.comparison}{cause}")
@@ -242,8 +242,8 @@ class Report:
             if bug.cause:
                 lines.append(f"    kind of mistake: {bug.cause}")
             lines += [f"      {line}" for line in bug.code.splitlines()]
-        if len(bugs) > SHOWN:
-            lines.append(f"  and {len(bugs) - SHOWN} more scenarios; `findings` has all of them")
+        if len(bugs) > _SHOWN:
+            lines.append(f"  and {len(bugs) - _SHOWN} more scenarios; `findings` has all of them")
         lines += [f"  {f}" for f in open_]
         if sound:
             worst = max(sound, key=lambda f: (VERDICTS.index(f.verdict), f.size))
@@ -281,9 +281,9 @@ def mark_known(result: Report, known: Iterable[str]) -> list[str]:
     return absent
 
 
-def _alike(findings: list[Finding], by_verdict: bool = False) -> list[list[Finding]]:
+def _alike(findings: list[Judgement], by_verdict: bool = False) -> list[list[Judgement]]:
     """Group findings that have the same evidence, or the same verdict."""
-    groups: dict[str, list[Finding]] = {}
+    groups: dict[str, list[Judgement]] = {}
     for finding in findings:
         key = finding.verdict if by_verdict else finding.words
         groups.setdefault(key, []).append(finding)

@@ -47,7 +47,7 @@ for piece in pieces:
     {read}
 got = torch.cat(kept, 1)
 """
-ALONE = "wanted = torch.cat([{plain} for row in ids])[:, : got.shape[1]]\n"
+_ALONE = "wanted = torch.cat([{plain} for row in ids])[:, : got.shape[1]]\n"
 TRANSFORMERS = """\
 out = model(torch.tensor(piece), use_cache=True, **state)
     kept.append(out.logits)
@@ -154,10 +154,10 @@ def _of_an_adapter(subject: Given, dtype: torch.dtype, ids: Tensor) -> Parts:
         named = f", {subject.caches[0]!r}" if hasattr(given, "caches") else ""
         pieces = "[p if isinstance(p, int) else torch.tensor(p) for p in pieces]"
         reads = f"got = {forms.format(f'MODEL.cached({pieces}{named})')}\n"
-        return imports, model, reads + ALONE.format(plain=plain)
+        return imports, model, reads + _ALONE.format(plain=plain)
     read = f"kept.append({forms.format('session.read(torch.tensor(piece))')})"
     loop = LOOP.format(rewind="session.rewind(piece)", read=read)
-    return imports, model, f"session = MODEL.start(len(ids))\n{loop}" + ALONE.format(plain=plain)
+    return imports, model, f"session = MODEL.start(len(ids))\n{loop}" + _ALONE.format(plain=plain)
 
 
 def _form_of(out: object) -> str:
@@ -221,7 +221,7 @@ def _of_transformers(
         read += "        held.activate_past_recording()  # as generation does before drafts"
     loop = LOOP.format(rewind="held.crop(-piece)", read=read)
     plain = "model(row[None], use_cache=False).logits"
-    return imports, model, state + loop + ALONE.format(plain=plain)
+    return imports, model, state + loop + _ALONE.format(plain=plain)
 
 
 def _of_a_subject(subject: Subject, dtype: torch.dtype, cache: str, arguments: str) -> Parts:
@@ -237,4 +237,4 @@ def _of_a_subject(subject: Subject, dtype: torch.dtype, cache: str, arguments: s
     model += f"{subject_made}.to({dtype})\n"
     pieces = "[p if isinstance(p, int) else torch.tensor(p) for p in pieces]"
     reads = f"got = SUBJECT.cached({pieces}, {cache!r})\n"
-    return imports + more, model, reads + ALONE.format(plain="SUBJECT.plain(row[None])")
+    return imports + more, model, reads + _ALONE.format(plain="SUBJECT.plain(row[None])")

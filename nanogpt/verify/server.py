@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Protocol
 
-from .report import Comparison, Finding, Report, TextTurn, Verdict, mark_known
+from .report import Judgement, Report, Scenario, TextTurn, Verdict, mark_known
 from .subjects import NotOffered
 
 BLOCKS = (16, 32)  # tokens of a KV block in most servers: prompts end before, at and after one
@@ -23,19 +23,19 @@ LATIN = "abcdefghij"  # if the server accepts them; else the prompts are made of
 OPENINGS = ([0], "\n", " ", "0", "A", "о", "α", "א", "ا", "の", "的", "이", "า", "अ")
 NEW = 12  # tokens of an answer
 MANY = 40  # prompts that push others out of a pool of blocks
-LARGEST = 1 << 24  # most bytes of an answer that are read
-PATIENCE = 60  # seconds to wait for an answer
+_LARGEST = 1 << 24  # most bytes of an answer that are read
+_PATIENCE = 60  # seconds to wait for an answer
 GREEDY = {"temperature": 0.0}
-DRAWN = {"temperature": 1.0}
+_DRAWN = {"temperature": 1.0}
 
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 
 
 class Answering(Protocol):
     """A server as the referee sees it."""
 
-    def ask(self, requests: list[Json]) -> list[Json]:
+    def ask(self, requests: list[_Json]) -> list[_Json]:
         """The answers to requests that are sent together: each a text, and logprobs or None."""
 
 
@@ -59,7 +59,7 @@ class RemoteServer:
             raise ConnectionError(f"{url}/v1/models names no model: is it a server?") from None
         plausible = isinstance(longest, int) and longest > 1
         self.longest = longest if plausible else 256
-        self.extras: Json = {}
+        self.extras: _Json = {}
         try:
             self.letters = letters_of(self)
         except ConnectionError:  # the next request will say why
@@ -82,12 +82,12 @@ class RemoteServer:
             pass
         return True
 
-    def ask(self, requests: list[Json]) -> list[Json]:
+    def ask(self, requests: list[_Json]) -> list[_Json]:
         """The answers to requests that are sent together: each a text, and logprobs or None."""
         with ThreadPoolExecutor(len(requests)) as pool:
             return list(pool.map(self._answer, requests))
 
-    def _answer(self, request: Json) -> Json:
+    def _answer(self, request: _Json) -> _Json:
         answer = self._call("completions", {"model": self.model, **self.extras, **request})
         try:
             choice = answer["choices"][0]
@@ -96,7 +96,7 @@ class RemoteServer:
         except (KeyError, IndexError, TypeError, AttributeError):
             raise ConnectionError(f"{self.name} sent a bad answer: {_clean(str(answer))}") from None
 
-    def _call(self, path: str, body: Json | None = None) -> Any:
+    def _call(self, path: str, body: _Json | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         try:
@@ -137,7 +137,7 @@ def letters_of(server: Answering) -> str:
     except Declined as error:
         refusal = error
     for opening in OPENINGS:
-        drawn = {"prompt": opening, "max_tokens": min(2 * NEW, half), **DRAWN}
+        drawn = {"prompt": opening, "max_tokens": min(2 * NEW, half), **_DRAWN}
         try:
             answers = _alone(server, [drawn | {"seed": seed} for seed in range(8)])
         except Declined:
@@ -149,7 +149,7 @@ def letters_of(server: Answering) -> str:
     raise refusal
 
 
-def _shown(logprobs: Json) -> Json:
+def _shown(logprobs: _Json) -> _Json:
     """The log-probabilities and tokens of an answer, or None if they are malformed."""
     values: Any = logprobs.get("token_logprobs")
     tokens: Any = logprobs.get("tokens")
@@ -161,7 +161,7 @@ def _shown(logprobs: Json) -> Json:
 
 
 def _answered(request: urllib.request.Request) -> bytes:
-    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+    with urllib.request.urlopen(request, timeout=_PATIENCE) as response:
         return _whole(response)
 
 
@@ -176,14 +176,14 @@ def _whole(response: HTTPResponse) -> bytes:
     parts = []
     size = 0
     began = time.monotonic()
-    while size < LARGEST:
+    while size < _LARGEST:
         part = response.read1(1 << 16)
         if not part:
             break
         parts.append(part)
         size += len(part)
-        if time.monotonic() - began > PATIENCE:
-            raise OSError(f"after {PATIENCE} s its answer has {size} bytes and has not ended")
+        if time.monotonic() - began > _PATIENCE:
+            raise OSError(f"after {_PATIENCE} s its answer has {size} bytes and has not ended")
     return b"".join(parts)
 
 
@@ -217,7 +217,7 @@ def referee_server(
     letters = getattr(server, "letters", None) or letters_of(server)
     requests = _requests(random.Random(seed), letters, longest, new)
     cold = _alone(server, requests)
-    trials: dict[str, Callable[..., Iterable[Finding]]] = {
+    trials: dict[str, Callable[..., Iterable[Judgement]]] = {
         "other requests": _company,
         "a seed": _seeds,
         "echo": _echoes,
@@ -235,7 +235,7 @@ def referee_server(
             report.notes.append(f"{name} is not offered: {refusal}")
         except ConnectionError as error:
             words = f"it answered before, but now: {error}"
-            report.findings.append(Finding(Comparison(name), Verdict.BUG, words))
+            report.findings.append(Judgement(Scenario(name), Verdict.BUG, words))
     resets = getattr(server, "resets", 0)
     if resets:
         times = "once" if resets == 1 else f"{resets} times"
@@ -249,7 +249,7 @@ def referee_server(
     return report
 
 
-def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -> list[Json]:
+def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -> list[_Json]:
     """Greedy requests. Each begins with its own letter, so none has a cached prefix at first."""
     phrases = ["".join(pick.choices(letters, k=5)) for _ in "ABC"]
     whole = "".join(pick.choice(phrases) for _ in range(60))
@@ -260,11 +260,11 @@ def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -
     return [{"prompt": prompt, "max_tokens": new, **GREEDY} for prompt in prompts]
 
 
-def _company(server: Answering, requests: list[Json], cold: list[Json]) -> Iterator[Finding]:
+def _company(server: Answering, requests: list[_Json], cold: list[_Json]) -> Iterator[Judgement]:
     """Neither other requests nor a cached prompt may change a text."""
     again = "the same request again, its prompt now known"
     yield _compared(again, cold, _alone(server, requests))
-    others = [requests[-1] | DRAWN | {"seed": 7}, requests[-1]]
+    others = [requests[-1] | _DRAWN | {"seed": 7}, requests[-1]]
     yield _compared("alone, against all in company", cold, server.ask([*requests, *others]))
     yield _compared("after others, again alone", cold, _alone(server, requests))
     new = requests[0]["max_tokens"]
@@ -279,10 +279,10 @@ def _company(server: Answering, requests: list[Json], cold: list[Json]) -> Itera
     yield _compared("its own text given back as a prompt", rest, _alone(server, grown))
 
 
-def _seeds(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[Finding]:
+def _seeds(server: Answering, requests: list[_Json], _: list[_Json]) -> Iterator[Judgement]:
     """A seed gives the same text, whoever else is served; another seed gives another text."""
-    last = requests[-1] | DRAWN
-    seeded = [request | DRAWN | {"seed": 100 + i} for i, request in enumerate(requests[-6:])]
+    last = requests[-1] | _DRAWN
+    seeded = [request | _DRAWN | {"seed": 100 + i} for i, request in enumerate(requests[-6:])]
     try:
         first = _alone(server, seeded)
     except ConnectionError as error:
@@ -298,10 +298,10 @@ def _seeds(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[F
         text, *others = {answer["text"] for answer in answers}
         if not others and len(text) > 3:
             words = f"{what} got one text, {text[:20]!r}"
-            yield Finding(Comparison("another draw, another text"), Verdict.BUG, words)
+            yield Judgement(Scenario("another draw, another text"), Verdict.BUG, words)
 
 
-def _echoes(server: Answering, requests: list[Json], cold: list[Json]) -> list[Finding]:
+def _echoes(server: Answering, requests: list[_Json], cold: list[_Json]) -> list[Judgement]:
     """A text given back as a prompt has the log-probabilities with which it was sampled."""
     apart = []
     how = {"max_tokens": 1, "echo": True, "logprobs": 1}
@@ -325,10 +325,10 @@ def _echoes(server: Answering, requests: list[Json], cold: list[Json]) -> list[F
     if 2 * len(wrong) > len(apart) or worst > 1:
         verdict = Verdict.BUG
     words = f"{len(apart)} texts, up to {worst:.1e} nats apart"
-    return [Finding(Comparison("log-probabilities drawn, against echoed"), verdict, words)]
+    return [Judgement(Scenario("log-probabilities drawn, against echoed"), verdict, words)]
 
 
-def _parted(server: Answering, requests: list[Json], cold: list[Json]) -> Iterator[Finding]:
+def _parted(server: Answering, requests: list[_Json], cold: list[_Json]) -> Iterator[Judgement]:
     """Prompts that diverge from an earlier one inside a block; then others, then these again."""
     longest = requests[-1]
     prompt = longest["prompt"]
@@ -354,7 +354,7 @@ def _parted(server: Answering, requests: list[Json], cold: list[Json]) -> Iterat
     yield _compared(f"after {MANY} other prompts, again alone", cold, after)
 
 
-def _token_ids(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[Finding]:
+def _token_ids(server: Answering, requests: list[_Json], _: list[_Json]) -> Iterator[Judgement]:
     """Prompts as token ids: the same text when sent again, alone or with other requests."""
     pick = random.Random(len(requests))
     longest = len(requests[-1]["prompt"])
@@ -374,7 +374,7 @@ def _token_ids(server: Answering, requests: list[Json], _: list[Json]) -> Iterat
     )
 
 
-def _letters_in(requests: list[Json]) -> str:
+def _letters_in(requests: list[_Json]) -> str:
     return "".join(sorted(set("".join(request["prompt"] for request in requests))))
 
 
@@ -387,18 +387,18 @@ def _numbered(i: int, letters: str, digits: int = 6) -> str:
     return text
 
 
-def _alone(server: Answering, requests: list[Json]) -> list[Json]:
+def _alone(server: Answering, requests: list[_Json]) -> list[_Json]:
     return [server.ask([request])[0] for request in requests]
 
 
-def _compared(name: str, a: list[Json], b: list[Json]) -> Finding:
+def _compared(name: str, a: list[_Json], b: list[_Json]) -> Judgement:
     """The verdict on pairs of texts: rounding changes only a few, where two tokens nearly tie.
 
     Answers in `b` beyond the length of `a` belong to neighbours.
     """
     wrong = [(x, y) for x, y in zip(a, b, strict=False) if x["text"] != y["text"]]
     if not wrong:
-        return Finding(Comparison(name), Verdict.EQUAL, f"{len(a)} of {len(a)} texts")
+        return Judgement(Scenario(name), Verdict.EQUAL, f"{len(a)} of {len(a)} texts")
     turn = TextTurn(*(answer["text"] for answer in wrong[0]))
     words = f"{len(wrong)} of {len(a)} texts differ; the first: {turn.expected!r} and {turn.got!r}"
     tie = max(_tie(*pair) for pair in wrong)
@@ -406,10 +406,10 @@ def _compared(name: str, a: list[Json], b: list[Json]) -> Finding:
         words += f"; the tokens at which they diverge are up to {tie:.1e} nats apart"
     bug = 2 * len(wrong) > len(a) or tie > 1
     verdict = Verdict.BUG if bug else Verdict.ROUNDING
-    return Finding(Comparison(name), verdict, words, turn=turn)
+    return Judgement(Scenario(name), verdict, words, turn=turn)
 
 
-def _tie(a: Json, b: Json) -> float:
+def _tie(a: _Json, b: _Json) -> float:
     """How far apart the first two tokens that differ are, in nats; 0 if it is not known."""
     rows = zip(*(zip(x.get("tokens") or [], x.get("logprobs") or []) for x in (a, b)))  # noqa: B905
     apart = [(p, q) for (s, p), (t, q) in rows if s != t]

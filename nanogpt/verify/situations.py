@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from .diagnosis import leftover
-from .offers import STOPS, Offers
-from .report import CachedRun, Comparison, Finding, LogitTurn, Report, Verdict
+from .offers import MODEL_ERRORS, Offers
+from .report import CachedRun, Judgement, LogitTurn, Report, Scenario, Verdict
 from .subjects import NotOffered, Session, Subject
 from .texts import cut, edges_of, text, total
 from .ways import DecodingPath, long_ways, short_ways
 from .yardstick import TIMES, ULPS, Yardstick, name_of, thinned
 
-Findings = list[Finding | None]  # None: not offered by the model
+Findings = list[Judgement | None]  # None: not offered by the model
 BATCHES = (2, 4, 8, 16)  # batch sizes, in addition to the usual three
 DRAFTS = 5  # most tokens that a windowed cache is asked to forget
 PADDED = (3, 2, 4, 8)
@@ -44,8 +44,8 @@ class Trial:
     lengths: list[int]
 
 
-class Case(Protocol):
-    """What the situations need of the model under test: the Case of referee.py."""
+class _Case(Protocol):
+    """What the situations need of the model under test: the _Case of referee.py."""
 
     subject: Subject
     as_given: Subject
@@ -69,18 +69,18 @@ class Case(Protocol):
 
     def read(
         self,
-        comparison: Comparison,
+        comparison: Scenario,
         read: Callable[[], Tensor],
         expected: Tensor,
         inside: float | None = None,
-    ) -> Finding | None:
+    ) -> Judgement | None:
         """The verdict on the logits that read() returns; None if the model does not support it."""
 
-    def not_offered(self, comparison: Comparison, error: BaseException) -> None:
+    def not_offered(self, comparison: Scenario, error: BaseException) -> None:
         """Note a refusal."""
 
 
-def situations(case: Case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situation]:
+def situations(case: _Case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situation]:
     """Yield everything that is tried with these texts, cheap situations first."""
     n = ids.shape[1]
     subject = case.subject
@@ -143,21 +143,21 @@ def _deepest(subject: Subject) -> int:
 
 
 def _through(
-    case: Case, stage: int, cache: str, path: DecodingPath, ids: Tensor, expected: Tensor
+    case: _Case, stage: int, cache: str, path: DecodingPath, ids: Tensor, expected: Tensor
 ) -> Findings:
     """Read texts in pieces of these lengths."""
     ids = ids[: path.rows]
     tokens = total(path.lengths)
     pieces = cut(ids, path.lengths, case.subject.vocab_size)
     read = partial(case.subject.cached, pieces, cache)
-    finding = case.read(Comparison(path.name, cache), read, expected[: path.rows, :tokens])
+    finding = case.read(Scenario(path.name, cache), read, expected[: path.rows, :tokens])
     if finding and finding.verdict is Verdict.BUG:
         seed = case.seed + stage
         finding.how = CachedRun(seed, ids.shape[1], path.rows, path.lengths, cache)
     return [finding]
 
 
-def _as_given(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+def _as_given(case: _Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """Read in the dtype in which the model was given: its cache may have fewer bits there.
 
     Only a bug is a finding: rounding is judged in the finest dtype. A difference at only a few
@@ -173,7 +173,7 @@ def _as_given(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings
     least = ULPS * torch.finfo(plain.dtype).eps * yard.largest
     inside = max(2 * TIMES * moved, least, yard.inside)
     pieces = cut(ids[:1], [n // 2, 1, 1, 3, *[1] * (n - n // 2 - 5)], subject.vocab_size)
-    comparison = Comparison(f"in {name_of(plain.dtype)}, as it was given", cache)
+    comparison = Scenario(f"in {name_of(plain.dtype)}, as it was given", cache)
     finding = case.read(comparison, partial(subject.cached, pieces, cache), plain[:1], inside)
     if finding is None or finding.verdict is not Verdict.BUG:
         return []
@@ -183,7 +183,7 @@ def _as_given(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings
     return [] if few else [finding]
 
 
-def _batch(case: Case, cache: str, rows: int) -> Findings:
+def _batch(case: _Case, cache: str, rows: int) -> Findings:
     """A batch in which two texts share a prefix and two are equal; then each in another row."""
     n = min(40 if rows < 8 else 28 if rows < 16 else 20, case.lengths[0])
     ids = text(case.subject, rows, case.seed + 100 + rows, n)
@@ -197,21 +197,21 @@ def _batch(case: Case, cache: str, rows: int) -> Findings:
         "the batch": Trial(ids, expected, lengths),
         "its rows moved": Trial(ids.roll(1, 0), expected.roll(1, 0), lengths),
     }
-    return _in_turn(case, Comparison(f"{rows} texts that begin alike, in a batch", cache), requests)
+    return _in_turn(case, Scenario(f"{rows} texts that begin alike, in a batch", cache), requests)
 
 
-def _samples(case: Case, cache: str) -> Findings:
+def _samples(case: _Case, cache: str) -> Findings:
     """One prompt for all texts, which then diverge, like several samples of one prompt."""
     n = min(24, case.lengths[0])
     ids = text(case.subject, 3, case.seed + 103, n)
     ids[:, :6] = ids[0, :6]
     pieces = cut(ids, [6, 1, 1, 1, 2, n - 11], case.subject.vocab_size)
     read = partial(case.subject.cached, pieces, cache)
-    comparison = Comparison("three samples of one prompt", cache)
+    comparison = Scenario("three samples of one prompt", cache)
     return [case.read(comparison, read, case.alone(ids))]
 
 
-def _special(case: Case, cache: str) -> Findings:
+def _special(case: _Case, cache: str) -> Findings:
     """A text that contains the first ids, which often have a special meaning."""
     if not case.subject.specials or case.subject.vocab_size <= 30:
         return []
@@ -224,14 +224,14 @@ def _special(case: Case, cache: str) -> Findings:
         "in pieces": Trial(ids, expected, [7, 1, 1, 4, 1, 1, n - 15]),
         "token by token": Trial(ids, expected, [3] + [1] * 12 + [n - 15]),
     }
-    return _in_turn(case, Comparison("a text with the ids 0 to 2", cache), requests)
+    return _in_turn(case, Scenario("a text with the ids 0 to 2", cache), requests)
 
 
 # ------------------------------------------------------------------ requests
 
 
-def _in_turn(case: Case, comparison: Comparison, requests: dict[str, Trial]) -> Findings:
-    """Read requests one after the other: the Finding on the first wrong one, or on the last."""
+def _in_turn(case: _Case, comparison: Scenario, requests: dict[str, Trial]) -> Findings:
+    """Read requests one after the other: the judgement on the first wrong one, or on the last."""
     finding = None
     earlier: Trial | None = None
     for name, request in requests.items():
@@ -258,7 +258,7 @@ def _in_turn(case: Case, comparison: Comparison, requests: dict[str, Trial]) -> 
     return [finding]
 
 
-def _requests(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+def _requests(case: _Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """A, one that begins as A does, A in another order, only the beginning of A, B, A again."""
     n = ids.shape[1]
     half = n // 2
@@ -284,7 +284,7 @@ def _requests(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings
         "A again": Trial(a, expected[:1], whole),
         "all of A at once": Trial(a, expected[:1], [n - 1, 1]),
     }
-    return _in_turn(case, Comparison("requests one after the other", cache), requests)
+    return _in_turn(case, Scenario("requests one after the other", cache), requests)
 
 
 def _parting_points(n: int, subject: Subject, stage: int) -> list[int]:
@@ -296,7 +296,7 @@ def _parting_points(n: int, subject: Subject, stage: int) -> list[int]:
     return sorted(p for p in points if 0 < p < n - 4)
 
 
-def _parting(case: Case, cache: str, ids: Tensor, points: list[int]) -> Findings:
+def _parting(case: _Case, cache: str, ids: Tensor, points: list[int]) -> Findings:
     """Requests whose prompts share a prefix with A and then diverge, also inside a block."""
     a, b = ids[:2, None]
     n = ids.shape[1]
@@ -308,10 +308,10 @@ def _parting(case: Case, cache: str, ids: Tensor, points: list[int]) -> Findings
         requests[f"one that leaves A after {p}"] = Trial(parted, wanted, [n - 4, 1, 1, 2])
     requests["A again"] = Trial(a, expected, [n - 3, 1, 2])
     name = f"requests that part after {points[0]} to {points[-1]} of {n} tokens"
-    return _in_turn(case, Comparison(name, cache), requests)
+    return _in_turn(case, Scenario(name, cache), requests)
 
 
-def _many(case: Case, cache: str, count: int) -> Findings:
+def _many(case: _Case, cache: str, count: int) -> Findings:
     """Many short requests, which use many blocks; half of them begin as an earlier one does."""
     pick = random.Random(case.seed + 31)
     most = case.lengths[0]
@@ -329,13 +329,13 @@ def _many(case: Case, cache: str, count: int) -> Findings:
         lengths = [n - 2, 1, 1] if i % 3 else [n // 2, 1, n - n // 2 - 1]
         lengths = [length for length in lengths if length]
         requests[f"request {i}"] = Trial(row[None], case.plain(row[None]), lengths)
-    return _in_turn(case, Comparison(f"{count} requests of many lengths", cache), requests)
+    return _in_turn(case, Scenario(f"{count} requests of many lengths", cache), requests)
 
 
 # ------------------------------------------------------------------ several texts at a time
 
 
-def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+def _interleaved(case: _Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """Interleave texts, each with its own cache; the last one starts later."""
     subject = case.subject
     n = ids.shape[1]
@@ -356,12 +356,12 @@ def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findi
                 parts.append(session.read(pieces[len(parts)]))
         return torch.cat([torch.cat(parts, 1) for parts in logits])
 
-    finding = case.read(Comparison(f"texts interleaved, of {n} tokens", cache), read, expected)
+    finding = case.read(Scenario(f"texts interleaved, of {n} tokens", cache), read, expected)
     case.room.pop(cache, None)  # nothing closes a session: it may keep its blocks
     return [finding]
 
 
-def _beams(case: Case, cache: str, ids: Tensor) -> Findings:
+def _beams(case: _Case, cache: str, ids: Tensor) -> Findings:
     """Reorder and duplicate three texts as beam search does, read on, and do it once more."""
     subject = case.subject
     n = ids.shape[1]
@@ -386,27 +386,27 @@ def _beams(case: Case, cache: str, ids: Tensor) -> Findings:
             start += length
         return torch.cat(logits, 1)
 
-    comparison = Comparison(f"beams that change places, of {n} tokens", cache)
+    comparison = Scenario(f"beams that change places, of {n} tokens", cache)
     if not _offers(case, comparison, ids, lambda session: session.reorder([0, 1, 2])):
         return []
     return [case.read(comparison, read, case.alone(moved))]
 
 
 def _offers(
-    case: Case, comparison: Comparison, ids: Tensor, use: Callable[[Session], object]
+    case: _Case, comparison: Scenario, ids: Tensor, use: Callable[[Session], object]
 ) -> bool:
     """Whether a session supports this after a few tokens; if it does not, that is noted."""
     try:
         session = case.subject.session(comparison.cache, len(ids))
         session.read(ids[:, : case.offers.shortest + 2])
         use(session)
-    except (NotOffered, *STOPS) as error:  # earlier situations judge what it reads
+    except (NotOffered, *MODEL_ERRORS) as error:  # earlier situations judge what it reads
         case.not_offered(comparison, error)
         return False
     return True
 
 
-def _twins(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+def _twins(case: _Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """Interleave two texts that share their first half, each with its own cache.
 
     A plain pass of one of them runs in between.
@@ -429,13 +429,13 @@ def _twins(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
                 subject.plain(ids[:1])
         return torch.cat([torch.cat(parts, 1) for parts in logits])
 
-    comparison = Comparison(f"two texts that begin alike, by turns, of {n} tokens", cache)
+    comparison = Scenario(f"two texts that begin alike, by turns, of {n} tokens", cache)
     finding = case.read(comparison, read, wanted)
     case.room.pop(cache, None)  # nothing closes a session: it may keep its blocks
     return [finding]
 
 
-def _forks(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+def _forks(case: _Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """Fork a text's cache and continue the text in two ways, interleaved."""
     subject = case.subject
     n = ids.shape[1]
@@ -443,7 +443,7 @@ def _forks(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     other = torch.cat([ids[:1, :half], ids[1:2, half:]], 1)
     wanted = torch.cat([expected[:1], case.plain(other)])
     plan = [1, 1, 2, n - half - 4]
-    comparison = Comparison(f"a text forked after {half} of {n} tokens", cache)
+    comparison = Scenario(f"a text forked after {half} of {n} tokens", cache)
     if not _offers(case, comparison, ids[:1], lambda session: session.fork()):
         return []
 
@@ -461,12 +461,12 @@ def _forks(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     return [case.read(comparison, read, wanted)]
 
 
-def _leaving(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
+def _leaving(case: _Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """Remove texts from a batch, the middle one first; the others continue as before."""
     subject = case.subject
     n = ids.shape[1]
     half = n // 2
-    comparison = Comparison(f"texts that leave a batch, of {n} tokens", cache)
+    comparison = Scenario(f"texts that leave a batch, of {n} tokens", cache)
     if not _offers(case, comparison, ids, lambda session: session.keep([0, 2])):
         return []
 
@@ -485,7 +485,7 @@ def _leaving(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
 # ------------------------------------------------------------------ padding
 
 
-def _padding(case: Case, rows: int, n: int) -> Findings:
+def _padding(case: _Case, rows: int, n: int) -> Findings:
     """Texts of different lengths, padded on the left: without a cache, then with one.
 
     What one pass without a cache does with padding is not the cache's fault.
@@ -505,7 +505,7 @@ def _padding(case: Case, rows: int, n: int) -> Findings:
 
     texts = [row[place_ >= 0][None] for row, place_ in zip(ids, place, strict=True)]
     alone = [torch.nn.functional.pad(case.plain(x), (0, 0, n - x.shape[1], 0)) for x in texts]
-    once = Comparison(f"left padding of {rows} texts in one pass, against each text alone")
+    once = Scenario(f"left padding of {rows} texts in one pass, against each text alone")
     finding = case.read(once, partial(read, None), torch.cat(alone))
     if finding is None:
         return []
@@ -516,12 +516,12 @@ def _padding(case: Case, rows: int, n: int) -> Findings:
     real = real & plain.isfinite().all(-1, keepdim=True)  # NaN in one pass: not the cache's fault
     plain = torch.where(real, plain, 0)
     name = f"left padding of {rows} texts through the cache, against one pass"
-    comparison = Comparison(name, case.subject.caches[0], padded=True)
+    comparison = Scenario(name, case.subject.caches[0], padded=True)
     lengths = [n // 2, 1, 1, 3, 1, n - n // 2 - 6]
     return [case.read(comparison, partial(read, lengths), thinned(plain))]
 
 
-def _right_padding(case: Case, ids: Tensor, expected: Tensor) -> Findings:
+def _right_padding(case: _Case, ids: Tensor, expected: Tensor) -> Findings:
     """Prompts padded on the right, then single tokens: the padding stays in between."""
     n = ids.shape[1]
     subject = case.subject
@@ -540,9 +540,9 @@ def _right_padding(case: Case, ids: Tensor, expected: Tensor) -> Findings:
         return torch.where(padding[..., None], 0, subject.padded(padded, mask, lengths))
 
     name = "right padding through the cache, against each text alone"
-    comparison = Comparison(name, subject.caches[0], padded=True)
+    comparison = Scenario(name, subject.caches[0], padded=True)
     if subject.right_padding is None:
-        once = case.read(Comparison("right padding in one pass"), partial(read, None), wanted)
+        once = case.read(Scenario("right padding in one pass"), partial(read, None), wanted)
         if once is None or not once.verdict.sound:
             refusal = NotOffered("one pass without a cache does not read it either")
             case.not_offered(comparison, refusal)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..device import available_memory
+from ..pretrained.memory import available_memory
 
 
 class NotOffered(Exception):

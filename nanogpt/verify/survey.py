@@ -18,14 +18,14 @@ from ..console import first_line
 from ..files import read_json, write_json, write_whole
 from .by_hand import BY_HAND, Hand, report_name
 from .huggingface import NotBuilt, small
-from .offers import STOPS
+from .offers import MODEL_ERRORS
 from .referee import referee
 from .report import CachedRun, Report, Verdict
 from .subjects import NotOffered
 
-SECONDS = 6.0  # for each kind
+_SECONDS = 6.0  # for each kind
 LATE = 5  # times as many seconds, after which a kind is abandoned
-HEAD = """\
+_HEAD = """\
 # The referee on every causal architecture of transformers
 
 {made}; {kinds} kinds, {seconds:.0f} seconds of one core each: {counted}.
@@ -36,7 +36,7 @@ counts scenarios that there was no time for. Made by `python -m nanogpt verify k
 *By hand* is what a person found by reading the code: {by_hand}. These sentences are kept in
 nanogpt/verify/by_hand.py, with the versions that were examined.
 """
-COLUMNS = (
+SURVEY_COLUMNS = (
     "kind",
     "verdict",
     "by hand",
@@ -48,7 +48,7 @@ COLUMNS = (
 )
 
 
-Row = dict[str, Any]  # of the table
+_Row = dict[str, Any]  # of the table
 
 
 class Unjudged(str, Enum):
@@ -73,7 +73,7 @@ def kinds() -> list[str]:
 
 def survey(
     names: Iterable[str], minutes: float, seconds: float, say: Callable[[str], object]
-) -> Iterator[Row]:
+) -> Iterator[_Row]:
     """Yield the row of each kind, for this many minutes; kinds not reached also get a row."""
     end = time.monotonic() + 60 * minutes
     for kind in names:
@@ -85,10 +85,10 @@ def survey(
         yield row
 
 
-def _row(kind: str, seconds: float) -> Row:
+def _row(kind: str, seconds: float) -> _Row:
     """The referee's result for one architecture, as plain data."""
     began = time.monotonic()
-    row: Row = {"kind": kind}
+    row: _Row = {"kind": kind}
     try:
         with _alarm(LATE * seconds):
             subject = small(kind)
@@ -100,7 +100,7 @@ def _row(kind: str, seconds: float) -> Row:
         return row | {"verdict": Unjudged.NOT_BUILT, "why": first_line(error)}
     except (ValueError, NotOffered) as error:
         return row | {"verdict": Unjudged.REFUSED, "why": first_line(error)}
-    except (MemoryError, *STOPS) as error:
+    except (MemoryError, *MODEL_ERRORS) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         return row | {"verdict": Unjudged.STOPPED, "why": reason}
     row |= {"verdict": report.verdict, "ways": len(report.findings)}
@@ -110,7 +110,7 @@ def _row(kind: str, seconds: float) -> Row:
     return row
 
 
-def _evidence(report: Report) -> Row:
+def _evidence(report: Report) -> _Row:
     """The bug that has a script, and its size; a wrong plain pass comes first."""
     bugs = [f for f in report.findings if f.verdict is Verdict.BUG]
     first = min(bugs, key=lambda bug: (isinstance(bug.how, CachedRun), not bug.code))
@@ -138,7 +138,7 @@ def _alarm(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def write(folder: Path, rows: list[Row], seconds: float) -> None:
+def write(folder: Path, rows: list[_Row], seconds: float) -> None:
     """Write the table as kinds.json and README.md, and a script for each bug that has one."""
     import torch
     import transformers
@@ -169,13 +169,13 @@ def render(folder: Path) -> None:
     write_whole(folder / "README.md", table(rows, data, data["seconds"], scripts).encode())
 
 
-def _script_name(row: Row) -> str:
+def _script_name(row: _Row) -> str:
     """Not just the kind: a script named xlstm.py would be imported instead of the package xlstm."""
     return f"{row['kind']}_shown.py"
 
 
 def table(
-    rows: list[Row], versions: dict[str, str], seconds: float, scripts: dict[str, str]
+    rows: list[_Row], versions: dict[str, str], seconds: float, scripts: dict[str, str]
 ) -> str:
     """The survey as a Markdown page. `scripts` has the file name of each kind's script."""
     counts = Counter(row["verdict"] for row in rows)
@@ -183,10 +183,11 @@ def table(
     made = f"transformers {versions['transformers']}, torch {versions['torch']}"
     hands = Counter(BY_HAND[row["kind"]].verdict for row in rows if row["kind"] in BY_HAND)
     by_hand = ", ".join(f"{hands[verdict]} {verdict}" for verdict in Hand)
-    head = HEAD.format(
+    head = _HEAD.format(
         made=made, kinds=len(rows), seconds=seconds, counted=counted, by_hand=by_hand
     )
-    lines = [*head.splitlines(), "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    titles = f"| {' | '.join(SURVEY_COLUMNS)} |"
+    lines = [*head.splitlines(), "", titles, "|---" * len(SURVEY_COLUMNS) + "|"]
     rank = {verdict: i for i, verdict in enumerate(reversed(Verdict))}  # worst first
     for row in sorted(rows, key=lambda row: (rank.get(row["verdict"], 9), row["kind"])):
         reason = (row.get("way") or row.get("why") or "").replace("|", "/")

@@ -26,13 +26,13 @@ from ..engines.native import Native
 from ..model import GPT
 from ..sampling import PLAIN, SamplingParams, draw_noise
 
-COUNTS = (
+_COUNTS = (
     *("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits"),
     "too_close",  # samples with a margin of at most twice the difference of the logits
 )
-Result = dict[str, Any]  # of a sweep: plain data
-DTYPES = ("float32", "float64", "bfloat16")
-SHOWN = 10  # most mismatches that a result describes one by one
+_Result = dict[str, Any]  # of a sweep: plain data
+_DTYPES = ("float32", "float64", "bfloat16")
+_SHOWN = 10  # most mismatches that a result describes one by one
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
 # Rows of these do not fill whole registers. Drawn only in exact mode, where nothing is built.
 ODD_SHAPES = [(3, 10), (10, 10), (5, 3), (1, 33), (7, 5), (2, 17)]
@@ -51,7 +51,7 @@ WAYS: dict[
 
 
 @dataclass(frozen=True)
-class Case:
+class _Case:
     """A random case: a model, prompts, and a decoding path to compare with uncached decoding."""
 
     number: int
@@ -65,7 +65,7 @@ class Case:
     sampling: SamplingParams
 
 
-def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
+def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> _Case:
     """Draw a case; the same arguments give the same case on every machine."""
     pick = random.Random(f"{seed} {number}")
     n_head, head_size = pick.choice(SHAPES + ODD_SHAPES if in_exact else SHAPES)
@@ -87,10 +87,10 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
     if in_exact or dtype == "float64":  # these have edges that a sample's margin does not measure
         samplings += [SamplingParams(top_k=5), SamplingParams(top_p=0.8)]
     sampling = pick.choice(samplings)
-    return Case(number, config, dtype, batch, prompt, n_new, way, chunk, sampling)
+    return _Case(number, config, dtype, batch, prompt, n_new, way, chunk, sampling)
 
 
-def run_case(result: Result, case: Case) -> None:
+def run_case(result: _Result, case: _Case) -> None:
     """Decode the case's texts both ways, and add what was found to the result of a sweep."""
     generator = torch.Generator().manual_seed((result["seed"] * 1_000_003 + case.number) % 2**63)
     model = _random_model(case, generator)
@@ -110,7 +110,7 @@ def run_case(result: Result, case: Case) -> None:
     result["tokens"] += noise[..., 0].numel()
     result["mismatched"] += len(mismatches)
     result["explained"] += sum(one.get("explained", False) for one in mismatches)
-    result["mismatches"] = (result["mismatches"] + mismatches)[:SHOWN]
+    result["mismatches"] = (result["mismatches"] + mismatches)[:_SHOWN]
     result["logits"] += a.numel()
     result["differing_logits"] += int((a != b).sum())
     result["too_close"] += int(((margins <= 2 * diffs) & (diffs > 0)).sum())
@@ -119,7 +119,7 @@ def run_case(result: Result, case: Case) -> None:
     result["ways"][case.way] += case.batch
 
 
-def _random_model(case: Case, generator: torch.Generator) -> GPT:
+def _random_model(case: _Case, generator: torch.Generator) -> GPT:
     """A model whose logits are far from flat, so that a wrong mask moves tokens."""
     model = GPT(case.config, generator=generator).eval()
     with torch.no_grad():
@@ -132,7 +132,7 @@ def _random_model(case: Case, generator: torch.Generator) -> GPT:
 
 
 def _mismatches(
-    case: Case, expected: Tensor, got: Tensor, diffs: Tensor, margins: Tensor, limit: float
+    case: _Case, expected: Tensor, got: Tensor, diffs: Tensor, margins: Tensor, limit: float
 ) -> list[dict[str, Any]]:
     """For each wrong text: where it first goes wrong, and whether rounding explains that.
 
@@ -157,14 +157,14 @@ def _mismatches(
 
 def sweep(
     sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False
-) -> Result:
+) -> _Result:
     """Run cases until at least `sequences` texts are decoded; returns counts and mismatches."""
     check_int("sequences", sequences, 0)
     check_int("seed", seed, 0, 2**63 - 1)
     check_switch("in_exact", in_exact)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}: choose {', '.join(DTYPES)}")
-    result: Result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype={dtype!r}: choose {', '.join(_DTYPES)}")
+    result: _Result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(_COUNTS, 0)}
     result |= {"max_logit_diff": 0, "min_margin": inf, "mismatches": [], "ways": Counter()}
     with Progress(sequences, "texts") as bar:
         while result["sequences"] < sequences:
@@ -174,7 +174,7 @@ def sweep(
     return result
 
 
-def passed(result: Result) -> bool:
+def passed(result: _Result) -> bool:
     """Whether all mismatches are allowed.
 
     In exact mode logits must be bit-identical. In float64 no token may differ; in other dtypes
@@ -186,7 +186,7 @@ def passed(result: Result) -> bool:
     return bool(result["mismatched"] == allowed)
 
 
-def describe(result: Result) -> str:
+def describe(result: _Result) -> str:
     """The result in two lines."""
     r = result
     mode = " in exact mode" if result["exact"] else ""

@@ -23,7 +23,7 @@ from .report import LogitTurn
 ULPS = 4  # units in the last place of the largest logit, up to which logits count as equal
 TIMES = 4  # a difference may be this many times the largest one that was sampled
 LOSSY = 16  # a token may move this many times as far as a lossy cache is expected to move one
-ALONE = 16  # times more if float32 is the only dtype: nothing else measures its rounding
+_ALONE = 16  # times more if float32 is the only dtype: nothing else measures its rounding
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 STEP = 8192  # most logits compared per token; of a larger vocabulary every second, and so on
 CEILING = 0.05  # of the spread: a float64 copy that is further from float32 is another model
@@ -115,7 +115,7 @@ class Yardstick:
     @property
     def limit(self) -> float:
         if self.other is None:
-            base = self.base * (ALONE if self.eps < 1e-4 else 1)
+            base = self.base * (_ALONE if self.eps < 1e-4 else 1)
             return max(base, TIMES * self.moved, TIMES * self.shapes, 6 * self.noise)
         shrinks = math.sqrt(self.eps / torch.finfo(self.other).eps)  # half-way, on a log scale
         return max(TIMES * self.moved * shrinks, ULPS * self.ulp, 6 * self.noise)

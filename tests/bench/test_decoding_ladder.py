@@ -18,6 +18,7 @@ from nanogpt.cli import main
 from nanogpt.config import SIZES
 from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.decoder.pack import pack_heads
+from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.eager import Flat, PerHead
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.export.huggingface import exported
@@ -76,8 +77,8 @@ def test_the_figures_fit_together(model, limits):
     json.dumps(result, allow_nan=False)  # plain data
 
 
-@pytest.mark.slow
-def test_a_native_rung_gives_the_same_tokens(model):
+def test_a_native_rung_gives_the_same_tokens(model, limits):
+    decoder_library()  # skipped without a compiler
     native = ladder(model, n_new=8, repeats=1, only="17")["rungs"][1]
     assert native["equal"]
     assert native["build_seconds"] > 0
@@ -111,13 +112,12 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, 
         ladder(model, n_new=4, repeats=1, only="7")
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("package", "peers"),
     [
-        pytest.param("jax", lambda model: jax_scan(pack_heads(model)), marks=pytest.mark.slow),
-        pytest.param(
-            "transformers", lambda model: hugging_face(exported(model)), marks=pytest.mark.slow
-        ),
+        ("jax", lambda model: jax_scan(pack_heads(model))),
+        ("transformers", lambda model: hugging_face(exported(model))),
     ],
 )
 def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, model, limits):
@@ -170,8 +170,7 @@ def test_a_decoder_climbs_the_ladder_but_for_the_rung_of_the_lectures_heads(row,
         ladder(model, n_new=12, repeats=1, only="2")
 
 
-@pytest.mark.rows(0)
-@pytest.mark.slow
+@pytest.mark.release
 def test_groups_gates_and_rotations_are_compiled_and_native_too(limits):
     result = ladder(decoder(torch.float32, **COMBINED["Llama 3"]), n_new=12, repeats=1)
     assert [row["rung"] for row in result["rungs"] if "unavailable" not in row] == list("1345678")

@@ -118,7 +118,7 @@ def test_a_server_gets_what_its_interface_names_and_gives_texts_or_counts(server
         ("fails", "out of blocks"),
     ],
 )
-def test_what_goes_wrong_is_said_in_a_line(server, model, said):
+def test_a_failure_of_the_server_is_an_error_of_one_line(server, model, said):
     target = LoadedServer(server[0])
     target.model = model
     with pytest.raises(OSError, match=said):

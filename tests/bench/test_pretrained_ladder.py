@@ -15,6 +15,7 @@ from nanogpt.bench import llama_cpp, roofline
 from nanogpt.bench.pretrained import PretrainedPeer, pretrained_ladder, transformers_peer
 from nanogpt.bench.reports import pretrained_text
 from nanogpt.cli import main
+from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.export.pretrained import family_form
 
 GREEDY = SamplingParams(greedy=True)
@@ -79,8 +80,8 @@ def test_the_work_of_a_token_is_counted_one_by_one(llama, n_prompt):
     assert again["flop"] == pytest.approx(flop)
 
 
-@pytest.mark.slow
 def test_native_rungs_have_a_cache_of_the_run_alone(llama, monkeypatch):
+    decoder_library()  # skipped without a compiler
     capacities = []
     from nanogpt.engines.native import Native
 

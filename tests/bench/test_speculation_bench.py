@@ -17,6 +17,7 @@ from nanogpt.bench.training import published
 from nanogpt.cli import main
 from nanogpt.data import CharTokenizer, load_corpus
 from nanogpt.decoder.checkpoint import save_checkpoint
+from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.drafts import DraftModel, NGram
 from nanogpt.engines.generation import complete
 from nanogpt.training.recipes import MODERN
@@ -24,7 +25,6 @@ from nanogpt.training.recipes import MODERN
 FLOAT = torch.float32
 
 
-@pytest.mark.slow
 def test_rows_say_what_was_decoded():
     model = build(FLOAT)
     start = torch.zeros(1, 1, dtype=torch.long)
@@ -43,7 +43,6 @@ def test_rows_say_what_was_decoded():
     assert json.loads(json.dumps(result)) == result
 
 
-@pytest.mark.slow
 def test_tokens_that_differ_are_reported(monkeypatch):
     model = build(FLOAT)
     other = build(FLOAT, 5)
@@ -69,7 +68,7 @@ def test_tokens_that_differ_are_reported(monkeypatch):
         ("--k 3 255", "--k 255: must be an integer in [1, 254]"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(words, said, capsys):
+def test_options_that_cannot_be_measured_are_refused(words, said, capsys):
     assert main(["bench", "speculate", *words.split()]) == 2
     assert said in capsys.readouterr().err
 
@@ -83,9 +82,9 @@ def saved(path, seed=3, **shape):
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("newer", [{}, MODERN], ids=["lecture", "modern"])
 def test_the_command_prints_a_table_and_writes_it(newer, tmp_path, capsys):
+    decoder_library()  # skipped without a compiler
     model = saved(tmp_path / "model", **newer)
     path = tmp_path / "s.json"
     words = f"--k 3 --repeats 1 --tokens 24 --target {model} --draft {model} --json {path}"
@@ -123,7 +122,6 @@ def test_the_published_figures_are_of_the_large_size_and_equal_tokens():
     assert {"1", "4"} <= set(result["passes"])
 
 
-@pytest.mark.slow
 def test_a_pass_is_timed_over_as_many_tokens_as_the_block_holds():
     for counts in ([1, 32], [0]):
         with pytest.raises(ValueError, match="tokens in one pass"):

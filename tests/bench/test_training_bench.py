@@ -11,8 +11,8 @@ from nanogpt.cli import bench, main
 from nanogpt.data import practice_corpus
 from nanogpt.device import Device
 from nanogpt.model import GPT
+from nanogpt.training.evaluation import full_loss
 from nanogpt.training.loop import train
-from nanogpt.training.trainer import full_loss
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 8}

@@ -17,11 +17,11 @@ from conftest import tiny_model
 from notebook_fixtures import write as write_notebook
 from training_fixtures import step_of
 
-from nanogpt import console
 from nanogpt.cli import main
 from nanogpt.cluster import job
 from nanogpt.decoder.checkpoint import save_checkpoint
 from nanogpt.files import ROOT
+from nanogpt.training import signals
 from nanogpt.training.trainer import Trainer
 
 try:
@@ -72,9 +72,9 @@ def here(tmp_path, monkeypatch):
     model = tiny_model()
     save_checkpoint(tmp_path / "fox", model, meta_of(model))
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    before = {number: signal.getsignal(number) for number in console.STOPS}
+    before = {number: signal.getsignal(number) for number in signals.STOPS}
     for number in before:  # as main does for a process of its own
-        signal.signal(number, console.interrupt)
+        signal.signal(number, signals.interrupt)
     yield tmp_path
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""python -m nanogpt train: a recipe by name, options, a log to follow, a stop and a resume."""
+"""python -m nanogpt train: recipes, options, the log, Ctrl-C and --resume."""
 
 import re
 from contextlib import redirect_stdout
@@ -33,7 +33,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """One finished run: where it is, its files, what it said."""
+    """One finished run: its path, files and output."""
     out = tmp_path_factory.mktemp("runs") / "one"
     said = StringIO()
     with redirect_stdout(said):
@@ -42,7 +42,7 @@ def ran(tmp_path_factory):
     return SimpleNamespace(out=out, files=files, said=said.getvalue())
 
 
-def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
+def test_a_run_writes_weights_and_a_log(ran):
     found = load_checkpoint(f"{ran.out}-last")
     log = log_of(ran.out)
     assert [row["step"] for row in log] == [0, 2, 4, 6]
@@ -55,8 +55,8 @@ def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
     assert re.search(f"weights: {ran.out}.safetensors; the log: {ran.out}.jsonl", ran.said)
 
 
-@pytest.mark.parametrize("no_muon", ["--no-muon", "--muon-lr none", "--muon-lr None"])
-def test_what_is_switched_off_is_off(tmp_path, no_muon):
+@pytest.mark.parametrize("no_muon", ["--no-muon", "--muon-lr none"])
+def test_options_that_switch_off(tmp_path, no_muon):
     words = [*no_muon.split(), *"--recipe fast --no-zero-init --no-decay --clip NONE".split()]
     assert main(["train", *QUICK, *words, "--out", str(tmp_path / "run")]) == 0
     train = load_checkpoint(tmp_path / "run").meta["train"]
@@ -64,7 +64,7 @@ def test_what_is_switched_off_is_off(tmp_path, no_muon):
     assert train["clip"] is None
 
 
-def test_a_recipe_changes_the_shape_and_the_batch_only_in_what_it_names():
+def test_a_recipe_changes_only_what_it_names():
     shape = SIZES["small"]
     assert recipe_for("lecture", shape) == (RECIPES["lecture"].train, shape)
     assert recipe_for("fast", shape)[1] == shape
@@ -93,7 +93,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_what_cannot_begin_says_why_and_writes_nothing(tmp_path, monkeypatch, capsys, words):
+def test_an_impossible_run_is_refused_and_writes_nothing(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
     if words[1] == "cuda" and torch.cuda.is_available():
         pytest.skip("there is one")
@@ -126,7 +126,7 @@ def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
         (["--resume", "--lr", "0.5"], "began with --lr 0.008, not 0.5: resume with the same"),
     ],
 )
-def test_a_saved_run_is_neither_replaced_unasked_nor_mixed_with_another(
+def test_a_saved_run_is_not_replaced_without_overwrite_nor_resumed_as_another(
     ran, capsys, words, message
 ):
     assert main(["train", *WORDS, "--out", str(ran.out), *words]) == 2
@@ -134,7 +134,7 @@ def test_a_saved_run_is_neither_replaced_unasked_nor_mixed_with_another(
     assert {p: p.read_bytes() for p in ran.out.parent.iterdir()} == ran.files
 
 
-def test_every_field_of_a_recipe_is_an_option_and_is_explained(capsys):
+def test_every_field_of_a_recipe_is_an_option_with_help(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     said = capsys.readouterr().out.split("changes to the recipe", 1)[1]

@@ -4,12 +4,15 @@ import json
 import math
 import re
 from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from shapes import DECODERS, LLAMA3, ROPE, SMALL
 from torch import nn
 
+import nanogpt
 from nanogpt.cache import kv_cache, measured_bytes
 from nanogpt.config import SIZES, GPTConfig
 from nanogpt.decoder.checkpoint import config_from_json, config_to_json
@@ -24,7 +27,6 @@ from nanogpt.decoder.config import (
     lecture_config,
 )
 from nanogpt.decoder.model import Decoder
-from nanogpt.engines.decoder_library import SOURCE
 
 NAMES = [field.name for field in fields(DecoderConfig)]
 every_decoder = pytest.mark.parametrize("row", DECODERS)
@@ -36,42 +38,40 @@ def config_in(row: str) -> DecoderConfig:
 
 # ------------------------------------------------------------------ what each field accepts
 
-NOT_WHOLE = [1.5, True, "2"]
-SIZE = ([1, 2**40], [0, -1, None, *NOT_WHOLE])
-SWITCH = ([True, False], [None, 1, "yes"])
-NO_NUMBER = [math.nan, True, "1"]
-BEYOND = [-1e-9, math.inf, *NO_NUMBER]
 WINDOW = {"window": 4}
-# Each field: values that it accepts, values that it refuses, and fields that it needs beside it.
-# n_head is 4 and n_embd is 64 unless the row says otherwise.
+# Of some fields: values they accept, values beyond their limits, and fields needed beside them.
+# n_head is 4 and n_embd is 64 unless the row says otherwise. Values of another type: see WRONG.
 VALUES = {
-    **dict.fromkeys(("vocab_size", "block_size", "n_layer"), SIZE),
-    "n_head": ([1, 2, 64], [0, 3, 65, -1, None, *NOT_WHOLE]),
-    "n_embd": ([4, 4096], [0, 3, 66, None, 64.0]),
-    "n_kv_head": ([None, 1, 2], [0, 3, 8, -1, *NOT_WHOLE]),
-    "head_dim": ([None, 1, 15, 1024], [0, -1, *NOT_WHOLE]),
-    "ffn_dim": ([None, 1, 100, 2**40], [0, -1, *NOT_WHOLE]),
-    "positions": ([*Positions, "learned", "rotary"], ["rope", "ROTARY", None, True, []]),
-    "rope_base": ([1, 1.5, 1e30], [0.999, 1e31, None, *NO_NUMBER]),
+    **dict.fromkeys(("vocab_size", "block_size", "n_layer"), ([1, 2**40], [0, -1, 2**63])),
+    "n_head": ([1, 2, 64], [0, 3, 65, -1]),
+    "n_embd": ([4, 4096], [0, 3, 66]),
+    "n_kv_head": ([None, 1, 2], [0, 3, 8, -1]),
+    "head_dim": ([None, 1, 15, 1024], [0, -1, 2**63]),
+    "ffn_dim": ([None, 1, 100, 2**40], [0, -1, 2**63]),
+    "positions": ([*Positions, "learned", "rotary"], ["rope", "ROTARY"]),
+    "rope_base": ([1, 1.5, 2**40, 1e30], [0.999, 1e31]),
     "rope_scaling": ([None, RopeScaling()], [8.0, {"factor": 8.0}, "llama3", True], ROPE),
-    "norm": ([*Norm, "layer", "rms"], ["batch", None, True]),
-    "norm_eps": ([None, 0, 1e-5, 1], [1.001, *BEYOND], {"norm": "rms"}),
-    "activation": ([*Activation, "gelu_tanh"], ["tanh", None, True]),
-    **dict.fromkeys(("norm_weights", "norm_bias", "embed_norm", "qk_norm", "gated"), SWITCH),
-    **dict.fromkeys(("qkv_bias", "proj_bias", "ffn_bias", "head_bias", "tied"), SWITCH),
-    "window": ([None, 1, 2**31], [0, -1, 2**31 + 1, *NOT_WHOLE]),
-    "sinks": ([0, 2**31], [-1, 2**31 + 1, None, *NOT_WHOLE], WINDOW),
-    "full_every": ([0, 1, 2**40], [-1, None, *NOT_WHOLE], WINDOW),
-    "logit_softcap": ([None, 1e-30, 30, 1e30], [0, *BEYOND]),
-    "dropout": ([0, 0.5, 1 - 2**-53], [1.0, None, *BEYOND]),
+    "norm": ([*Norm, "layer", "rms"], ["batch"]),
+    "norm_eps": ([None, 0, 1e-5, 1], [1.001, -1e-9], {"norm": "rms"}),
+    "activation": ([*Activation, "gelu_tanh"], ["tanh"]),
+    "window": ([None, 1, 2**31], [0, -1, 2**31 + 1]),
+    "sinks": ([0, 2**31], [-1, 2**31 + 1], WINDOW),
+    "full_every": ([0, 1, 2**40], [-1, 2**63], WINDOW),
+    "logit_softcap": ([None, 1e-30, 30, 1e30], [0, -1e-9]),
+    "dropout": ([0, 0.5, 1 - 2**-53], [1.0, -1e-9]),
+}
+# Values that no field of this type accepts; of a field that may be None also None.
+WRONG = {
+    int: [1.5, True, "2", math.nan],
+    float: [math.nan, math.inf, True, "1"],
+    bool: [1, "yes"],
+    Positions: [True, []],
+    Norm: [True],
+    Activation: [True],
 }
 
 
-def test_the_table_has_every_field():
-    assert sorted(VALUES) == sorted(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VALUES)
 def test_a_field_accepts_its_values_and_refuses_others_by_name(name):
     accepted, refused, *needed = VALUES[name]
     beside = needed[0] if needed else {}
@@ -85,6 +85,23 @@ def test_a_field_accepts_its_values_and_refuses_others_by_name(name):
     for value in refused:
         with pytest.raises((ValueError, TypeError), match=name):
             DecoderConfig(**{**beside, name: value})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "rope_scaling"])
+def test_a_field_refuses_values_of_another_type_by_name(name):
+    hint = get_type_hints(DecoderConfig)[name]
+    kind, *others = get_args(hint) or (hint,)
+    refused = WRONG[kind] if type(None) in others else [*WRONG[kind], None]
+    for value in refused:
+        with pytest.raises(ValueError, match=name):
+            DecoderConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["rope_base", "norm_eps", "logit_softcap", "dropout"])
+def test_a_whole_number_becomes_the_float_that_pytorch_can_compute_with(name):
+    """An integer beyond 64 bits, which PyTorch refuses: as JSON has it without a decimal point."""
+    value = 1 if name == "norm_eps" else 0 if name == "dropout" else 10**20
+    assert type(getattr(DecoderConfig(**{name: value}), name)) is float
 
 
 @pytest.mark.parametrize(
@@ -117,6 +134,7 @@ def test_fields_that_do_not_fit_together_are_refused(together, message):
         ({"high_freq_factor": math.inf}, "high_freq_factor=inf"),
         ({"original_context": 0}, "original_context=0"),
         ({"original_context": 8192.0}, "original_context=8192.0"),
+        ({"original_context": 2**63}, f"original_context={2**63}"),
         ({"low_freq_factor": 4.0}, "high_freq_factor=4.0 must be above low_freq_factor=4.0"),
     ],
 )
@@ -283,6 +301,25 @@ def test_what_the_lecture_does_not_have_is_named(row):
     assert all(f"{name}=" in str(refused.value) for name in beyond)
 
 
+# ------------------------------------------------------------------ a field is declared once
+
+# What a field of arithmetic needs: its declaration with its check, and its arithmetic three times.
+NEEDED = ["decoder/config.py", "decoder/model.py", "decoder/step.py", "engines/decoder.cpp"]
+# A rule of its own: padded tokens are ruled out by a bias of -inf, which a softcap would lift.
+BESIDE = ["pretrained/padding.py"]
+
+
+def test_a_field_is_declared_once_and_computed_where_decoders_are_computed():
+    """Native code's struct, the counts, the checkpoint and the test tables name no field."""
+    package = Path(nanogpt.__file__).parent
+    files = [file for kind in ("py", "cpp", "h") for file in package.rglob(f"*.{kind}")]
+    found = []
+    for file in files:
+        if re.search(r"\blogit_softcap\b", file.read_text(encoding="utf-8")):
+            found.append(file.relative_to(package).as_posix())
+    assert sorted(found) == sorted(NEEDED + BESIDE)
+
+
 # ------------------------------------------------------------------ as JSON
 
 
@@ -292,12 +329,3 @@ def test_a_config_comes_back_from_json(row):
     text = json.dumps(config_to_json(config))
     assert config_from_json(json.loads(text)) == config
     assert config_to_json(config) == asdict(config)
-
-
-@pytest.mark.parametrize(
-    ("name", "choice", "suffix"), [("NormKind", Norm, "_NORM"), ("Activation", Activation, "")]
-)
-def test_choices_are_in_the_order_of_the_native_enum(name, choice, suffix):
-    text = SOURCE.with_name("kernels.h").read_text(encoding="utf-8")
-    members = re.search(rf"enum {name} {{([^}}]*)}};", text)[1]
-    assert [member.strip() for member in members.split(",")] == [c.name + suffix for c in choice]

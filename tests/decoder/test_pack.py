@@ -65,23 +65,6 @@ def test_a_packed_matrix_has_the_queries_of_all_heads_then_the_keys_then_the_val
                 assert torch.equal(packed[f"blocks.{layer}.ffwd.{theirs}.{kind}"], tensor)
 
 
-def test_a_state_that_is_packed_under_the_lecture_s_other_names_is_renamed_only():
-    """As earlier versions saved models of shared keys."""
-    model = decoder(n_kv_head=2)
-    state = model.state_dict()
-    back = {"up": "net.0", "down": "net.2"}
-    old = {}
-    for key, tensor in state.items():
-        for ours, theirs in back.items():
-            key = key.replace(f"ffwd.{ours}.", f"ffwd.{theirs}.")
-        old[key] = tensor
-    assert old.keys() != state.keys()
-    found = pack_state(old, model.config)
-    assert found.keys() == state.keys()
-    assert all(found[key] is tensor for key, tensor in state.items())
-    assert pack_state(state, model.config) == state
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_both_models_draw_the_same_weights_from_a_seed(shape):
     config = GPTConfig(**{**SMALL, **shape})

@@ -3,13 +3,12 @@
 import copy
 import itertools
 import threading
-from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from conftest import FORMS, name, seeded, tiny_model
+from conftest import name, seeded, tiny_model
 from model_fixtures import all_logits
 from shapes import ROPE, model_of
 
@@ -28,9 +27,14 @@ from nanogpt.sampling import sample
 from nanogpt.training.recipes import MODERN
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
-# Widths and heads whose matrices fall on both sides of every size at which a kernel changes,
-# and below them some whose rows fill no whole register.
-SHAPES = [(12, 3), (64, 4), (128, 4), (8, 1), (100, 10), (33, 1)]
+# (width, heads, dtype)
+SHAPES = [
+    *((34, 2, dtype) for dtype in DTYPES),  # rows that fill no whole register
+    (33, 1, torch.float32),  # rows that begin anywhere in a register
+    (8, 1, torch.float32),  # fewer columns than a kernel computes at once
+    (64, 4, torch.float32),  # sums of one whole piece
+    (128, 4, torch.float32),  # sums of several pieces
+]
 BLOCK = 24
 
 
@@ -68,18 +72,14 @@ WAYS = [(DynamicCache, 1, ALL), (StaticCache, 7, ALL), (DynamicCache, 5, ONE)]
 EVERY_WAY = list(itertools.product((DynamicCache, StaticCache), (1, 5, 7, BLOCK), (ALL, ONE)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=name)
-@pytest.mark.parametrize(
-    ("width", "n_head"),
-    [(34, 2), *(pytest.param(*shape, marks=pytest.mark.slow) for shape in SHAPES)],
-)
-def test_every_way_to_decode_gives_the_same_bits(width, n_head, dtype):
-    ways = EVERY_WAY if dtype == torch.float32 and width <= 64 else WAYS
+@pytest.mark.parametrize(("width", "n_head", "dtype"), SHAPES, ids=str)
+def test_every_decoding_path_gives_the_same_bits(width, n_head, dtype):
+    ways = EVERY_WAY if (width, dtype) == (34, torch.float32) else WAYS
     check_every_way(width, n_head, dtype, ways)
 
 
-def test_without_it_they_are_not():
-    """Or the test above would prove nothing."""
+def test_without_exact_mode_the_bits_differ():
+    """Otherwise the test above would prove nothing."""
     heads = build(64, 4, torch.float32)
     idx = texts(3)
     expected = all_logits(heads, idx)
@@ -88,27 +88,28 @@ def test_without_it_they_are_not():
         torch.testing.assert_close(other, expected, rtol=0, atol=1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES, ids=name)
-def test_threads_change_nothing(dtype):
+def test_the_number_of_threads_changes_no_bit():
+    """PyTorch splits matrices and long elementwise functions among threads."""
     before = torch.get_num_threads()
-    heads = build(128, 4, dtype, n_layer=1)
-    idx = texts(5)
+    heads = build(128, 4, torch.float32, n_layer=1)
+    idx = texts(1)
+    long = torch.randn(40_001, generator=seeded(6))
+    found = []
     try:
         with exact(heads):
-            torch.set_num_threads(1)
-            expected = all_logits(heads, idx)
-            torch.set_num_threads(2)
-            assert torch.equal(all_logits(heads, idx, StaticCache, 4), expected)
+            for n_threads in (1, 2):
+                torch.set_num_threads(n_threads)
+                found.append((all_logits(heads, idx, DynamicCache, 4), F.gelu(long)))
     finally:
         torch.set_num_threads(before)
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", [PerHead, Static, Flat], ids=lambda e: e.__name__)
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize(
+    ("engine", "per_head"), [(PerHead, True), (Static, False), (Flat, False)], ids=name
+)
 def test_engines_in_torch_give_the_same_bits(engine, per_head, monkeypatch):
-    """Their logits are caught where they are drawn from."""
+    """The logits that `sample` gets."""
     caught = []
 
     def spy(logits, *arguments):
@@ -162,34 +163,23 @@ def head_with(**methods):
     return type("WrittenHead", (OwnHead,), {k: staticmethod(f) for k, f in methods.items()})
 
 
-def each_text(f):
-    """A function of one text (T, …), for a batch of them."""
-    return lambda *tensors: torch.stack([f(*one) for one in zip(*tensors, strict=True)])
-
-
+# As the answers of learners and the notebooks write it; the changelog promises inner and baddbmm.
 OWN_HEADS = {
     "@": OwnHead,
+    "bmm": head_with(scores=lambda q, k: torch.bmm(q, k.mT), means=torch.bmm),
     "einsum": head_with(
-        scores=lambda q, k: torch.einsum("btc,bsc->bts", q, k),
-        means=lambda w, v: torch.einsum("bts,bsc->btc", w, v),
+        scores=lambda q, k: torch.einsum("btc, bsc -> bts", q, k),
+        means=lambda w, v: torch.einsum("bts,bsc->btc", [w, v]),
     ),
     "einsum, keys first": head_with(
-        scores=lambda q, k: torch.einsum("bsc,btc->bst", k, q).mT,
+        scores=lambda q, k: torch.einsum("...sc,...tc->...st", k, q).mT,
         means=lambda w, v: torch.einsum("bsc,bts->bct", v, w).mT,
     ),
-    "linalg.matmul": head_with(scores=lambda q, k: torch.linalg.matmul(q, k.mT)),
     "baddbmm": head_with(
         scores=lambda q, k: torch.baddbmm(q.new_ones(()), q, k.mT, beta=0.5, alpha=2.0)
     ),
-    "inner": head_with(scores=each_text(torch.inner)),
-    "tensordot": head_with(
-        scores=each_text(lambda q, k: torch.tensordot(q, k, dims=([1], [1]))),
-        means=each_text(lambda w, v: torch.tensordot(w, v, dims=1)),
-    ),
-    "mm": head_with(scores=each_text(lambda q, k: q.mm(k.T)), means=each_text(torch.mm)),
-    "mv": head_with(scores=each_text(lambda q, k: torch.stack([k.mv(row) for row in q]))),
-    "dot": head_with(
-        scores=each_text(lambda q, k: torch.stack([torch.stack([a.dot(b) for b in k]) for a in q]))
+    "inner": head_with(
+        scores=lambda q, k: torch.stack([torch.inner(*one) for one in zip(q, k, strict=True)])
     ),
     "multiply and sum": head_with(
         scores=lambda q, k: (q[:, :, None] * k[:, None]).sum(-1),
@@ -226,11 +216,10 @@ FORMS_OF_MODELS = {
 }
 
 
-@pytest.fixture(params=["a CPU's", "a GPU's"])
-def product(request, monkeypatch):
-    """How products are computed; a GPU's way is right on a CPU, too."""
-    if request.param == "a GPU's":
-        monkeypatch.setattr(exact_module, "multiplied", exact_module.multiplied_by_terms)
+@pytest.fixture
+def products_of_a_gpu(monkeypatch):
+    """Products as they are computed on a GPU, which a CPU computes just as well."""
+    monkeypatch.setattr(exact_module, "multiplied", exact_module.multiplied_by_terms)
 
 
 def in_pairs(terms: list[float]) -> float:
@@ -255,7 +244,7 @@ def test_a_gpu_s_product_has_the_order_that_is_written_down(K):
         assert float(found[z, row, column]) == in_pairs(terms + [0.0] * (size - K))
 
 
-CHUNKS = [1, 7, [5, 1, 1, 16, 1], BLOCK]
+CHUNKS = [1, 7, [5, 1, 1, 16, 1]]
 
 
 def check_bits(model, idx, caches=(DynamicCache, StaticCache, PagedCache)):
@@ -269,8 +258,8 @@ def check_bits(model, idx, caches=(DynamicCache, StaticCache, PagedCache)):
 
 
 @pytest.mark.parametrize("written", OWN_HEADS)
-def test_a_head_of_the_reader_gives_the_same_bits(written):
-    config = GPTConfig(vocab_size=31, block_size=BLOCK, n_layer=2, n_head=2, n_embd=26)
+def test_a_head_of_your_own_gives_the_same_bits(written):
+    config = GPTConfig(vocab_size=31, block_size=BLOCK, n_layer=1, n_head=2, n_embd=26)
     model = GPT(config, head=OWN_HEADS[written], generator=seeded(3)).eval()
     with torch.no_grad():
         for p in model.parameters():
@@ -278,33 +267,41 @@ def test_a_head_of_the_reader_gives_the_same_bits(written):
     check_bits(model, texts(2))
 
 
-@pytest.mark.parametrize("form", FORMS_OF_MODELS)
-def test_every_form_of_the_model_gives_the_same_bits(form, product):
-    sizes = {"vocab_size": 31, "block_size": BLOCK, "n_layer": 2, "n_head": 4, "n_embd": 40}
+def check_form(form, n_layer):
+    sizes = {"vocab_size": 31, "block_size": BLOCK, "n_layer": n_layer, "n_head": 4, "n_embd": 40}
     check_bits(model_of(seeded(3), **sizes, **FORMS_OF_MODELS[form]).eval(), texts(2))
 
 
+@pytest.mark.parametrize("form", FORMS_OF_MODELS)
+def test_every_form_of_the_model_gives_the_same_bits(form):
+    check_form(form, n_layer=2)
+
+
+@pytest.mark.parametrize("form", ["a list of heads", "groups"])
+def test_models_give_the_same_bits_with_the_products_of_a_gpu(form, products_of_a_gpu):
+    """Both failed in the first run on a real one."""
+    check_form(form, n_layer=1)
+
+
 LAYERS = {
+    # the activations of DecoderConfig
     "GELU": nn.GELU(),
     "GELU, tanh": nn.GELU("tanh"),
     "SiLU": nn.SiLU(),
-    "Mish": nn.Mish(),
-    "LogSigmoid": nn.LogSigmoid(),
-    "ELU in place": lambda x: F.elu(x.clone(), inplace=True),
-    "GLU": nn.GLU(),
-    "power": lambda x: x.abs() ** 1.3,
-    "power of two": lambda x: 2.0**x,
-    "power of tensors": lambda x: x.abs() ** x,
-    "a sum with alpha": lambda x: torch.add(x, x * x, alpha=0.3),
+    # norms, by PyTorch and by hand
     "LayerNorm": nn.LayerNorm(30),
     "RMSNorm": nn.RMSNorm(30),
-    "normalize": lambda x: F.normalize(x, dim=-1),
     "a norm by hand": lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True),
-    "variance": lambda x: x.var(-1, unbiased=False),
+    "variance": lambda x: (x.var(-1, unbiased=False) + 1e-5).rsqrt(),
+    # what softmax by hand, rotations and a capped logit are written with
     "sum": lambda x: x.sum(-1),
-    "softmax": lambda x: x.softmax(-1),
+    "softmax": lambda x: F.softmax(x, dim=-1),
     "log_softmax": lambda x: x.log_softmax(-1),
-    "logsumexp": lambda x: x.logsumexp(-1),
+    "power": lambda x: x.abs() ** 1.3,
+    "power of two": lambda x: 2.0**x,
+    "exp_": lambda x: x.clone().exp_(),
+    "sine of tanh": lambda x: x.tanh().sin(),
+    # products
     "linear": nn.Linear(30, 7),
     "weights on the left": lambda x: (torch.linspace(-1, 1, 90).view(3, 30).to(x) @ x.mT).mT,
 }
@@ -312,14 +309,14 @@ LAYERS = {
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
-def test_a_layer_computes_a_row_as_if_it_were_alone(layer, dtype, product):
+def test_a_layer_computes_a_row_as_if_it_were_alone(layer, dtype):
     """Of odd width, so that rows begin anywhere in a register."""
     f = LAYERS[layer]
     f = copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
     x = (2 * torch.randn(9, 30, generator=seeded(1))).to(dtype)
     with exact(tiny_model()):
-        whole = f(x).detach()
-        for mode in (nullcontext, torch.no_grad, torch.inference_mode):
+        whole = f(x)
+        for mode in (torch.no_grad, torch.inference_mode):
             with mode():
                 for size in (1, 2, 4, 9):
                     assert torch.equal(torch.cat([f(part) for part in x.split(size)]), whole)
@@ -327,8 +324,26 @@ def test_a_layer_computes_a_row_as_if_it_were_alone(layer, dtype, product):
     torch.testing.assert_close(whole, f(x), rtol=near, atol=near)
 
 
+EQUATIONS = {
+    "bthc,bshc->bhts": ((2, 3, 4, 5), (2, 6, 4, 5)),
+    "bhts,bshc->bthc": ((2, 4, 3, 6), (2, 6, 4, 5)),
+    "...td,...sd->...ts": ((2, 4, 3, 5), (4, 6, 5)),
+    "td,d->t": ((3, 5), (5,)),
+    "d,d->": ((5,), (5,)),
+    "t,s->ts": ((3,), (5,)),
+}
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum_computes_the_equation(equation):
+    a, b = (torch.randn(shape, generator=seeded(1)) for shape in EQUATIONS[equation])
+    with exact(tiny_model()):
+        found = torch.einsum(equation, a, b)
+    torch.testing.assert_close(found, torch.einsum(equation, a, b))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
-def test_zeros_at_the_end_change_no_sum(dtype, product):
+def test_zeros_at_the_end_change_no_sum(dtype):
     """Attention over more keys, of which the last are hidden."""
     a, b = torch.randn(2, 3, 5, 150, generator=seeded(1)).to(dtype)
     with exact(tiny_model()):
@@ -343,8 +358,8 @@ def test_zeros_at_the_end_change_no_sum(dtype, product):
                 assert torch.equal(hidden.softmax(-1)[..., :n], right[2])
 
 
-def test_where_memory_begins_changes_nothing():
-    """As weights may begin anywhere in a file that is mapped into memory."""
+def test_the_alignment_of_weights_changes_no_bit():
+    """Weights may begin anywhere in a file that is mapped into memory."""
     x = torch.randn(3, 64, generator=seeded(1))
     weight = torch.randn(32, 64, generator=seeded(2))
     with exact(tiny_model()):
@@ -355,66 +370,53 @@ def test_where_memory_begins_changes_nothing():
 
 
 REFUSED = {
-    "_euclidean_dist": lambda x: torch.cdist(x.expand(30, 30), x.expand(30, 30)),
-    "_cdist_forward": lambda x: torch.cdist(x, x),
-    "convolution": lambda x: F.conv1d(x[None, None, 0], x[None, None, 0]),
-    "addbmm": lambda x: torch.addbmm(x.new_zeros(1, 1), x[None], x.mT[None]),
-    "_trilinear": lambda x: F.bilinear(x, x, x.new_ones(2, 30, 30)),
+    "cdist": lambda x: torch.cdist(x, x),  # notebook 12 shows it
+    "conv1d": lambda x: F.conv1d(x[None], x[None]),
+    "group_norm": lambda x: F.group_norm(x, 2),
     "index_add": lambda x: x.index_add(0, torch.zeros(1, dtype=torch.long), x),
-    "scatter_add": lambda x: x.scatter_add(0, torch.zeros(1, 30, dtype=torch.long), x),
-    "index_put": lambda x: x.index_put((torch.zeros(1).long(),), x, accumulate=True),
     "prod": lambda x: x.prod(-1),
-    "linalg_vector_norm": lambda x: torch.linalg.vector_norm(x, 3),
-    "_fft_r2c": lambda x: torch.fft.rfft(x),
-    "native_group_norm": lambda x: F.group_norm(x, 2),
+    "add": lambda x: torch.add(x, x, alpha=0.3),
+    "einsum of bt,bs->": lambda x: torch.einsum("bt,bs->", x, x),
 }
 
 
 @pytest.mark.parametrize("operation", REFUSED)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_a_sum_that_it_does_not_know_is_refused_by_name(operation, mode):
+def test_a_function_that_is_in_no_table_is_refused_by_name(operation, mode):
     with mode():
         x = torch.ones(1, 30)
         REFUSED[operation](x)
         with (
             exact(tiny_model()),
-            pytest.raises(ValueError, match=f"order {operation} adds up: write it with matmul"),
+            pytest.raises(ValueError, match=f"order {operation} adds up: write it with @"),
         ):
             REFUSED[operation](x)
 
 
-def test_integers_and_gradients_are_computed_as_usual():
+def test_no_function_is_in_two_tables():
+    assert not exact_module.AS_USUAL & exact_module.OUR_ORDER.keys()
+
+
+def test_integers_are_computed_as_usual():
+    with exact(tiny_model()):
+        counts = torch.ones(3, dtype=torch.long)
+        assert (counts.prod(), counts.sum(), counts @ counts) == (1, 3, 3)
+
+
+def test_the_loss_is_computed_and_gradients_are_refused():
     model = build(12, 3, torch.float32)
+    logits, loss = model(texts(2), texts(2))
     with exact(model):
-        assert torch.ones(3, dtype=torch.long).prod() == 1
-        _, loss = model(texts(2), texts(2))
-        loss.backward()
-    inside = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    model(texts(2), texts(2))[1].backward()
-    for a, p in zip(inside, model.parameters(), strict=True):
-        torch.testing.assert_close(a, p.grad, rtol=1e-3, atol=1e-4)
+        inside = model(texts(2), texts(2))[1]
+        with torch.enable_grad(), pytest.raises(ValueError, match="exact mode computes no grad"):
+            model(texts(2))
+    torch.testing.assert_close(inside, loss)
+    assert torch.is_grad_enabled()
+    assert loss.requires_grad
+    assert not inside.requires_grad
 
 
-def test_results_are_written_where_they_are_asked_for():
-    a, b = torch.randn(2, 4, 4, generator=seeded(1))
-    with exact(tiny_model()):
-        right = a @ b
-        out = torch.empty(4, 4)
-        assert torch.mm(a, b, out=out) is out
-        assert torch.equal(out, right)
-        added = torch.ones(4, 4)
-        assert added.addmm_(a, b) is added
-        assert torch.equal(added, right + 1)
-    with exact(tiny_model()):
-        scaled = torch.ones(4, 4)
-        assert scaled.add_(a, alpha=0.3) is scaled
-        assert scaled.sigmoid_() is scaled
-        assert torch.arange(1, 4) // torch.arange(1, 4).flip(0) is not None
-    torch.testing.assert_close(scaled, (1 + 0.3 * a).sigmoid())
-
-
-def test_what_does_not_fit_is_an_error_as_usual():
+def test_shapes_that_do_not_fit_raise_pytorch_s_own_error():
     a = torch.ones(2, 3)
     for b in (torch.ones(4, 2), torch.ones(3, 2).double()):
         with exact(tiny_model()), pytest.raises(RuntimeError):
@@ -427,6 +429,18 @@ def test_a_compiled_part_is_refused():
     model = tiny_model()
     model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
     with pytest.raises(ValueError, match="torch.compile: build the model without"):
+        exact(model)
+
+
+class Doubled(torch.Tensor):
+    """A weight with arithmetic of its own, as quantised ones have."""
+
+
+@pytest.mark.parametrize("convert", [lambda w: w.as_subclass(Doubled), lambda w: w.to_sparse_csr()])
+def test_weights_that_are_not_plain_are_refused_by_name(convert):
+    model = tiny_model()
+    model.lm_head.weight = nn.Parameter(convert(model.lm_head.weight.detach()), requires_grad=False)
+    with pytest.raises(ValueError, match="lm_head.weight is a .*: build the model with plain ones"):
         exact(model)
 
 
@@ -465,18 +479,8 @@ def test_a_mask_may_be_added_and_heads_may_be_shared():
     torch.testing.assert_close(got, usual, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_attention_of_torch_is_covered(training):
-    layer = nn.MultiheadAttention(30, 2, batch_first=True).train(training)
-    x = torch.randn(2, 9, 30, generator=seeded(0))
-    with exact(layer), torch.no_grad():
-        whole = layer(x, x, x, need_weights=False)[0]
-        one = layer(x[1:, 3:4], x[1:], x[1:], need_weights=False)[0]
-    assert torch.equal(one, whole[1:, 3:4])
-
-
 def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
-    """Rows are multiplied some at a time."""
+    """Rows are multiplied a few at a time."""
     model = build(64, 4, torch.float32)
     idx = texts(2)
     with exact(model):
@@ -485,7 +489,7 @@ def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
         assert torch.equal(all_logits(model, idx), expected)
 
 
-def test_it_is_on_inside_only_and_in_this_thread_only():
+def test_exact_mode_is_on_inside_its_block_and_in_its_thread_only():
     model = tiny_model()
     elsewhere = []
     assert not in_exact_mode()

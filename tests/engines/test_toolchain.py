@@ -16,6 +16,7 @@ from nanogpt.engines import compiled, decoder_library, toolchain
 from nanogpt.engines.compiled import Compiled
 from nanogpt.engines.decoder_library import SOURCE
 from nanogpt.engines.native import Native
+from nanogpt.engines.shared_types import HEADER
 from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, kept_build
 
 
@@ -126,19 +127,22 @@ def asked(monkeypatch):
     return ask, notes
 
 
-def test_a_native_library_is_of_its_source_and_its_header(asked, monkeypatch, tmp_path):
+HEADERS = {HEADER: decoder_library.decoder_header()}
+
+
+def test_a_native_library_is_of_its_source_and_its_headers(asked, monkeypatch, tmp_path):
     ask, notes = asked
     for name in ("decoder.cpp", "kernels.h", "threads.h"):
         text = SOURCE.with_name(name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text, encoding="utf-8")
     copy = tmp_path / "decoder.cpp"
     for source in (SOURCE, copy):
-        ask(toolchain.load_library, "decoder", source, {})
+        ask(toolchain.load_library, "decoder", source, HEADERS)
     assert len(set(notes)) == 1
     for path in (tmp_path / "kernels.h", copy):
         path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-        ask(toolchain.load_library, "decoder", copy, {})
-    ask(toolchain.load_library, "decoder", copy, {"N": 1})
+        ask(toolchain.load_library, "decoder", copy, HEADERS)
+    ask(toolchain.load_library, "decoder", copy, {HEADER: HEADERS[HEADER] + "// another field"})
     assert len(set(notes)) == 4
 
 
@@ -305,19 +309,17 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
     assert names(folder) == []
 
 
-def test_a_compiler_is_told_the_numbers_and_asked_again_without_what_it_does_not_know(
-    monkeypatch, tmp_path
-):
+def test_a_compiler_is_asked_again_without_the_tuning_that_it_does_not_know(monkeypatch, tmp_path):
     log = tmp_path / "log"
     text = f"""{{ printf '%s\t' "$@"; echo; }} >> "{log}"
 case "$*" in *-march=native*|*-mcpu=native*) echo "error: what?" >&2; exit 1;; esac
 {LAST}; echo built > "$out" """
     stand_in(monkeypatch, tmp_path, text)
-    compile_cpp(SOURCE, tmp_path / "out.so", {"C": 64, "BITS": 8})
+    compile_cpp(SOURCE, tmp_path / "out.so", HEADERS)
     assert (tmp_path / "out.so").read_text(encoding="utf-8") == "built\n"
     calls = [set(line.split("\t")) for line in log.read_text(encoding="utf-8").splitlines()]
     assert len(calls) == 3
-    assert all({"-DC=64", "-DBITS=8", "-shared", "-fPIC", str(SOURCE)} <= call for call in calls)
+    assert all({"-shared", "-fPIC", str(SOURCE)} <= call for call in calls)
     assert not any({"-ffast-math", "-Ofast"} & call for call in calls)
 
 
@@ -328,11 +330,12 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
     What -ffast-math links in would set the processor to call denormal numbers 0.
     """
     source = tmp_path / "answer.cpp"
-    source.write_text('extern "C" int answer() { return N; }\n', encoding="utf-8")
+    text = '#include "n.h"\nextern "C" int answer() { return N; }\n'
+    source.write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NANOGPT_CACHE", ".")
     try:
-        assert toolchain.load_library("answer", source, {"N": 42}).answer() == 42
+        assert toolchain.load_library("answer", source, {"n.h": "#define N 42\n"}).answer() == 42
         assert torch.tensor(1e-40) * 1 != 0
     finally:
         torch.set_flush_denormal(False)

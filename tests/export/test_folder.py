@@ -1,4 +1,4 @@
-"""The folder of an export, by the command; whole or not there is tests/test_faults.py."""
+"""The folder of an export, by the command; whole or not there is tests/test_files.py."""
 
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model

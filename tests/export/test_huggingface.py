@@ -84,7 +84,6 @@ class OurNoise(transformers.LogitsProcessor):
         return probs.log() - self.noise[input_ids.shape[1] - self.n_prompt].log()
 
 
-@pytest.mark.slow
 def test_the_shipped_model_writes_our_texts_greedy_and_sampled(tmp_path, shipped):
     theirs = loaded(shipped, tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -126,7 +125,7 @@ def test_a_head_that_no_norm_can_carry_is_refused():
 
 
 @pytest.mark.parametrize("row", DECODERS)
-def test_what_has_no_counterpart_is_refused_by_name(row):
+def test_a_model_without_a_counterpart_is_refused_by_name(row):
     config = DecoderConfig(**SMALL | DECODERS[row])
     forms = {"the keeper": nanochat}
     more = beyond_lecture(config)

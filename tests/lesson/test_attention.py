@@ -1,4 +1,4 @@
-"""visible and attend against loops that a reader can check by eye."""
+"""visible and attend against plain loops."""
 
 import math
 
@@ -29,13 +29,13 @@ def slow_attend(q, k, v, mask):
 
 
 @given(q=positions, k=positions)
-def test_visible_is_the_rule_for_every_pair_of_positions(q, k):
+def test_visible_compares_every_pair_of_positions(q, k):
     """Each query asks about each key: is there one, and is it not in the future?"""
     expected = [[0 <= key <= query for key in k] for query in q]
     assert visible(torch.tensor(q), torch.tensor(k)).tolist() == expected
 
 
-def test_the_texts_of_a_batch_may_be_at_positions_of_their_own():
+def test_visible_with_positions_of_each_text_in_a_batch():
     q = torch.tensor([[3, 4], [0, 1]])
     k = torch.tensor([[2, 3, 4, -1], [0, 1, -1, -1]])
     alone = [visible(q[i], k[i]) for i in range(2)]
@@ -49,7 +49,7 @@ def test_the_texts_of_a_batch_may_be_at_positions_of_their_own():
     S=st.integers(1, 6),
     seed=st.integers(0, 10**6),
 )
-def test_attend_is_the_brute_force_sum(layout, T, S, seed):
+def test_attend_equals_a_loop_over_queries(layout, T, S, seed):
     generator = seeded(seed)
     q, k, v = (
         torch.randn(*layout, rows, 4, generator=generator, dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_attend_is_the_brute_force_sum(layout, T, S, seed):
 @pytest.mark.parametrize("layout", [(2,), (2, 3)], ids=["heads", "batched"])
 @pytest.mark.parametrize("T", [1, 2, 7])
 @pytest.mark.parametrize("start", [0, 5])
-def test_no_mask_given_means_each_query_sees_itself_and_what_came_before(layout, T, start):
+def test_attend_without_a_mask_is_causal(layout, T, start):
     q, k, v = torch.randn(3, *layout, T, 4, generator=seeded(), dtype=torch.float64)
     pos = torch.arange(start, start + T)
     slow = attend(q, k, v, visible(pos, pos))
@@ -76,7 +76,7 @@ def test_no_mask_given_means_each_query_sees_itself_and_what_came_before(layout,
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_dropout_drops_weights_only_when_asked(fused):
+def test_dropout_zeroes_attention_weights_only_if_given(fused):
     q, k, v = torch.randn(3, 64, 8, 4, generator=seeded())
     mask = None if fused else visible(torch.arange(8), torch.arange(8))
     torch.manual_seed(0)

@@ -1,7 +1,6 @@
-"""compare: nothing found in what is equal, the right place in what is not (heads broken here)."""
+"""compare: equal caches, broken heads, teacher-forced logits, margins."""
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -48,7 +47,7 @@ ForgetsAfter = broken(
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
 @pytest.mark.parametrize("design", CACHES, ids=name)
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_cache_and_no_cache_are_equal(per_head, design, batch):
+def test_cached_and_uncached_decoding_are_equal(per_head, design, batch):
     model = tiny_model(per_head)
     prompt = tokens(batch, 9)
     report = compare(model, prompt, NEW, None, design, seed=7, temperature=0.8)
@@ -63,7 +62,7 @@ def test_a_cache_and_no_cache_are_equal(per_head, design, batch):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_comparing_leaves_the_model_and_the_random_state_as_they_were(training, ambient_rng):
+def test_compare_leaves_the_model_and_the_random_state_unchanged(training, ambient_rng):
     model = tiny_model().train(training)
     with kv_cache(model):
         before = state_of(model)
@@ -76,7 +75,7 @@ def test_comparing_leaves_the_model_and_the_random_state_as_they_were(training, 
 
 
 @pytest.mark.parametrize("head", [NoMask, ForgetsAfter])
-def test_a_broken_head_is_caught_at_the_token_where_the_texts_part(head):
+def test_a_broken_head_is_reported_at_the_first_different_token(head):
     model = tiny_model(head=head)
     prompt = tokens(2, 9)
     report = compare(model, prompt, NEW, None, DynamicCache)
@@ -93,7 +92,7 @@ def test_a_broken_head_is_caught_at_the_token_where_the_texts_part(head):
     assert report.max_logit_diff > report.rounding
 
 
-def test_logits_are_compared_on_one_text_even_after_the_texts_part():
+def test_logits_are_teacher_forced_after_a_divergence():
     """Teacher-forced: b is fed a's text. A free run would blame b for continuing another text."""
     model = tiny_model(head=ForgetsAfter)
     prompt = tokens(1, 5)
@@ -110,7 +109,7 @@ def test_logits_are_compared_on_one_text_even_after_the_texts_part():
     assert report.max_logit_diff == max(report.logit_diffs)
 
 
-def test_logits_that_are_nan_equal_nothing():
+def test_nan_logits_are_never_equal():
     model = tiny_model()
     model.lm_head.weight.data.fill_(torch.nan)
     report = compare(model, tokens(1, 5), 5, None, DynamicCache)
@@ -120,14 +119,18 @@ def test_logits_that_are_nan_equal_nothing():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"model": v} for v in (None, 1, torch.nn.Linear(2, 2))]
-    + [{"prompt": v} for v in (None, [1, 2], tokens(5), tokens(1, 5) + 100, torch.tensor(3))]
-    + [{"n_new": v} for v in (-1, 1.5, None, "5", True, 10**9)]
-    + [{"seed": v} for v in (None, 1.5, "a", True)]
-    + [{"temperature": v} for v in (None, 0, math.nan)],
+    # A row for each argument: its wrong values are in tests/test_fuzz.py and test_generate.py.
+    [
+        {"model": torch.nn.Linear(2, 2)},
+        {"prompt": tokens(5)},
+        {"prompt": tokens(1, 5) + 100},
+        {"n_new": 10**9},
+        {"seed": 1.5},
+        {"temperature": 0},
+    ],
     ids=str,
 )
-def test_what_cannot_be_compared_is_refused_at_the_door(wrong):
+def test_compare_refuses_invalid_arguments(wrong):
     right = {"model": tiny_model(), "prompt": tokens(1, 5), "n_new": 5}
     with pytest.raises(ValueError, match=r"\w"):
         compare(**right | wrong)
@@ -137,7 +140,7 @@ def test_what_cannot_be_compared_is_refused_at_the_door(wrong):
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
-def test_forced_logits_are_those_that_decided_each_token(design):
+def test_sampling_from_forced_logits_gives_the_same_text(design):
     """Draw again from them with the same noise: the same text must come out."""
     model = tiny_model()
     noise = draw_noise(NEW, 2, 13, seeded(3))
@@ -149,7 +152,7 @@ def test_forced_logits_are_those_that_decided_each_token(design):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_a_margin_is_how_far_the_winner_of_a_draw_was_ahead(temperature):
+def test_draw_margins_equal_a_plain_python_reference(temperature):
     logits = 3 * torch.randn(6, 2, 13, generator=seeded(1))
     noise = draw_noise(6, 2, 13, seeded(2))
     margins = draw_margins(logits, noise, temperature)
@@ -159,7 +162,7 @@ def test_a_margin_is_how_far_the_winner_of_a_draw_was_ahead(temperature):
         assert float(margins[t, b]) == pytest.approx((best - second) * temperature, rel=1e-6)
 
 
-def test_there_is_a_margin_for_each_new_token():
+def test_compare_reports_a_margin_for_each_new_token():
     report = compare(tiny_model(), tokens(2, 5), NEW, None, DynamicCache)
     assert report.min_margin == min(report.margins) > 0
     assert len(report.margins) == len(report.logit_diffs) == report.n_new == NEW
@@ -169,7 +172,7 @@ def test_there_is_a_margin_for_each_new_token():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=name)
-def test_numbers_apart_counts_the_numbers_between(dtype):
+def test_numbers_apart_counts_representable_numbers(dtype):
     a = torch.tensor([1.0, -1.0, 0.0, 0.0, 3.5], dtype=dtype)
     b = a.clone()
     for _ in range(3):
@@ -183,7 +186,7 @@ def test_numbers_apart_counts_the_numbers_between(dtype):
     assert apart(-a[2:3], a[2:3]).tolist() == [0]
 
 
-def test_a_prompt_in_pieces_gives_the_same_logits():
+def test_chunked_prefill_gives_the_same_logits():
     model = tiny_model(dtype=torch.float64)
     text = tokens(2, 20)
     whole = forced_logits(model, text, 11, DynamicCache)

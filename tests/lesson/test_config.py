@@ -1,13 +1,14 @@
-"""Shapes: right numbers are derived, wrong ones refused with advice."""
+"""GPTConfig: the range of each field, and errors with advice."""
 
 from dataclasses import fields
 
 import pytest
 
-from nanogpt.config import GPTConfig, override
+from nanogpt.config import GPTConfig, check_number
 
 EDGES = {  # each field's smallest and largest value, and one beyond each
-    **dict.fromkeys(("vocab_size", "block_size", "n_layer"), (1, 2**40, 0, -1)),
+    # Beyond 64 bits torch raised an OverflowError that named no field.
+    **dict.fromkeys(("vocab_size", "block_size", "n_layer"), (1, 2**63 - 1, 0, 2**63)),
     "n_head": (1, 64, 0, 65),
     "n_embd": (4, 4096, 3, 0),
     "dropout": (0, 1 - 2**-53, -1e-9, 1.0),
@@ -15,7 +16,7 @@ EDGES = {  # each field's smallest and largest value, and one beyond each
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(GPTConfig)])
-def test_a_field_takes_its_smallest_and_its_largest_value_and_none_beyond(name):
+def test_each_field_accepts_its_range_and_nothing_beyond(name):
     *right, low, high = EDGES[name]
     for value in right:
         assert getattr(GPTConfig(**{name: value}), name) == value
@@ -25,17 +26,16 @@ def test_a_field_takes_its_smallest_and_its_largest_value_and_none_beyond(name):
 
 
 @pytest.mark.parametrize(("n_embd", "n_head", "fewer"), [(10, 4, 2), (64, 60, 32), (7, 3, 1)])
-def test_heads_without_equal_shares_are_refused_with_a_number_that_fits(n_embd, n_head, fewer):
+def test_an_indivisible_width_is_refused_with_a_number_that_fits(n_embd, n_head, fewer):
     advice = f"n_embd={n_embd} must be a multiple of n_head={n_head}: .*with n_head={fewer}$"
     with pytest.raises(ValueError, match=advice):
         GPTConfig(n_embd=n_embd, n_head=n_head)
     assert GPTConfig(n_embd=n_embd, n_head=fewer).head_size * fewer == n_embd
 
 
-def test_override_changes_what_is_given_and_nothing_else():
-    config = override(GPTConfig(), n_layer=7, n_head=None)
-    assert config == GPTConfig(n_layer=7)
-    with pytest.raises(TypeError, match="layers"):
-        override(GPTConfig(), layers=3)
-    with pytest.raises(ValueError, match="n_layer=0"):
-        override(GPTConfig(), n_layer=0)
+def test_an_integer_beyond_64_bits_is_refused_as_a_number():
+    """Witness: rope_base=10**25 ended in an OverflowError of torch."""
+    check_number("rope_base", 1e25, 1)
+    check_number("rope_base", 2**63 - 1, 1)
+    with pytest.raises(ValueError, match=r"^rope_base=10{25}: .* 64 bits; write 1e\+25$"):
+        check_number("rope_base", 10**25, 1)

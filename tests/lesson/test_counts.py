@@ -1,9 +1,9 @@
-"""Parameters and bytes counted from the config are those of built models.
+"""Counts of parameters and bytes, against built models.
 
 Those of every DecoderConfig are in tests/decoder/test_config.py.
 """
 
-import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,16 +13,18 @@ from nanogpt.cache import kv_cache, measured_bytes
 from nanogpt.config import SIZES, GPTConfig
 from nanogpt.model import GPT
 
-SHAPES = [
-    GPTConfig(vocab_size, block_size, n_layer, n_head, n_embd)
-    for vocab_size, block_size, n_layer, (n_head, n_embd) in itertools.product(
-        (13, 150), (24, 7), (1, 2), ((4, 8), (1, 5), (3, 96))
-    )
+SMALL = GPTConfig(vocab_size=13, block_size=24, n_layer=1, n_head=4, n_embd=8)
+SHAPES = [  # one field at a time, so that a wrong term of a sum shows
+    SMALL,
+    replace(SMALL, vocab_size=150),
+    replace(SMALL, block_size=7),
+    replace(SMALL, n_layer=2),
+    replace(SMALL, n_head=1, n_embd=5),
 ]
 
 
 @pytest.mark.parametrize("config", [*SHAPES, *SIZES.values()])
-def test_parameters_are_those_of_the_built_model(config):
+def test_parameter_counts_match_the_built_model(config):
     with torch.device("meta"):
         model = GPT(config)
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
@@ -33,8 +35,8 @@ def test_parameters_are_those_of_the_built_model(config):
     assert config.weight_bytes(2) == 2 * (model.n_params - in_tables)
 
 
-@pytest.mark.parametrize("config", [*SHAPES, *SIZES.values()])
-def test_bytes_of_a_cache_are_those_that_a_model_holds(config):
+@pytest.mark.parametrize("config", [*SHAPES, SIZES["article"]])
+def test_cache_bytes_match_the_tensors_held(config):
     model = GPT(config).eval()
     pos = torch.arange(7)
     with kv_cache(model), torch.no_grad():
@@ -42,7 +44,7 @@ def test_bytes_of_a_cache_are_those_that_a_model_holds(config):
         assert measured_bytes(model) == config.cache_bytes(7, batch=3)
 
 
-def test_bytes_are_those_that_papers_give():
+def test_cache_bytes_match_published_sizes():
     llama = GPTConfig(n_layer=32, n_head=32, n_embd=4096)
     assert llama.cache_bytes(4096, itemsize=2) == 2 * 2**30
     assert GPTConfig(n_layer=12, n_head=12, n_embd=768).cache_bytes(1024) == 75_497_472

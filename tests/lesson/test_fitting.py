@@ -1,4 +1,4 @@
-"""The plain training loop: it learns, repeats to the bit, and agrees with the fast trainer's."""
+"""The lecture's training loop: it learns, repeats bit for bit, and matches the fast trainer."""
 
 import functools
 import re
@@ -31,13 +31,13 @@ def by_the_recipe(corpus):
     return model, train(model, corpus, replace(RECIPES["lecture"].train, **QUICK), device=CPU)
 
 
-def test_the_defaults_are_those_of_the_recipe_lecture():
+def test_defaults_match_the_recipe_lecture():
     recipe = RECIPES["lecture"].train
     for name, value in fit.__kwdefaults__.items():
         assert getattr(recipe, name) == value, name
 
 
-def test_its_losses_are_those_of_the_recipe_lecture_to_the_bit(corpus, monkeypatch):
+def test_losses_and_weights_match_the_recipe_lecture_bit_for_bit(corpus, monkeypatch):
     """With dropout, at the eps of the recipe's AdamW: batches, losses and weights are the same."""
     same_eps = functools.partial(torch.optim.AdamW, eps=1e-10)
     monkeypatch.setattr(torch.optim, "AdamW", same_eps)
@@ -48,7 +48,7 @@ def test_its_losses_are_those_of_the_recipe_lecture_to_the_bit(corpus, monkeypat
     assert torch.equal(weights(model), weights(theirs))
 
 
-def test_the_eps_of_pytorchs_adamw_changes_them_by_little(corpus):
+def test_losses_with_the_default_eps_of_adamw_are_close(corpus):
     """The lecture takes PyTorch's default, 1e-8; the recipe 1e-10."""
     _, expected = by_the_recipe(corpus)
     history = fit(fresh(corpus), corpus, **QUICK)
@@ -56,7 +56,7 @@ def test_the_eps_of_pytorchs_adamw_changes_them_by_little(corpus):
     assert history["batch_loss"] == pytest.approx(expected["batch_loss"], abs=1e-4)
 
 
-def test_it_learns_and_says_so(corpus, capsys):
+def test_fit_lowers_the_loss_and_prints_it(corpus, capsys):
     history = fit(fresh(corpus), corpus, steps=60, batch_size=8, lr=1e-2, eval_every=25)
     assert history["step"] == [0, 25, 50, 60]
     assert len(history["batch_loss"]) == 60
@@ -68,7 +68,7 @@ def test_it_learns_and_says_so(corpus, capsys):
     assert len(lines) == 4
 
 
-def test_it_leaves_the_mode_and_the_global_random_state_as_they_were(corpus):
+def test_fit_restores_the_mode_and_the_global_random_state(corpus):
     before = torch.random.get_rng_state()
     for mode in (True, False):
         model = fresh(corpus).train(mode)
@@ -77,14 +77,14 @@ def test_it_leaves_the_mode_and_the_global_random_state_as_they_were(corpus):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_it_does_not_train_through_a_cache(corpus):
+def test_fit_refuses_a_model_with_a_cache_on(corpus):
     with kv_cache(fresh(corpus)) as model:
         with pytest.raises(ValueError, match="a KV cache is on"):
             fit(model, corpus, steps=1)
         assert all(owner.cache.length == 0 for owner in cache_owners(model))
 
 
-def test_a_mistake_is_named(corpus):
+def test_fit_names_an_invalid_argument(corpus):
     model = fresh(corpus)
     n = model.config.vocab_size
     other = GPT(GPTConfig(n + 1, block_size=8, n_layer=1, n_head=1, n_embd=8))

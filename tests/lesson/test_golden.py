@@ -1,4 +1,4 @@
-"""Karpathy's own numbers: golden.json was computed by his gpt.py, and ours must agree."""
+"""golden.json, computed by the lecture's own gpt.py, against this package."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def model(request, golden):
     return model if request.param else pack_heads(model)
 
 
-def test_logits_and_loss_are_those_of_the_lecture(model, golden):
+def test_logits_and_loss_match_the_lecture(model, golden):
     logits, loss = model(torch.tensor(golden["idx"]), torch.tensor(golden["targets"]))
     torch.testing.assert_close(logits, torch.tensor(golden["logits"]), rtol=0, atol=1e-5)
     assert abs(loss.item() - golden["loss"]) < 1e-5
@@ -26,7 +26,7 @@ def test_logits_and_loss_are_those_of_the_lecture(model, golden):
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
-def test_seeded_tokens_are_those_of_the_lecture(model, golden, design):
+def test_seeded_tokens_match_the_lecture(model, golden, design):
     case = golden["generate"]
     new = case["max_new_tokens"]
     prompt = torch.tensor(case["prompt"])
@@ -36,7 +36,7 @@ def test_seeded_tokens_are_those_of_the_lecture(model, golden, design):
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
-def test_sliding_past_the_block_is_the_cropping_of_the_lecture(model, golden, design):
+def test_sliding_past_the_block_matches_the_lectures_cropping(model, golden, design):
     case = golden["generate_past_block_size"]
     new = case["max_new_tokens"]
     prompt = torch.tensor(case["prompt"])
@@ -47,7 +47,7 @@ def test_sliding_past_the_block_is_the_cropping_of_the_lecture(model, golden, de
 # ------------------------------------------------------------------ weights there and back
 
 
-def test_our_state_dict_is_that_of_his_class_and_loads_into_ours(model, golden):
+def test_the_lecture_state_dict_matches_and_loads(model, golden):
     """Strictly, with his `tril` buffers, which loading leaves in the caller's own dict."""
     state = lecture_state_dict(model)
     config = GPTConfig(**golden["config"])
@@ -61,13 +61,13 @@ def test_our_state_dict_is_that_of_his_class_and_loads_into_ours(model, golden):
     assert not any(key.endswith("tril") for key in model.state_dict())
 
 
-def test_a_state_dict_with_a_foreign_name_is_still_refused(model):
+def test_a_state_dict_with_an_unexpected_name_is_refused(model):
     state = model.state_dict() | {"blocks.0.sa.heads.0.bias": torch.zeros(2)}
     with pytest.raises(RuntimeError, match="sa.heads.0.bias"):
         model.load_state_dict(state)
 
 
-def test_sizes_have_the_parameters_they_are_known_for():
+def test_sizes_have_the_published_parameter_counts():
     known = {"article": 209_729, "small": 371_969, "medium": 841_281}
     for build in (GPT, lambda config: pack_heads(GPT(config))):
         assert {size: build(SIZES[size]).n_params for size in known} == known

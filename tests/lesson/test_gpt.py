@@ -1,4 +1,4 @@
-"""The model's seams: positions that must be given, caches that come and go, training without."""
+"""The model: forward pass, positions, initialisation, caches switched on and off."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def model(request):
 # ------------------------------------------------------------------ the forward pass
 
 
-def test_no_token_sees_a_later_one(model):
+def test_logits_do_not_depend_on_later_tokens(model):
     idx = tokens(2, 12)
     for one in (model, build(**MODERN)):
         before = one(idx)[0]
@@ -42,13 +42,13 @@ def test_no_token_sees_a_later_one(model):
             assert not torch.isclose(before[:, t], after[:, t], atol=1e-3).all()
 
 
-def test_without_pos_the_tokens_stand_at_the_start(model):
+def test_positions_begin_at_0_by_default(model):
     idx = tokens(2, 9)
     assert torch.equal(model(idx)[0], model(idx, pos=torch.arange(9))[0])
     assert not torch.isclose(model(idx)[0], model(idx, pos=torch.arange(9) + 1)[0], atol=1e-2).all()
 
 
-def test_gaps_between_positions_are_places_of_their_own(model):
+def test_positions_may_have_gaps(model):
     """Positions 0, 1, 5 of a text whose places 2 to 4 nobody wrote."""
     idx = tokens(1, 3)
     pos = torch.tensor([0, 1, 5])
@@ -58,7 +58,7 @@ def test_gaps_between_positions_are_places_of_their_own(model):
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)
 
 
-def test_texts_of_a_batch_may_be_at_positions_of_their_own():
+def test_positions_of_each_text_in_a_batch():
     """Other decoders: tests/decoder/test_step.py."""
     idx = tokens(3, 4)
     pos = torch.tensor([[0, 1, 2, 3], [5, 6, 9, 10], [20, 21, 22, 23]])
@@ -81,7 +81,7 @@ def test_texts_of_a_batch_may_be_at_positions_of_their_own():
     ],
 )
 @pytest.mark.parametrize("cached", [False, True])
-def test_positions_that_make_no_sense_are_refused(model, pos, message, cached):
+def test_invalid_positions_are_refused_and_cache_nothing(model, pos, message, cached):
     if cached:
         enable_kv_cache(model)
     with pytest.raises(ValueError, match=message):
@@ -90,7 +90,7 @@ def test_positions_that_make_no_sense_are_refused(model, pos, message, cached):
     assert all(cache.k is None for cache in caches), "a refused token was cached"
 
 
-def test_a_text_longer_than_the_table_is_refused(model):
+def test_a_text_longer_than_the_position_table_is_refused(model):
     assert model(tokens(1, 24))[0].shape == (1, 24, 13)
     with pytest.raises(ValueError, match="25 tokens > block_size 24"):
         model(tokens(1, 25))
@@ -99,7 +99,7 @@ def test_a_text_longer_than_the_table_is_refused(model):
         elsewhere(tokens(1, 25).to("meta"), pos=torch.arange(25, device="meta"))
 
 
-def test_dropout_acts_in_training_and_nowhere_else_and_reaches_the_attention_weights(model):
+def test_dropout_is_on_only_in_training_and_covers_attention_weights(model):
     idx = tokens(2, 9)
     x = torch.randn(1, 6, 16)
     pos = torch.arange(6)
@@ -112,7 +112,7 @@ def test_dropout_acts_in_training_and_nowhere_else_and_reaches_the_attention_wei
     assert not torch.equal(attention(x, pos), attention(x, pos))
 
 
-def test_the_names_and_the_first_weights_are_the_lecture_s():
+def test_parameter_names_and_initial_weights_match_the_lecture():
     """Weights are drawn one after another, in this order, from one generator."""
     config = GPTConfig(vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=4)
     model = GPT(config, generator=seeded(7))
@@ -132,7 +132,7 @@ def test_the_names_and_the_first_weights_are_the_lecture_s():
     assert not any(state[key].any() for key in biases)
 
 
-def test_building_a_model_draws_from_its_own_seed(ambient_rng):
+def test_initialisation_uses_its_own_generator(ambient_rng):
     config = GPTConfig(vocab_size=5, block_size=4, n_embd=8, n_head=2, n_layer=1)
     models = [GPT(config, generator=seed and seeded(seed)) for seed in (None, None, 1337, 1)]
     first, *rest = [torch.cat([p.flatten() for p in m.parameters()]) for m in models]
@@ -143,7 +143,7 @@ def test_building_a_model_draws_from_its_own_seed(ambient_rng):
 
 
 @pytest.mark.parametrize("design", CACHES, ids=name)
-def test_every_head_gets_a_cache_of_its_own_and_loses_it(model, design):
+def test_kv_cache_gives_each_head_a_cache_and_removes_it(model, design):
     before = state_of(model)
     names = list(model.state_dict())
     with torch.no_grad(), kv_cache(model, design) as same:
@@ -159,7 +159,7 @@ def test_every_head_gets_a_cache_of_its_own_and_loses_it(model, design):
     assert state_of(model) == before
 
 
-def test_caches_go_away_on_an_exception_and_do_not_nest(model):
+def test_kv_cache_is_removed_after_an_error_and_does_not_nest(model):
     built = []
 
     def design(capacity):
@@ -180,7 +180,7 @@ def test_caches_go_away_on_an_exception_and_do_not_nest(model):
     assert not has_cache(model)
 
 
-def test_forgetting_pos_while_a_cache_is_on_raises(model):
+def test_a_cached_call_without_pos_is_refused(model):
     with kv_cache(model):
         calls = count_updates(model)
         with pytest.raises(ValueError, match="pass pos"):
@@ -193,7 +193,7 @@ def test_forgetting_pos_while_a_cache_is_on_raises(model):
 
 
 @pytest.mark.parametrize("design", CACHES, ids=name)
-def test_training_never_touches_a_cache_that_is_on(model, design):
+def test_training_neither_reads_nor_writes_a_cache(model, design):
     x = tokens(4, 9)
     y = tokens(4, 9, seed=1)
     model.train()
@@ -219,6 +219,6 @@ def test_training_never_touches_a_cache_that_is_on(model, design):
         ([1, 2], r"tokens \(2,\), torch.int64: pass \(B, T\)"),
     ],
 )
-def test_tokens_that_make_no_sense_are_refused(model, tokens, message):
+def test_invalid_tokens_are_refused(model, tokens, message):
     with pytest.raises(ValueError, match=message):
         model(torch.tensor(tokens, dtype=torch.long))

@@ -1,4 +1,4 @@
-"""One seed is one text, anywhere: recorded tokens."""
+"""Generated tokens match recorded ones, on every machine."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def recorded_text(model, device, **ways):
     [(True, {}), (False, {"engine": Flat})],
     ids=["heads", "flat"],
 )
-def test_the_tokens_are_those_that_were_recorded(device, per_head, ways):
+def test_generated_tokens_match_the_recorded_ones(device, per_head, ways):
     """On a CPU, by `python tests/lesson/test_logits.py`; rounding is far below the margins."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")

@@ -1,4 +1,4 @@
-"""The lesson in one file: it runs on any text, and computes what the package's model computes."""
+"""minimal.py: it runs alone on any text, and computes what the package's model computes."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def run(folder, *args, **variables):
     return subprocess.run(command, capture_output=True, encoding="utf-8", **settings)
 
 
-def test_it_learns_a_text_of_any_alphabet_and_writes_it_with_a_cache(tmp_path):
+def test_the_script_trains_on_any_alphabet_and_generates_with_a_cache(tmp_path):
     (tmp_path / "odyssey.txt").write_text(GREEK, encoding="utf-8")
     done = run(tmp_path, "--steps", "2", NANOGPT_DATA="odyssey.txt")
     assert done.returncode == 0, done.stderr
@@ -44,24 +44,30 @@ def test_it_learns_a_text_of_any_alphabet_and_writes_it_with_a_cache(tmp_path):
     assert set(text) <= set(GREEK)
 
 
-def mistakes(folder):
-    """Arguments, and what the error says of them."""
-    (folder / "short.txt").write_text("too short", encoding="utf-8")
-    (folder / "image.txt").write_bytes(b"\x89PNG\xff" * 1000)
-    yield [], "no file data/input.txt: name any UTF-8 text"
-    yield ["missing.txt"], "no file missing.txt"
-    yield ["short.txt"], "short.txt has 9 characters: block_size 128 needs 1,300"
-    yield ["image.txt"], "image.txt is not a readable UTF-8 text"
-    yield ["."], ". is not a readable UTF-8 text"
-    yield ["short.txt", "--steps", "0"], "--steps 0: train for at least 1 step"
+MISTAKES = {  # arguments, and what the error says of them
+    "no text": ([], "no file data/input.txt: name any UTF-8 text"),
+    "a missing file": (["missing.txt"], "no file missing.txt"),
+    "a short text": (["short.txt"], "short.txt has 9 characters: block_size 128 needs 1,300"),
+    "an image": (["image.txt"], "image.txt is not a readable UTF-8 text"),
+    "a folder": (["."], ". is not a readable UTF-8 text"),
+    "no steps": (["short.txt", "--steps", "0"], "--steps 0: train for at least 1 step"),
+}
 
 
-def test_a_mistake_ends_it_with_one_line_and_exit_code_2(tmp_path):
-    for args, words in mistakes(tmp_path):
-        done = run(tmp_path, *args)
-        assert (done.returncode, done.stdout) == (2, ""), done
-        assert done.stderr.startswith(f"error: {words}")
-        assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_main_reports_a_mistake_in_one_line(tmp_path, monkeypatch, capsys, mistake):
+    arguments, words = MISTAKES[mistake]
+    (tmp_path / "short.txt").write_text("too short", encoding="utf-8")
+    (tmp_path / "image.txt").write_bytes(b"\x89PNG\xff" * 1000)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NANOGPT_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["minimal.py", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        minimal.main()
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert said.err.startswith(f"error: {words}")
+    assert said.err.count("\n") == 1
 
 
 # ------------------------------------------------------------------ the same model
@@ -84,7 +90,7 @@ def pair(monkeypatch):
     return ours, theirs
 
 
-def test_its_logits_loss_and_gradients_are_those_of_the_package(pair):
+def test_logits_loss_and_gradients_match_the_package(pair):
     x = tokens(3, 24)
     y = tokens(3, 24, seed=1)
     losses = []
@@ -100,7 +106,7 @@ def test_its_logits_loss_and_gradients_are_those_of_the_package(pair):
 
 
 @pytest.mark.parametrize("n_prompt", [1, 7])
-def test_cached_and_uncached_tokens_are_those_of_the_package(pair, n_prompt):
+def test_cached_and_uncached_tokens_match_the_package(pair, n_prompt):
     ours, theirs = pair
     prompt = tokens(2, n_prompt)
     noise = draw_noise(25 - n_prompt, 2, VOCAB, seeded(3))
@@ -110,14 +116,14 @@ def test_cached_and_uncached_tokens_are_those_of_the_package(pair, n_prompt):
     assert all(head.cache is None for head in ours.modules() if isinstance(head, minimal.Head))
 
 
-def test_with_a_cache_each_token_is_read_once(pair):
+def test_a_cached_generation_reads_each_token_once(pair):
     read = []
     pair[0].register_forward_pre_hook(lambda model, args: read.append(args[0].shape[1]))
     minimal.generate(pair[0], tokens(1, 4), draw_noise(3, 1, VOCAB, seeded()), cached=True)
     assert read == [4, 1, 1]
 
 
-def test_a_cache_is_not_used_in_training(pair):
+def test_training_does_not_use_a_cache(pair):
     head = pair[0].blocks[0].sa.heads[0].train()
     head.cache = minimal.KVCache()
     head(torch.zeros(1, 3, 16))

@@ -1,6 +1,6 @@
-"""Rewinding: every cache holds what it would hold had the tokens never come; no page is lost.
+"""Rewinding: a cache equals one that never stored the tokens; no page is lost.
 
-Any sequence of calls, for caches that keep all tokens, is in test_sequences.py.
+Random sequences of calls, for caches that keep all tokens, are in test_sequences.py.
 """
 
 from functools import partial
@@ -67,7 +67,7 @@ def assert_same(cache, expected):
 
 
 @pytest.mark.parametrize(("kind", "whole"), [*((kind, False) for kind in KINDS), ("int8", True)])
-def test_after_a_rewind_it_is_as_if_the_tokens_had_never_come(kind, whole):
+def test_a_rewound_cache_equals_one_that_never_stored_the_tokens(kind, whole):
     """Chunks of random sizes, of which a random part is taken back, as in speculation."""
     k, v = new_tokens(3, 2, TOTAL, 4, whole=whole)
     wrong = new_tokens(3, 2, TOTAL, 4, whole=whole, seed=9)
@@ -91,7 +91,7 @@ def test_after_a_rewind_it_is_as_if_the_tokens_had_never_come(kind, whole):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_forgotten_is_refused_and_changes_nothing(kind):
+def test_an_invalid_rewind_is_refused_and_changes_nothing(kind):
     (k, v) = new_tokens(2, 5, 3)
     cache = KINDS[kind]()
     untouched = KINDS[kind]()
@@ -103,7 +103,7 @@ def test_what_cannot_be_forgotten_is_refused_and_changes_nothing(kind):
         assert_same(cache, untouched)
 
 
-def test_a_ring_takes_back_its_last_update_only_and_no_single_token():
+def test_a_ring_rewinds_only_its_last_update_of_several_tokens():
     (k, v) = new_tokens(1, 20, 3)
     ring = RollingCache(4)
     start = 0
@@ -119,7 +119,7 @@ def test_a_ring_takes_back_its_last_update_only_and_no_single_token():
         assert_same(ring, plain(partial(RollingCache, 4), k, v, start))
 
 
-def test_what_update_returned_is_not_changed_by_a_rewind_of_a_ring():
+def test_tensors_returned_by_a_ring_survive_a_rewind():
     ring = RollingCache(3)
     (k, v) = new_tokens(1, 9, 2)
     ring.update(k[:, :4], v[:, :4], torch.arange(4))
@@ -131,7 +131,7 @@ def test_what_update_returned_is_not_changed_by_a_rewind_of_a_ring():
 
 
 @pytest.mark.parametrize("back", [1, 3, 5, 7, 12])
-def test_texts_that_share_pages_part_again_after_a_rewind(back):
+def test_texts_with_shared_pages_diverge_after_a_rewind(back):
     """Ten tokens in common, five of each of three texts; some taken back; then others."""
     (k, v) = new_tokens(1, 10, 3)
     (own, own_v) = new_tokens(3, 5, 3, seed=2)

@@ -1,4 +1,4 @@
-"""Any sequence of calls: a cache holds what a plain dict beside it holds, or refuses the call."""
+"""Random sequences of calls: a cache against a plain dict of its tokens."""
 
 import hypothesis.strategies as st
 import pytest

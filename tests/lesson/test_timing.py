@@ -1,4 +1,4 @@
-"""Timing on a clock that the systems move: nothing depends on how fast anything is."""
+"""Timing, on a clock that only the timed systems move."""
 
 import json
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def system(clock, *costs, log=None, name=None):
     return tokens
 
 
-def test_gaps_are_the_time_to_each_token_and_the_device_is_waited_for_at_each(clock):
+def test_gaps_between_tokens_with_a_synchronisation_at_each(clock):
     gpu = torch.device("cuda")
     assert time_tokens(system(clock, [4, 1, 2])(), gpu) == [4, 1, 2]
     assert clock.devices == [gpu] * 4
@@ -47,7 +47,7 @@ def test_gaps_are_the_time_to_each_token_and_the_device_is_waited_for_at_each(cl
         time_tokens(iter(()))
 
 
-def test_a_reading_waits_for_the_device_first(monkeypatch):
+def test_clock_synchronises_before_it_reads_the_time(monkeypatch):
     order = []
     monkeypatch.setattr(timing, "synchronize", lambda device: order.append(device.type))
     monkeypatch.setattr(timing.time, "perf_counter", lambda: order.append("read") or 7.0)
@@ -55,7 +55,7 @@ def test_a_reading_waits_for_the_device_first(monkeypatch):
     assert order == ["cuda", "read"]
 
 
-def test_the_four_terms_belong_together_and_a_summary_shows_the_spread():
+def test_metrics_and_summary_of_one_run():
     assert metrics([4.0]) == {"ttft": 4.0, "tpot": None, "itl": [], "e2el": 4.0}
     three = {"ttft": 4.0, "tpot": 1.5, "itl": [1.0, 2.0, 1.5], "e2el": 8.5}
     assert metrics([4.0, 1.0, 2.0, 1.5]) == three
@@ -64,7 +64,7 @@ def test_the_four_terms_belong_together_and_a_summary_shows_the_spread():
     assert summary(x for x in (4.0, 1.0, 2.0, 3.0))["median"] == 2.5
 
 
-def test_the_first_turn_warms_up_and_a_ratio_is_taken_between_neighbours_in_time(clock):
+def test_time_pair_drops_the_warm_up_and_pairs_neighbouring_runs(clock):
     """A machine that slows down by ten from one pair to the next: each pair still says 2."""
     a = system(clock, [900, 900], [2, 2], [20, 20], [200, 200])
     b = system(clock, [100, 100], [1, 1], [10, 10], [100, 100])
@@ -76,7 +76,7 @@ def test_the_first_turn_warms_up_and_a_ratio_is_taken_between_neighbours_in_time
     assert loses["systems"]["cached"]["tpot"] is None
 
 
-def test_each_system_is_described_by_every_term_and_the_gap_at_each_token(clock):
+def test_time_pair_summarises_every_metric(clock):
     runs = [[9, 9, 9], [8, 1, 3], [6, 2, 4], [7, 3, 8]]
     result = time_pair(system(clock, *runs), system(clock, [1, 1, 1]), repeats=3)
     x = result["systems"]["uncached"]
@@ -87,7 +87,7 @@ def test_each_system_is_described_by_every_term_and_the_gap_at_each_token(clock)
     assert json.loads(json.dumps(result)) == result
 
 
-def test_what_cannot_be_compared_is_refused(clock):
+def test_time_pair_refuses_unequal_work(clock):
     log = []
     a = system(clock, [1], log=log)
     with pytest.raises(ValueError, match="repeats=0"):
@@ -97,7 +97,7 @@ def test_what_cannot_be_compared_is_refused(clock):
         time_pair(lambda: range(3), lambda: range(4), repeats=1)
 
 
-def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock, monkeypatch):
+def test_interleaved_runs_alternate_and_drop_the_warm_up(clock, monkeypatch):
     log = []
     costs = iter([90, 80, 1, 2, 3, 4])
 

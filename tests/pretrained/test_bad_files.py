@@ -67,16 +67,10 @@ NAN = torch.full((32,), float("nan"))
 # What is done to the folder of a model, and what the message must say.
 FOLDERS = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
-    "a list as config": (write("config.json", b"[1]"), "config.json is a JSON list"),
     "a config that is no JSON": (write("config.json", b"{'a': 1}"), "config.json cannot be read"),
-    "a deep config": (write("config.json", b"[" * 100_000), "config.json cannot be read"),
-    "a config that is no text": (write("config.json", b"\xff\xfe"), "config.json cannot be read"),
     "a page as config": (write("config.json", PAGE), r"cannot be read \(it is a web page"),
     "a pointer as config": (write("config.json", POINTER), r"\(it is a Git LFS pointer\)"),
     "an empty config": (write("config.json", b""), r"\(it is an empty file\)"),
-    "a page as tokenizer": (write("tokenizer.json", PAGE), r"not a tokenizer \(it is a web page"),
-    "a pointer as tokenizer": (write("tokenizer.json", POINTER), r"\(it is a Git LFS pointer\)"),
-    "a page as settings": (write("tokenizer_config.json", PAGE), r"\(it is a web page"),
     "a page as index": (write(INDEX, PAGE), r"index\.json cannot be read \(it is a web page"),
     "only an adapter": (
         both(
@@ -110,23 +104,12 @@ FOLDERS = {
         r"2 files \(a.safetensors, b.safetensors\)",
     ),
     "cut weights": (cut("model.safetensors", -1000), "model.safetensors is damaged"),
-    "a cut header": (cut("model.safetensors", 500), "model.safetensors is damaged"),
     "empty weights": (cut("model.safetensors", 0), "model.safetensors is an empty file"),
     "a page": (write("model.safetensors", b"<html>"), "model.safetensors is a web page"),
     "a pickle": (write("model.safetensors", b"\x80\x02}"), "model.safetensors is a pickle"),
     "a pointer of Git LFS": (
         write("model.safetensors", POINTER),
         "Git LFS pointer",
-    ),
-    "a huge header": (write("model.safetensors", b"\xff" * 8 + b"{"), "is damaged"),
-    "a huge tensor": (
-        write(
-            "model.safetensors",
-            header(
-                '{"x": {"dtype": "F32", "shape": [1073741824], "data_offsets": [0, 4294967296]}}'
-            ),
-        ),
-        "model.safetensors is damaged",
     ),
     "an index without a map": (write(INDEX, b"{}"), "no weight_map"),
     "an index that leads out": (write(INDEX, NOWHERE.encode()), "'../elsewhere.safetensors'"),
@@ -138,17 +121,9 @@ FOLDERS = {
         changed(lambda x: x.update({"a\nb\x1b[31m": torch.ones(3)})),
         r"the tensor 'a\\nb\\x1b",
     ),
-    "a field of two lines": (
-        lambda folder: change_json(folder / "config.json", **{"a\nb": 1}),
-        r"'a\\nb'=1 is a field",
-    ),
     "another shape": (
         changed(lambda x: x.update({EMBEDDING: torch.ones(320, 31)})),
         r"embed_tokens.weight has the shape \(320, 31\).* needs \(320, 32\)",
-    ),
-    "another number of dimensions": (
-        changed(lambda x: x.update({"model.norm.weight": torch.ones(())})),
-        r"norm.weight has the shape \(\)",
     ),
     "integers": (
         changed(lambda x: x.update({EMBEDDING: x[EMBEDDING].int()})),
@@ -157,10 +132,6 @@ FOLDERS = {
     "4-bit integers": (
         changed(lambda x: x.update(qweight=x.pop(QUERIES).int()[:4])),
         r"no tensor model\.layers\.0\.self_attn\.q_proj\.weight",
-    ),
-    "8-bit floats": (
-        changed(lambda x: x.update({EMBEDDING: x[EMBEDDING].to(torch.float8_e4m3fn)})),
-        "embed_tokens.weight is F8_E4M3",
     ),
     "NaN": (
         changed(lambda x: x.update({"model.layers.1.input_layernorm.weight": NAN})),
@@ -264,28 +235,14 @@ def tensor(*sizes: int, kind: int = 0, offset: int = 0, name: str = "x") -> byte
 ZEROS = bytes(4096)
 HOSTILE = {
     "only a header": (start(0, 0), "no tensors, only a header"),
-    "only the magic": (b"GGUF", "announced"),
-    "version 1": (start(0, 0, 1), "version 1 is not"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
     "2⁶⁰ tensors": (start(2**60, 0) + ZEROS, "tensors, and the limit"),
-    "2⁶⁰ values": (start(0, 2**60) + ZEROS, "twice"),
     "a long name": (start(0, 1) + struct.pack("<Q", 2**60) + ZEROS, "bytes announced"),
     "a long array of bytes": (start(0, 1) + array(0, 2**60) + ZEROS, "elements, and the limit"),
-    "a long array of texts": (start(0, 1) + array(8, 2**62) + ZEROS, "elements, and the limit"),
-    "an array past the end": (start(0, 1) + array(10, 2**20) + ZEROS, "bytes announced"),
     "arrays in arrays": (start(0, 1) + array(9, 5) + ZEROS, "an array of the type 9"),
     "an unknown type": (start(0, 1) + text("x") + struct.pack("<I", 77), "unknown type 77"),
-    "no dimensions": (start(1, 0) + tensor() + ZEROS, "0 dimensions"),
-    "many dimensions": (
-        start(1, 0) + text("x") + struct.pack("<I", 2**31) + ZEROS,
-        "2,147,483,648 dimensions",
-    ),
-    "an empty tensor": (start(1, 0) + tensor(0) + ZEROS, r"sizes \[0\]"),
     "a huge tensor": (start(1, 0) + tensor(2**30, 2**30, 2**30) + ZEROS, "is truncated: x should"),
-    "an offset past the end": (start(1, 0) + tensor(4, offset=2**60) + ZEROS, "is truncated: x"),
     "an unknown dtype": (start(1, 0) + tensor(4, kind=999) + ZEROS, "type 999"),
-    "a name of two lines": (start(1, 0) + tensor(33, kind=8, name="a\nb") + ZEROS, r"'a\\nb' has"),
-    "half a block": (start(1, 0) + tensor(33, kind=8) + ZEROS, "rows of 33 numbers, and Q8_0"),
     "a tensor twice": (start(2, 0) + tensor(4) * 2 + ZEROS, "tensor occurs twice"),
     "no architecture": (start(1, 0) + tensor(4) + ZEROS, "general.architecture=None"),
 }
@@ -373,6 +330,7 @@ def load_or_refuse(source: Path) -> str:
     return end
 
 
+@pytest.mark.release
 def test_random_damage_to_a_gguf_header_is_refused_in_one_line(tmp_path):
     path = write_gguf(tmp_path / "x.gguf", "llama")
     data = path.read_bytes()
@@ -391,6 +349,7 @@ def test_random_damage_to_a_gguf_header_is_refused_in_one_line(tmp_path):
     assert most < 64 * 2**20
 
 
+@pytest.mark.release
 def test_random_damage_to_a_safetensors_header_is_refused_in_one_line(own_folder):
     folder = own_folder()
     path = folder / "model.safetensors"
@@ -404,6 +363,7 @@ def test_random_damage_to_a_safetensors_header_is_refused_in_one_line(own_folder
     assert len(ends) > 30
 
 
+@pytest.mark.release
 def test_random_damage_to_a_config_is_refused_in_one_line(own_folder):
     folder = own_folder()
     path = folder / "config.json"
@@ -420,6 +380,7 @@ def test_random_damage_to_a_config_is_refused_in_one_line(own_folder):
     assert len(ends) > 60
 
 
+@pytest.mark.release
 def test_random_damage_to_a_tokenizer_is_refused_in_one_line(tmp_path):
     folder = write_folder(tmp_path, "llama")
     path = folder / "tokenizer.json"

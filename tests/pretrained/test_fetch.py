@@ -197,7 +197,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
 @pytest.mark.parametrize(
     "source", ["a/b/c", "../x", "/a/b", "owner/", "a b/c", "owner/name\n", "x"]
 )
-def test_what_is_no_name_is_not_looked_up(source, hub):
+def test_a_source_that_is_no_name_is_not_looked_up(source, hub):
     with pytest.raises(PretrainedError, match="no model there"):
         load_pretrained(source)
     assert hub.asked == []

@@ -145,6 +145,7 @@ def test_a_bad_file_is_refused_and_nothing_in_it_runs(case, tmp_path, monkeypatc
     assert not (tmp_path / "was-run").exists()
 
 
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")
 def test_random_damage_is_refused_in_one_line(tmp_path):
     path = tmp_path / "ckpt.pt"

@@ -125,8 +125,7 @@ PATHS = {cache.__name__: {"cache": cache} for cache in CACHES}
 PATHS["Native"] = {"engine": Native}
 
 
-@pytest.mark.rows(3)
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", SHRUNK)
 def test_greedy_tokens_are_those_of_transformers(name, path, published, their_tokens):

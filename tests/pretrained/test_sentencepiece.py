@@ -220,7 +220,7 @@ def test_letters_are_one_unknown_token_where_there_are_no_bytes():
     assert tokenizer.decode([5, 0, 8, 4]) == "thethe"
 
 
-def test_what_a_file_leaves_out_is_as_in_sentencepiece():
+def test_fields_that_a_file_leaves_out_have_the_defaults_of_sentencepiece():
     tokenizer = built(SMALL, bos_token_id=..., eos_token_id=..., unknown_token_id=..., pre=...)
     assert tokenizer.encode("the").tolist() == [BOS, THE]
     assert tokenizer.stop == (EOS,)
@@ -301,12 +301,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED)
-def test_what_is_not_computed_is_refused_by_name(changes, words):
+def test_a_vocabulary_that_is_not_computed_is_refused_by_name(changes, words):
     with pytest.raises(PretrainedError, match=words) as caught:
         built(**changes)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.release
 def test_random_damage_to_a_vocabulary_is_refused_in_one_line():
     values = [None, True, -1, 0, 2**40, 1e300, float("nan"), "x", "", [], ["a"], ["", ""], {}]
     switches = ["add_bos_token", "add_eos_token", "add_space_prefix", "merges"]

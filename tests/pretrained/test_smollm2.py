@@ -16,7 +16,7 @@ from nanogpt import Native, PagedCache, SamplingParams, StaticCache, complete, l
 from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.needs import PretrainedError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 N_NEW = 200
 N_PROMPT = 8  # tokens of each prompt, so that ten of them are one batch
 TIE = 1e-3  # logits between the two likeliest tokens: where less, rounding may decide
@@ -129,7 +129,6 @@ def test_logits_are_those_of_transformers(ours, theirs, their_texts):
     assert apart < 1e-3
 
 
-@pytest.mark.rows(1)
 @pytest.mark.parametrize("how", [{"cache": StaticCache}, {"cache": PagedCache}, {"engine": Native}])
 def test_ten_texts_are_those_of_transformers(how, ours, theirs, prompts, their_texts):
     texts = complete(ours[0], prompts, N_NEW, SamplingParams(greedy=True), **how)
@@ -137,7 +136,7 @@ def test_ten_texts_are_those_of_transformers(how, ours, theirs, prompts, their_t
     assert len({tuple(text.tolist()) for text in texts}) == len(prompts)
 
 
-def test_it_answers_in_english(ours):
+def test_the_model_answers_in_english(ours):
     model, tokenizer = ours
     prompt = tokenizer.chat([{"role": "user", "content": "What is the capital of France?"}])
     tokens = complete(model, prompt[None], 12, SamplingParams(greedy=True))[0, len(prompt) :]

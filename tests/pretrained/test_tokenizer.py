@@ -58,7 +58,7 @@ def test_tokens_and_texts_are_those_of_transformers(name, ours, theirs):
     assert ours.decode(ids[None]) == theirs.decode(ids, skip_special_tokens=True)
 
 
-def test_it_offers_what_a_char_tokenizer_offers(ours):
+def test_the_tokenizer_has_the_interface_of_a_char_tokenizer(ours):
     assert len(ours) == V_TOKENIZER
     assert ours.decode(ours.encode("the fox").tolist()) == "the fox"
     assert ours.decode([]) == ""
@@ -218,7 +218,7 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_what_templates_use_is_there(template, ours, theirs):
+def test_a_template_has_the_filters_of_transformers(template, ours, theirs):
     messages = [{"role": "user", "content": "Why\n"}]
     tokenizer = PretrainedTokenizer(ours.tokenizer, (), template, {"bos_token": SPECIALS[0]})
     text = tokenizer.chat_text(messages)

@@ -10,7 +10,7 @@ from notebook_fixtures import page_faults
 import nanogpt
 from nanogpt.files import ROOT
 from nanogpt.series import api_page as subject
-from nanogpt.series.api_page import Entry, api_page, read_sections
+from nanogpt.series.api_page import ApiEntry, api_page, read_sections
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def page():
     return text
 
 
-def flat(entries: tuple[Entry, ...]):
+def flat(entries: tuple[ApiEntry, ...]):
     for entry in entries:
         yield entry
         yield from flat(entry.members)

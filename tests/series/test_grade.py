@@ -18,7 +18,7 @@ from nanogpt.files import ROOT
 from nanogpt.series import grade, grade_one, mine, program
 from nanogpt.series.checks import EXERCISES
 from nanogpt.series.checks.finding import objection
-from nanogpt.series.grade import Grade, Outcome, Result, Submission
+from nanogpt.series.grade import ExerciseResult, Grade, Outcome, Submission
 from nanogpt.series.nbfile import solution
 
 REAL_CORPUS = True
@@ -160,7 +160,7 @@ def test_a_command_that_cannot_begin_says_why_in_a_line(words, tmp_path, capsys)
 
 UNREADABLE = {  # the bytes of a file: why it is not judged
     b"\0\1\2": "binary",
-    b"#" * (grade.LARGEST + 1): "1,000,001 bytes",
+    b"#" * (grade.LARGEST_LESSON + 1): "1,000,001 bytes",
     "x = 1\n# \u00fcber\n".encode("cp1252"): "line 2 is not UTF-8: save the file as UTF-8",
 }
 
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_a_lesson_is_not_run(data, tmp_path, monkeypatch):
     monkeypatch.delattr(grade, "_run")
     path = tmp_path / "a.py"
     path.write_bytes(data)
-    one = grade.judge_one(Submission("a", path), NAMES, grade.Limits(), None)
+    one = grade.judge_one(Submission("a", path), NAMES, grade.FileLimits(), None)
     assert UNREADABLE[data] in one.problem
 
 
@@ -182,7 +182,7 @@ def test_a_file_that_may_not_be_read_is_a_line(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", closed)
-    one = grade.judge_one(Submission("a", path), NAMES, grade.Limits(), None)
+    one = grade.judge_one(Submission("a", path), NAMES, grade.FileLimits(), None)
     assert one.problem == "Permission denied"
 
 
@@ -191,7 +191,7 @@ def test_a_file_that_may_not_be_read_is_a_line(tmp_path, monkeypatch):
 
 def graded(name: str, *sentences: str, problem: str | None = None) -> Grade:
     results = {
-        exercise: Result(Outcome.MISTAKE if words else Outcome.PASSED, words)
+        exercise: ExerciseResult(Outcome.MISTAKE if words else Outcome.PASSED, words)
         for exercise, words in zip(("Head", "KVCache"), sentences, strict=False)
     }
     return Grade(Submission(name, Path(name)), results, problem, 1.0)
@@ -223,7 +223,10 @@ def test_mistakes_are_counted_by_kind_the_most_frequent_first():
 def test_a_mistake_is_counted_by_its_name_whatever_else_is_said_of_it():
     sentences = ["In the line `a`: the mask is wrong.", "With 5 keys perhaps the mask is wrong."]
     grades = [
-        Grade(Submission(name, Path(name)), {"Head": Result(Outcome.MISTAKE, words, "the mask")})
+        Grade(
+            Submission(name, Path(name)),
+            {"Head": ExerciseResult(Outcome.MISTAKE, words, "the mask")},
+        )
         for name, words in zip(("anna", "ben"), sentences, strict=True)
     ]
     (head,) = grade.mistakes(grades, ["Head"])
@@ -231,10 +234,11 @@ def test_a_mistake_is_counted_by_its_name_whatever_else_is_said_of_it():
 
 
 def test_an_exercise_that_nobody_handed_in_has_no_column():
-    one = Grade(Submission("anna", Path("a")), {name: Result(Outcome.MISSING) for name in NAMES})
+    missing = {name: ExerciseResult(Outcome.MISSING) for name in NAMES}
+    one = Grade(Submission("anna", Path("a")), missing)
     assert grade.handed_in([one], NAMES) == NAMES
-    one.results["fold"] = Result(Outcome.PASSED)
-    one.results["Head"] = Result(Outcome.MISTAKE, "no")
+    one.results["fold"] = ExerciseResult(Outcome.PASSED)
+    one.results["Head"] = ExerciseResult(Outcome.MISTAKE, "no")
     assert grade.handed_in([one], NAMES) == ["Head", "fold"]
 
 
@@ -363,7 +367,7 @@ def test_loops_that_never_end_end(tmp_path):
     closed = tmp_path / "closed.py"  # it turns the limit of its own process off
     closed.write_text(CLOSED, encoding="utf-8")
     found, _ = grade.submissions(tmp_path)
-    limits = grade.Limits(seconds=0.5)
+    limits = grade.FileLimits(seconds=0.5)
     by_name = {one.submission.name: one for one in grade.grade(found, NAMES, limits, 2)}
     assert "did not finish within 0.5 seconds" in by_name["loop"].results["visible"].sentence
     assert by_name["loop"].results["Head"].outcome is Outcome.MISSING

@@ -12,7 +12,7 @@ from nanogpt.bench.tables import shown_label
 from nanogpt.config import SIZES
 from nanogpt.files import PUBLISHED, ROOT, read_json
 from nanogpt.series import site
-from nanogpt.series.measured import DOES, PARTS, moving_cost, moving_ladder
+from nanogpt.series.measured import DOES, TIME_PARTS, moving_cost, moving_ladder
 from nanogpt.series.plots.style import contrast
 from nanogpt.series.solutions import multiplications
 from nanogpt.timing import summary
@@ -326,7 +326,7 @@ def said_of(ladder, i):
     row = result["rungs"][i]
     total = sum(row["split"].values())
     speed = row["speedup"]
-    shares = {part: f"{round(100 * row['split'][part] / total)} %" for part in PARTS}
+    shares = {part: f"{round(100 * row['split'][part] / total)} %" for part in TIME_PARTS}
     low, mid, high = (times(speed[key]) for key in ("low", "median", "high"))
     label = shown_label(row["label"])
     line = (
@@ -334,7 +334,7 @@ def said_of(ladder, i):
         f"rung 1; its tokens are equal. {duration(total)} a token: "
         f"{', '.join(f'{part} {share}' for part, share in shares.items())}."
     )
-    return line, [f"{p} {duration(row['split'][p])}, {shares[p]}" for p in PARTS]
+    return line, [f"{p} {duration(row['split'][p])}, {shares[p]}" for p in TIME_PARTS]
 
 
 def open_of(browser):
@@ -374,7 +374,7 @@ def test_bars_are_as_long_as_times_and_dots_stand_where_speeds_are(ladder):
     assert own / before == pytest.approx(second / first, rel=0.01)
     parts = each(ladder, f"{opened} .timed:last-of-type .time span", width)
     split = LADDERS[0][1]["rungs"][1]["split"]
-    for width, part in zip(parts, PARTS, strict=True):
+    for width, part in zip(parts, TIME_PARTS, strict=True):
         assert width / sum(parts) == pytest.approx(split[part] / second, abs=0.01)
     _, unit, ten, *_ = each(ladder, ".tick", "Number.parseFloat(e.style.left)")
     dot = each(ladder, ".dot", "Number.parseFloat(e.style.left)")[1]

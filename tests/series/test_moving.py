@@ -109,7 +109,7 @@ def test_the_weights_of_a_step_are_those_with_which_the_head_mixes():
         weights = torch.tensor(row)
         torch.testing.assert_close(weights @ values[: t + 1], mixed[t, :8], atol=0.01, rtol=0)
     sizes = {torch.tensor(found[name]).shape for name in ("queries", "keys", "values")}
-    assert sizes == {(2, 2, T, moving.SHOWN)}
+    assert sizes == {(2, 2, T, moving.NUMBERS_SHOWN)}
 
 
 @pytest.mark.parametrize("form", [{}, {**ROPE, "qk_norm": True, **RMS}])

@@ -35,7 +35,7 @@ def test_every_exhibit_has_a_room_with_its_thread_in_one_small_file(page):
 
 
 def test_without_verdicts_there_is_no_page(monkeypatch, tmp_path):
-    monkeypatch.setattr(museum, "VERDICTS", tmp_path / "verdicts.json")
+    monkeypatch.setattr(museum, "VERDICTS_FILE", tmp_path / "verdicts.json")
     assert museum_page(set()) is None
 
 

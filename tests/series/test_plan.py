@@ -51,7 +51,7 @@ def test_the_work_is_the_same_however_fast_the_machine_is(machine, profile):
 
 
 def test_a_slow_machine_is_told_that_it_takes_longer(machine):
-    known = {"full": 80 * len(NAMES), "laptop": 0.2 / plan.WORK * sum(plan.LAPTOP.values())}
+    known = {"full": 80 * len(NAMES), "laptop": 0.2 / plan.WORK_SECONDS * sum(plan.LAPTOP.values())}
     for speed in SPEEDS:
         machine(speed)
         for profile, seconds in known.items():

@@ -77,7 +77,7 @@ OLD = {"0.74 times as fast", "0.93 times as fast"}
 
 def without_table(text: str) -> str:
     before, _, rest = text.partition(speed.BEGIN)
-    return before + rest.partition(speed.END)[2]
+    return before + rest.partition(speed.TABLE_END)[2]
 
 
 @pytest.mark.parametrize("name", ["README.md", "USAGE.md"])

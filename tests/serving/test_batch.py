@@ -29,14 +29,11 @@ def plain():
     return build(**FORMS["batched"])
 
 
-WORKLOADS = {  # of each form: 200 in all
-    "few": range(8),
-    "all": range(8, 50),
-}
+WORKLOADS = {"few": range(8), "many": range(8, 50)}  # of each form
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("which", ["few", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["few", pytest.param("many", marks=pytest.mark.release)])
 def test_tokens_are_those_of_each_request_alone(form, which, ambient_rng):
     """Arrivals, lengths, seeds, settings, budgets, small pools, shared beginnings, aborts."""
     seeds = WORKLOADS[which]
@@ -66,10 +63,9 @@ def logits_alone(model, asked, tokens):
 def test_in_exact_mode_logits_are_the_same_bits(form):
     model = build(torch.float32, **FORMS[form])
     with exact(model):
-        for seed in range(2):
-            for kind, rows in check_workload(form, seed, dtype=torch.float32).logits.items():
-                want = logits_alone(model, request(kind), alone(form, kind, torch.float32))
-                assert torch.equal(torch.stack(rows), want[: len(rows)])
+        for kind, rows in check_workload(form, 0, dtype=torch.float32).logits.items():
+            want = logits_alone(model, request(kind), alone(form, kind, torch.float32))
+            assert torch.equal(torch.stack(rows), want[: len(rows)])
 
 
 # ------------------------------------------------------------------ what a step reads
@@ -222,14 +218,14 @@ def test_a_bad_request_is_refused_and_others_are_untouched(case):
     assert run(engine, {}, {}, {"good": [0]})["good"][1:] == generated(good)[1:]
 
 
+# Each setting once, and a number beyond every memory.
 BAD_SETTINGS = [{name: 0} for name in ("budget", "n_blocks", "block_len", "max_running")]
-BAD_SETTINGS += [{name: 2**40} for name in ("n_blocks", "block_len", "max_running")]
 BAD_SETTINGS += [{name: None} for name in ("model", "backend", "scheduler")]
-BAD_SETTINGS += [{"reuse": 1}, {"requests": 3}, {"requests": [3]}]
+BAD_SETTINGS += [{"n_blocks": 2**40}, {"reuse": 1}, {"requests": [3]}]
 
 
 @pytest.mark.parametrize("wrong", BAD_SETTINGS, ids=str)
-def test_settings_that_are_none_are_refused_by_name(wrong):
+def test_wrong_settings_are_refused_by_name(wrong):
     (name, value) = next(iter(wrong.items()))
     what = {"requests": "equest", "model": "model must be a LanguageModel"}
     with pytest.raises((ValueError, TypeError), match=what.get(name, f"{name}.*{value}")):

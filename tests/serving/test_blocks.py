@@ -43,7 +43,7 @@ def test_a_hash_is_of_the_tokens_and_of_all_before_them():
     assert len({*a, *names([2, 1], [3, 4]), *names([12], [34]), *names([1, 2, 3, 4])}) == 7
 
 
-def test_what_nobody_uses_is_found_until_its_memory_is_needed_the_longest_unused_first():
+def test_unused_blocks_are_found_until_their_memory_is_needed_the_least_recently_used_first():
     manager = BlockManager(4, 1)
     old = held(manager, 1, 2)
     new = held(manager, 8, 9)

@@ -99,8 +99,11 @@ def requests_of(n: int) -> list[Request]:
     return found
 
 
-@pytest.mark.parametrize("how", [{}, {"budget": 5, "block_len": 4}, {"max_running": 2}], ids=str)
-@pytest.mark.parametrize("rows", [1, 3, 200])
+@pytest.mark.parametrize(
+    ("how", "rows"),
+    [({}, 1), ({}, 200), ({"budget": 5, "block_len": 4}, 3), ({"max_running": 2}, 3)],
+    ids=str,
+)
 def test_each_request_gets_the_tokens_of_generate_up_to_an_end(
     model, backend, how, rows, monkeypatch
 ):
@@ -122,11 +125,8 @@ def test_each_request_gets_the_tokens_of_generate_up_to_an_end(
     assert 0 < short < 12
 
 
-LEAST = [0, 1, 2, 9, 23, 24, 2**31 - 1]
-
-
-@pytest.mark.parametrize("sampling", [*SAMPLINGS, SamplingParams(top_k=1)], ids=str)
-@pytest.mark.parametrize("least", LEAST)
+@pytest.mark.parametrize("sampling", [PLAIN, GREEDY, SamplingParams(top_k=1)], ids=str)
+@pytest.mark.parametrize("least", [0, 9, 24])  # none, some and all of the 24 tokens
 def test_no_end_token_is_among_the_least_tokens(model, backend, least, sampling):
     """One that would be drawn is replaced, by the likeliest other where top_k is 1."""
     prompt = requests_of(1)[0].prompt
@@ -151,7 +151,7 @@ def test_an_end_token_that_the_vocabulary_lacks_is_refused(model, backend):
         serve(model, [asked], backend=backend)
 
 
-def test_of_a_call_of_several_steps_what_is_behind_the_end_is_dropped(model, backend):
+def test_tokens_of_a_call_that_come_after_the_end_are_dropped(model, backend):
     """Its log-probabilities, too; and a later request finds right blocks."""
     prompt = requests_of(1)[0].prompt
     whole = tokens_alone(model, prompt, 24, PLAIN, 5, **engine_of(backend))
@@ -389,11 +389,9 @@ def test_a_continued_text_has_its_least_tokens_too(url, model, backend, least):
 # Fields of a body; they and the rest decide where the text ends.
 SHOWN = [
     {"seed": 1},
-    {"seed": 2, "top_logprobs": 1},
     {"temperature": 0, "top_logprobs": 3},
     {"seed": 3, "top_logprobs": 20, "ignore_eos": True},
     {"seed": 5, "temperature": 1.3, "top_p": 0.9, "top_logprobs": 2, "min_tokens": 30},
-    {"seed": 6, "ignore_eos": True, "top_logprobs": 2, "max_tokens": 9},
     {"seed": 6, "ignore_eos": True, "top_logprobs": 2, "stop": ["e", "a", "\u00e9"]},
     {"seed": 7, "n": 3, "top_logprobs": 2, "stream_options": {"include_usage": True}},
 ]
@@ -485,30 +483,20 @@ BAD = [
     ({}, "messages", "messages=null: pass a list"),
     ({"messages": []}, "messages", "messages=[]: pass a list"),
     ({"messages": "Hello"}, "messages", "pass a list"),
-    ({"messages": {"role": "user", "content": "a"}}, "messages", "pass a list"),
     ({"messages": ["Hello"]}, "messages[0]", "must be an object"),
-    ({"messages": [None]}, "messages[0]", "must be an object"),
     (
         {"messages": [{"content": "a"}]},
         "messages[0].role",
         "role=null: must be system, developer, user",
     ),
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role", 'role="tool"'),
-    ({"messages": [{"role": ["user"], "content": "a"}]}, "messages[0].role", "must be system"),
     ({"messages": [{"role": "a\nb", "content": "a"}]}, "messages[0].role", "must be system"),
     ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "content=null: must be"),
-    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "must be a string or"),
     ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "must be a string or"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "messages[0].content",
         "must be a text part",
-    ),
-    ({"messages": [{"role": "user", "content": ["a"]}]}, "messages[0].content", "a text part"),
-    (
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
-        "messages[0].content",
-        "a text part",
     ),
     ({"messages": [{"role": "user", "content": "a", "name": "me"}]}, "messages[0].name", "leave"),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "Unicode"),
@@ -517,17 +505,8 @@ BAD = [
     ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "at least -1"),
     ({"messages": HELLO, "temprature": 1}, "temprature", "did you mean temperature"),
     ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: must be true or false"),
-    ({"messages": HELLO, "logprobs": "true"}, "logprobs", "must be true or false"),
     ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
-    (
-        {"messages": HELLO, "top_logprobs": 2, "logprobs": False},
-        "top_logprobs",
-        "needs logprobs=true",
-    ),
-    *[
-        ({"messages": HELLO, "logprobs": True, "top_logprobs": k}, "top_logprobs", "in [0, 20]")
-        for k in (21, -1, 1.5, True, "2", [2])
-    ],
+    ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "in [0, 20]"),
     (
         {"messages": HELLO, "logprobs": True, "return_tokens_as_token_ids": True},
         "return_tokens_as_token_ids",
@@ -561,22 +540,7 @@ def test_a_bad_body_is_a_line_that_names_the_field(body, param, says):
     assert says in str(found)
 
 
-ODD = [True, 0, -1, 10**400, "", "é\ud800\x00\n\x1b", "x" * 9000, [], [[]], [None], {}, {"": {}}]
-
-
-@pytest.mark.parametrize("name", ["role", "content", "name", "tool_calls", "a\nb"])
-def test_no_value_in_a_message_gives_more_than_one_line(name):
-    read = RequestParser(tokenizer(), "fox", 128).read_chat
-    deep = json.loads("[" * 500 + "]" * 500)
-    for value in [*ODD, deep, [{"type": "text", "text": value} for value in ODD]]:
-        body = {"messages": [HELLO[0] | {name: value}]}
-        try:
-            read(json.dumps(body).encode())
-        except Refused:
-            assert refused(read, body).status == 400
-
-
-def test_what_asks_for_nothing_is_accepted():
+def test_every_neutral_value_of_the_table_changes_nothing():
     read = RequestParser(tokenizer(), "fox", 128).read_chat
     room = 128 + 1 - len(tokenizer().chat(HELLO))
     for name, row in CHAT_PARAMETERS.items():
@@ -612,6 +576,7 @@ def test_a_long_body_is_read_beside_the_loop(url):
 # ------------------------------------------------------------------ clients
 
 
+@pytest.mark.release
 @pytest.mark.skipif(not importlib.util.find_spec("openai"), reason="openai not installed")
 def test_openai(url, model, backend):
     openai = importlib.import_module("openai")
@@ -656,8 +621,7 @@ def test_openai(url, model, backend):
 # ------------------------------------------------------------------ a model that writes English
 
 
-@pytest.mark.rows(1)
-@pytest.mark.slow
+@pytest.mark.release
 def test_smollm2_answers_as_generate_does_alone(backend):
     try:
         path = fetch_smollm2(Path(user_cache_dir("nanogpt-notebooks"), "models"))

@@ -146,6 +146,7 @@ def test_the_body_of_a_program_gets_its_text(url, program):
 # ------------------------------------------------------------------ openai
 
 
+@pytest.mark.release
 @needs("openai")
 def test_openai(url):
     openai = importlib.import_module("openai")
@@ -184,6 +185,7 @@ def test_openai(url):
             client.models.retrieve("gpt-4")
 
 
+@pytest.mark.release
 @needs("openai")
 def test_openai_in_an_event_loop(url):
     openai = importlib.import_module("openai")
@@ -199,7 +201,7 @@ def test_openai_in_an_event_loop(url):
 # ------------------------------------------------------------------ clients on top of it
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @needs("langchain_openai")
 def test_langchain(url):
     langchain = importlib.import_module("langchain_openai")
@@ -215,7 +217,7 @@ def test_langchain(url):
     assert asyncio.run(model.ainvoke("abc")) == text(22)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @needs("litellm")
 def test_litellm(url, monkeypatch):
     for name, value in QUIET.items():
@@ -231,7 +233,7 @@ def test_litellm(url, monkeypatch):
         litellm.text_completion(**ask, frequency_penalty=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @needs("llm")
 def test_llm(url, tmp_path, monkeypatch):
     models = f"- model_id: mine\n  model_name: tiny\n  api_base: {url}/v1\n  completion: true\n"

@@ -17,7 +17,7 @@ def read(**body):
     return READER.read(json.dumps({"prompt": "abc"} | body).encode())[0]
 
 
-def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_own():
+def test_fields_left_out_or_null_have_defaults_and_each_request_a_seed_of_its_own():
     first = read(stop=None, n=1, echo=False, logprobs=None, user="me")
     second = read(model="tiny", max_tokens=None)
     assert first.request.sampling == SamplingParams()
@@ -90,7 +90,7 @@ def test_each_prompt_has_its_own_room_and_each_choice_its_own_seed():
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_cannot_be_served_is_named(body, param, says):
+def test_a_refusal_names_the_field(body, param, says):
     with pytest.raises(Refused) as caught:
         read(**body)
     error = caught.value.body()["error"]

@@ -57,13 +57,14 @@ def check(model, found, **tolerance):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_they_are_those_of_the_models_plain_forward(form):
+def test_log_probabilities_are_those_of_the_models_plain_pass(form):
+    """Of every form in chunks of a small budget; of one in every way to serve."""
     model = build(torch.float64, **FORMS[form])
-    for how in WAYS:
+    for how in WAYS if form == "batched" else WAYS[2:3]:
         check(model, served(model, ModuleBackend, **how), rtol=0, atol=1e-12)
 
 
-def test_of_native_code_they_are_the_same_bits_in_any_company():
+def test_log_probabilities_of_native_code_are_the_same_bits_in_any_batch():
     try:
         decoder_library()
     except CannotBuild as error:

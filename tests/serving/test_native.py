@@ -16,8 +16,6 @@ from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.native_steps import NativeBackend, choose_backend
 from nanogpt.serving.sequence import Request
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module", autouse=True)
 def built():
@@ -62,7 +60,7 @@ def test_logits_are_the_same_bits_in_any_batch_and_any_chunks_and_near_the_model
         assert all(torch.equal(alone[name], together[name]) for name in alone), settings
 
 
-def test_what_native_code_cannot_read_is_refused_in_a_line():
+def test_a_model_that_native_code_cannot_read_is_refused_in_a_line():
     with pytest.raises(ValueError, match="float32 on the CPU"):
         BatchEngine(build(torch.float64), backend=NativeBackend)
     model = build(torch.float32)
@@ -99,7 +97,7 @@ def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
     assert engine.events["several"], "each call took one step"
 
 
-def test_where_nothing_can_be_built_modules_serve(monkeypatch):
+def test_without_a_compiler_the_modules_serve(monkeypatch):
     def cannot(*arguments):
         raise CannotBuild("no compiler")
 

@@ -24,7 +24,7 @@ from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.serving.native_steps import NativeBackend
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release  # it compiles a library of its own
 MUTATIONS = {  # where in the C++, what it says, and a bug in its place
     "none": ("", "", ""),
     "keys are read past a chunk": (

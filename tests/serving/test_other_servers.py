@@ -20,7 +20,7 @@ MISSING = [name for name in NEEDED if not importlib.util.find_spec(name)]
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed")
 def test_transformers_serve_gives_our_text(tmp_path):
     model = tiny_model()

@@ -189,13 +189,11 @@ def test_a_body_without_a_length_or_too_long_is_refused(url, length):
         ({"Host": "fox.example"}, 200, ""),
         ({"Host": "evil.example"}, 403, "--allow-host evil.example if that is its name"),
         ({"Host": " "}, 403, "unknown Host '': call the server by its IP address"),
-        ({"Host": "a" * 60_000}, 403, f"--allow-host {'a' * 60} if that is its name"),
         ({"Host": "127.0.0.1.evil.example:80"}, 403, "--allow-host"),
         ({"Host": "localhost", "Origin": "http://localhost"}, 200, ""),
         ({"Origin": "http://localhost:3000"}, 403, "pages from 'http://localhost:3000'"),
         ({"Origin": "null"}, 403, "pages from 'null'"),
         ({"Content-Type": "text/plain"}, 415, "curl -H 'Content-Type: application/json'"),
-        ({"Content-Type": "a" * 5000}, 415, "curl -H 'Content-Type: application/json'"),
         ({"Content-Type": "text/plain; application/json"}, 415, "text/plain"),
         ({"Content-Type": "Application/JSON; charset=utf-8"}, 200, ""),
     ],
@@ -212,7 +210,7 @@ def test_no_page_from_elsewhere_is_let_in(headers, status, says):
                 assert (ask(url, method, path, headers=headers)[0] == 403) == (status == 403)
 
 
-def test_where_no_descriptor_is_left_new_connections_wait(monkeypatch, capfd):
+def test_new_connections_wait_for_a_free_file_descriptor(monkeypatch, capfd):
     full = threading.Event()
     accepted = asyncio.SelectorEventLoop.sock_accept
     full.set()
@@ -262,13 +260,15 @@ def test_a_client_that_leaves_frees_its_blocks(streamed):
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_choice_that_met_its_stop_leaves_the_engine_while_others_go_on(streamed):
+    text_of = functools.cache(lambda seed: expected(model(), "ab", 20, seed=seed))
+    # A seed whose text holds a character early that the text of the next seed never has.
     seed, stop = next(
         (seed, char)
         for seed in range(100)
-        for char in expected(model(), "ab", 20, seed=seed)[2:4]
-        if char not in expected(model(), "ab", 20, seed=seed + 1)
+        for char in text_of(seed)[2:4]
+        if char not in text_of(seed + 1)
     )
-    text = expected(model(), "ab", 20, seed=seed)
+    text = text_of(seed)
     n = text.index(stop) + 1
     body = {"prompt": "ab", "max_tokens": 20, "seed": seed, "n": 2, "stop": stop}
     with gated() as (server, url, gate):
@@ -404,7 +404,7 @@ def test_a_step_that_fails_ends_every_request_and_health_says_so(capfd):
     assert "RuntimeError: out of luck" in capfd.readouterr().err
 
 
-def test_where_nothing_runs_the_engine_sleeps():
+def test_the_engine_sleeps_when_nothing_runs():
     server = Server(model(), CHARS)
     rounds = []
     ready = server._has_step

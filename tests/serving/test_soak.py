@@ -66,7 +66,7 @@ def request(url: str, number: int) -> str:
     return "equal" if text == answer(kind) else f"WRONG: {kind} {text}"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_clients_that_leave_and_talk_nonsense_take_nothing_from_the_others():
     n = int(os.environ.get("NANOGPT_SOAK", "300"))
     limits = {"running": 8, "waiting": AT_ONCE}

@@ -1,14 +1,15 @@
-"""Several processes train as one does: the same losses, one that speaks and writes, a sure end."""
+"""Training in several processes: the losses of one process, one writer, a clean end."""
 
+import copy
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from training_fixtures import (
+    CPU,
     ctrl_c,
     exit_code,
     fork_pair,
@@ -23,7 +24,8 @@ from nanogpt.cli import main
 from nanogpt.config import GPTConfig
 from nanogpt.data import practice_corpus
 from nanogpt.device import Device
-from nanogpt.training.processes import joined, torchrun, trainer_of
+from nanogpt.model import GPT
+from nanogpt.training.processes import ALONE, Team, joined, torchrun
 from nanogpt.training.recipes import TrainConfig
 from nanogpt.training.resume import state_path
 from nanogpt.training.trainer import Trainer
@@ -31,7 +33,7 @@ from nanogpt.training.trainer import Trainer
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
 )
-STEPS = 30
+STEPS = 20
 
 
 def words(folder, out, *more):
@@ -89,24 +91,21 @@ def two(folder):
     return {key: path.read_text(encoding="utf-8") for key, path in printed.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("out", ["of-0/plain", "of-0/parts", "begun"])
-def test_two_processes_compute_the_run_of_one(folder, two, out):
-    """As it comes; in two parts each; and a run that one process began and two resumed."""
+def test_two_processes_compute_the_losses_and_weights_of_one(folder, two, out):
+    """Without and with accumulate, and a run that one process began and two resumed."""
     assert_same_run(folder / out, folder / "whole")
 
 
-@pytest.mark.slow
-def test_a_share_for_each_of_two_processes_is_two_parts_to_the_bit(folder, two):
-    """With Muon, which would make any other difference larger."""
+def test_two_processes_have_the_bits_of_one_with_accumulate_2(folder, two):
+    """With Muon, which would enlarge any difference."""
     assert main(words(folder, "sprint", "--recipe", "sprint", "--accumulate", "2")) == 0
     a, b = (load_file(state_path(folder / out)) for out in ("of-0/sprint", "sprint"))
     assert a.keys() == b.keys()
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
 
-@pytest.mark.slow
-def test_the_first_alone_prints_and_writes(folder, two):
+def test_only_the_first_process_prints_and_writes(folder, two):
     assert "2 processes" in two["0.out"]
     assert "full validation loss" in two["0.out"]
     assert all(line.startswith("refused: ") for line in two["1.out"].splitlines())
@@ -116,12 +115,11 @@ def test_the_first_alone_prints_and_writes(folder, two):
     ends += ["-last.json", "-last.safetensors", "-last.state.safetensors"]
     expected = {name + end for name in ("plain", "parts", "sprint") for end in ends}
     assert {p.name for p in folder.glob("of-0/*")} == expected
-    assert [row["step"] for row in log_of(folder / "of-0" / "plain")] == [0, 10, 20, 30]
+    assert [row["step"] for row in log_of(folder / "of-0" / "plain")] == [0, 10, 20]
 
 
-@pytest.mark.slow
-def test_what_two_processes_cannot_do_both_refuse_and_one_says_why(folder, two):
-    files = "process 0 has saved steps: 30, process 1 has 0: all must read the same files"
+def test_both_processes_refuse_and_the_first_prints_why(folder, two):
+    files = "process 0 has saved steps: 20, process 1 has 0: all must read the same files"
     for rank in (0, 1):
         (refused,) = re.findall("refused: .*", two[f"{rank}.out"])
         assert files in refused
@@ -135,8 +133,7 @@ def test_what_two_processes_cannot_do_both_refuse_and_one_says_why(folder, two):
     assert not list(folder.glob("odd*"))
 
 
-@pytest.mark.slow
-def test_ctrl_c_in_one_stops_all_at_that_step_and_one_process_resumes(folder):
+def test_ctrl_c_in_one_process_stops_all_at_the_same_step(folder):
     pair = fork_pair(folder / "stop", interrupted_run, words(folder, "stopped"))
     assert [exit_code(process) for process in pair] == [130, 130]
     errors = [(folder / f"stop{rank}.err").read_text(encoding="utf-8") for rank in (0, 1)]
@@ -160,10 +157,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
-def test_after_a_kill_torchrun_ends_all_and_resume_ends_with_the_same_bits(
-    folder, two, monkeypatch
-):
+@pytest.mark.release
+def test_after_a_kill_torchrun_stops_all_and_resume_gives_the_same_bits(folder, two, monkeypatch):
     (folder / "lost.py").write_text(LOSES_A_PROCESS, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     script = [str(folder / "lost.py"), *words(folder, "killed")]
@@ -179,11 +174,11 @@ def test_after_a_kill_torchrun_ends_all_and_resume_ends_with_the_same_bits(
 # ------------------------------------------------------------------ in one process
 
 
-def test_a_process_that_torchrun_did_not_start_is_alone(alone):
+def test_without_torchrun_there_is_one_process(alone):
     device = Device(torch.device("cpu"), torch.float32, "tests")
-    with joined(device) as (given, trainer):
+    with joined(device) as (given, team):
         assert given is device
-        assert trainer is Trainer
+        assert team is ALONE
 
 
 @pytest.fixture
@@ -193,33 +188,32 @@ def alone(monkeypatch):
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_dropout_of_the_other_processes_follows_from_the_step(rank):
-    """So a resumed run draws what the whole one drew; the first one is as a process alone."""
-    trainer = object.__new__(trainer_of(rank, 4))  # connected to no others
-    trainer.config = TrainConfig(batch_size=4, seed=5)
-    trainer.model = SimpleNamespace(config=GPTConfig(block_size=8))
-    trainer.data = torch.arange(99) % 5
-    trainer.epochs = None
-    trainer.generator = torch.Generator()
-    drawn = []
-    with torch.random.fork_rng():
-        for step, before in ((7, 1), (7, 2), (8, 2)):
-            torch.manual_seed(before)
-            trainer.batch(step)
-            drawn.append(float(torch.rand(1)))
-    assert (drawn[0] == drawn[1]) == bool(rank)
-    assert (drawn[1] == drawn[2]) != bool(rank)
+def test_dropout_of_other_processes_depends_on_the_step_alone(rank, monkeypatch):
+    """A resumed run repeats the dropout of an uninterrupted one; process 0 is as one alone."""
+    team = Team(rank, 4)
+    for name in ("agree_on_text", "averaging", "mean"):  # connected to no others
+        monkeypatch.setattr(Team, name, lambda self, x, *others: x)
+    model = GPT(GPTConfig(vocab_size=5, block_size=8, n_layer=1, n_head=1, n_embd=4, dropout=0.5))
+    config = TrainConfig(batch_size=4, seed=5, warmup=0, decay=False)
+    data = torch.arange(99) % 5
+    losses = []
+    for step, seed in ((7, 1), (7, 2), (8, 2)):
+        trainer = Trainer(copy.deepcopy(model), data, config, torch.Generator(), CPU, team)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            losses.append(float(trainer.step(step)))
+    assert (losses[0] == losses[1]) == bool(rank)
+    assert (losses[1] == losses[2]) != bool(rank)
 
 
-@pytest.mark.slow
-def test_torchrun_from_python_says_why_its_processes_failed(tmp_path):
+def test_torchrun_reports_the_error_of_a_failed_process(tmp_path):
     (tmp_path / "fails.py").write_text("raise ValueError('no room')", encoding="utf-8")
     with pytest.raises(ChildProcessError, match="(?s)failed, exit code 1:.*ValueError: no room"):
         torchrun([str(tmp_path / "fails.py")], 1)
 
 
 @pytest.mark.parametrize("rank", ["0", "2"])
-def test_more_processes_than_gpus_are_refused_in_every_one(monkeypatch, alone, rank):
+def test_more_processes_than_gpus_are_refused_in_every_process(monkeypatch, alone, rank):
     monkeypatch.setenv("LOCAL_RANK", rank)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -229,8 +223,8 @@ def test_more_processes_than_gpus_are_refused_in_every_one(monkeypatch, alone, r
     assert not dist.is_initialized()
 
 
-def test_a_gpu_of_its_own_and_nccl_between_them(monkeypatch, alone):
-    """With fakes: what is asked of torch, and in which order."""
+def test_each_process_has_a_gpu_and_nccl_connects_them(monkeypatch, alone):
+    """With fakes: which functions of torch are called, and in which order."""
     asked = []
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -240,7 +234,7 @@ def test_a_gpu_of_its_own_and_nccl_between_them(monkeypatch, alone):
     monkeypatch.setattr(dist, "destroy_process_group", lambda: asked.append("parted"))
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    with joined(Device(torch.device("cuda"), torch.bfloat16, "tests")) as (device, processes):
-        assert (processes.rank, processes.size, processes.first) == (1, 2, False)
+    with joined(Device(torch.device("cuda"), torch.bfloat16, "tests")) as (device, team):
+        assert (team.rank, team.size, team.first) == (1, 2, False)
         assert (str(device.device), device.dtype) == ("cuda:1", torch.bfloat16)
     assert asked == ["cuda:1", "nccl", "parted"]

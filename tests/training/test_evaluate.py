@@ -1,13 +1,13 @@
-"""The loss: over all characters, in eval mode, nothing left changed."""
+"""Evaluation losses: over all characters, in eval mode, leaving the model unchanged."""
 
 import pytest
 from conftest import tiny_model, tokens
 
-from nanogpt.training.trainer import full_loss, mean_loss
+from nanogpt.training.evaluation import full_loss, mean_loss
 
 
 @pytest.mark.parametrize("mode", [True, False])
-def test_the_loss_estimate_runs_in_eval_mode_and_puts_the_mode_back(mode):
+def test_mean_loss_is_without_dropout_and_restores_the_mode(mode):
     model = tiny_model().train(mode)
     batches = [(tokens(4, 9), tokens(4, 9, seed=1))]
     assert mean_loss(model, batches) == mean_loss(model, batches), "dropout was on"

@@ -1,4 +1,4 @@
-"""Training learns, repeats to the bit, says where it is, and moves nothing but its own."""
+"""`train` lowers the loss, repeats bit for bit, reports, saves, and changes nothing else."""
 
 import json
 import math
@@ -24,10 +24,11 @@ from nanogpt.decoder.pack import build_model, pack_heads, unpack_heads
 from nanogpt.generation import complete
 from nanogpt.model import GPT
 from nanogpt.training import loop
+from nanogpt.training.evaluation import full_loss, mean_loss
 from nanogpt.training.first_weights import zero_init
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import RECIPES, TrainConfig, recipe_for
-from nanogpt.training.trainer import Trainer, full_loss, mean_loss
+from nanogpt.training.trainer import Trainer
 
 QUICK = TrainConfig(steps=12, batch_size=8, eval_every=5, eval_batches=2, warmup=2)
 
@@ -56,10 +57,9 @@ def test_a_few_steps_lower_the_loss(corpus, tokenizer):
     assert history["full_val"] == pytest.approx(full, abs=1e-5), "the model kept no weights"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", RECIPES)
 def test_the_same_seed_gives_the_same_bits_with_every_recipe(corpus, key):
-    """Whatever the state of the random numbers, which stays as it is."""
+    """For any global random state, which stays unchanged."""
     runs = []
     for state, seed in enumerate((1, 1, 2)):
         config, shape = recipe_for(key, fresh(corpus).config)
@@ -77,10 +77,10 @@ def test_the_same_seed_gives_the_same_bits_with_every_recipe(corpus, key):
 
 
 @pytest.mark.parametrize("zero", [True, False])
-def test_the_loop_is_the_plain_loop(corpus, tokenizer, zero):
-    """What a learner would write: draw, measure, go back through it, move, forget the gradient.
+def test_train_computes_the_bits_of_a_plain_loop(corpus, tokenizer, zero):
+    """The loop that a learner would write: batch, forward, backward, step.
 
-    A list of heads is trained packed, and with dropout, whatever mode it came in.
+    A list of heads is trained packed, and with dropout, whatever its mode was.
     """
     config = replace(QUICK, muon_lr=None, zero_init=zero, weight_decay=0.1)
     model = fresh(corpus)
@@ -144,7 +144,7 @@ def test_each_evaluation_prints_a_line_and_logs_one_with_the_speed(corpus, tmp_p
     assert all(row["chars_per_second"] > 0 for row in others)
 
 
-def test_who_watches_sees_the_model_and_changes_nothing(corpus, ran):
+def test_watch_gets_the_model_and_may_sample_from_it(corpus, ran):
     watched = []
 
     def watch(step, model):
@@ -161,8 +161,8 @@ def test_who_watches_sees_the_model_and_changes_nothing(corpus, ran):
 # ------------------------------------------------------------------ evaluation, and caches
 
 
-def test_every_evaluation_measures_the_same_batches_and_none_that_was_trained_on(monkeypatch):
-    """Whatever the seed. The last tenth of this text has characters of its own."""
+def test_every_evaluation_reads_the_same_windows_of_its_own_split(monkeypatch):
+    """For any seed. The last tenth of this text, the validation split, has other characters."""
     text = "abcd" * 200 + "wxyz" * 25
     measured = []
 
@@ -183,7 +183,7 @@ def test_every_evaluation_measures_the_same_batches_and_none_that_was_trained_on
 
 
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
-def test_training_while_a_cache_is_on_never_touches_it(corpus, ran, per_head):
+def test_training_does_not_use_an_attached_cache(corpus, ran, per_head):
     model = fresh(corpus, per_head)
     with kv_cache(model):
         calls = count_updates(model)
@@ -195,7 +195,7 @@ def test_training_while_a_cache_is_on_never_touches_it(corpus, ran, per_head):
 # ------------------------------------------------------------------ checkpoints
 
 
-def evaluates_to(monkeypatch, values):
+def evaluations_return(monkeypatch, values):
     turns = iter(torch.tensor(values).double())
     monkeypatch.setattr(loop, "mean_loss", lambda model, batches: next(turns))
 
@@ -204,7 +204,7 @@ def evaluates_to(monkeypatch, values):
     ("values", "best"), [([3, 1, 2, 1.5], 5), ([4, 3, 2, 1], 12), ([1, 1, 1, 1], 0)]
 )
 def test_the_best_and_the_last_checkpoint_are_kept(corpus, tmp_path, monkeypatch, values, best):
-    evaluates_to(monkeypatch, [x for value in values for x in (1.0, value)])  # training: 1
+    evaluations_return(monkeypatch, [x for value in values for x in (1.0, value)])  # training: 1
     model = fresh(corpus)
     train(model, corpus, QUICK, device=CPU, out=tmp_path / "fox")
     found = load_checkpoint(tmp_path / "fox")
@@ -219,8 +219,8 @@ def test_the_best_and_the_last_checkpoint_are_kept(corpus, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
-def test_checkpoints_and_the_model_are_of_the_class_that_was_given(corpus, tmp_path, ran, per_head):
-    """However it is trained: the same run, the same weights."""
+def test_checkpoints_and_the_model_keep_their_class(corpus, tmp_path, ran, per_head):
+    """A GPT is trained packed: the run and the weights are those of a Decoder."""
     model = fresh(corpus, per_head)
     assert train(model, corpus, QUICK, device=CPU, out=tmp_path / "fox") == ran.history
     assert type(model) is (GPT if per_head else Decoder)
@@ -246,17 +246,17 @@ def test_decoders_of_other_shapes_learn(corpus, tmp_path, row):
 # ------------------------------------------------------------------ what cannot be trained
 
 
-def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint_before(
+def test_an_infinite_validation_loss_stops_and_keeps_the_earlier_checkpoint(
     corpus, tmp_path, monkeypatch
 ):
-    evaluates_to(monkeypatch, [2.0, 2.0, 2.0, math.inf])
+    evaluations_return(monkeypatch, [2.0, 2.0, 2.0, math.inf])
     with pytest.raises(FloatingPointError, match="inf at step 5: .*lr=0.004"):
         train(fresh(corpus), corpus, QUICK, device=CPU, out=tmp_path / "fox")
     assert load_checkpoint(tmp_path / "fox-last").meta["step"] == 0
 
 
-def test_a_batch_loss_that_is_not_finite_stops_at_its_step(corpus, tmp_path, monkeypatch):
-    """Not at the next evaluation: by then every weight is NaN, and which step did it is unknown."""
+def test_a_nan_batch_loss_stops_at_its_step(corpus, tmp_path, monkeypatch):
+    """Not at the next evaluation: by then every weight is NaN, and the step is unknown."""
     model = fresh(corpus, per_head=False)
     spoilt = []
 
@@ -276,7 +276,7 @@ def test_a_batch_loss_that_is_not_finite_stops_at_its_step(corpus, tmp_path, mon
         ({"block_size": 200}, CorpusError, "too short for block_size=200"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_changes(corpus, fields, error, words):
+def test_a_wrong_vocabulary_or_block_changes_nothing(corpus, fields, error, words):
     model = fresh(corpus, **fields)
     before = weights(model)
     with pytest.raises(error, match=words):
@@ -287,16 +287,16 @@ def test_what_does_not_fit_is_refused_before_anything_changes(corpus, fields, er
 @pytest.mark.parametrize(
     "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError()]
 )
-def test_where_the_memory_is_exhausted_it_says_what_takes_less(corpus, monkeypatch, error):
+def test_out_of_memory_says_which_settings_need_less(corpus, monkeypatch, error):
     def full(*words):
         raise error
 
-    monkeypatch.setattr(Trainer, "gradients", full)
+    monkeypatch.setattr(Trainer, "step", full)
     with pytest.raises(MemoryError, match="a batch of 8 windows in parts of 4: .*accumulate=8$"):
         train(fresh(corpus), corpus, replace(QUICK, accumulate=2), device=CPU)
 
 
-def test_a_batch_that_no_memory_holds_is_refused_before_the_first_evaluation(corpus, monkeypatch):
+def test_a_batch_larger_than_memory_is_refused_before_the_first_evaluation(corpus, monkeypatch):
     def empty(*shape, real=torch.empty, **how):
         if shape == (4, 8, model.config.block_size):
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")

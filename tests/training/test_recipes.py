@@ -1,4 +1,4 @@
-"""Recipes: the schedule is what it says, and numbers that no run can follow are refused."""
+"""Recipes and schedules, and the range of each setting."""
 
 from dataclasses import fields, replace
 
@@ -35,7 +35,7 @@ EDGES = {  # each field's smallest and largest value, and one beyond each
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig)])
-def test_a_field_takes_its_smallest_and_its_largest_value_and_none_beyond(name):
+def test_a_setting_accepts_its_range_and_nothing_beyond(name):
     *right, low, high = EDGES[name]
     for value in right:
         assert getattr(TrainConfig(**{name: value}), name) == value
@@ -44,7 +44,7 @@ def test_a_field_takes_its_smallest_and_its_largest_value_and_none_beyond(name):
             TrainConfig(**{name: value})
 
 
-def test_the_learning_rate_rises_and_then_falls_to_nothing():
+def test_the_learning_rate_warms_up_and_decays_to_zero():
     config = TrainConfig(steps=100, warmup=10)
     scales = [config.scale(step) for step in (0, 9, 50, 99, 100)]
     assert scales == pytest.approx([0.1, 0.91, 0.5, 0.01, 0.0])
@@ -53,7 +53,7 @@ def test_the_learning_rate_rises_and_then_falls_to_nothing():
     assert TrainConfig(steps=4, warmup=0).scale(0) == 1.0
 
 
-def test_stages_begin_where_their_shares_say():
+def test_stages_begin_at_their_shares_of_the_steps():
     config = TrainConfig(steps=10, batch_size=3, stages=((0.25, 4), (0.5, 8)))
     assert [config.stage(step) for step in range(10)] == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
     assert config.stage_begins() == [0, 3, 5]
@@ -86,7 +86,7 @@ def test_a_recipe_changes_only_the_fields_that_it_names(name, row):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_leaves_the_lecture_s_shape_the_lecture_s_or_makes_a_decoder(name):
+def test_a_recipe_keeps_the_lectures_shape_or_makes_a_modern_decoder(name):
     _, changed = recipe_for(name, SIZES["small"])
     if not RECIPES[name].model:
         assert changed is SIZES["small"]

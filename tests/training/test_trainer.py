@@ -1,4 +1,4 @@
-"""One step of training is the same however it is computed."""
+"""One step of training: parts, precision, stages, initialization, optimizers, clipping."""
 
 import math
 from dataclasses import replace
@@ -12,12 +12,13 @@ from shapes import DECODERS, ROPE, SMALL, model_of
 from training_fixtures import CPU, fresh, weights
 
 from nanogpt.attention import attention_weights, visible
-from nanogpt.data import Epochs, split
+from nanogpt.data import split
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import Decoder
 from nanogpt.decoder.pack import as_decoder, build_model
 from nanogpt.device import Device
 from nanogpt.training import trainer
+from nanogpt.training.epochs import Epochs
 from nanogpt.training.first_weights import previous_token_init, zero_init
 from nanogpt.training.loop import train
 from nanogpt.training.optimizers import Muon, make_optimizers
@@ -38,7 +39,7 @@ def build(corpus):
 
 @pytest.fixture
 def steps(corpus, tokenizer):
-    """Trains a model for some steps: the trainer, and the losses."""
+    """Trains a model for some steps. Returns the trainer and the losses."""
     data, _ = split(tokenizer.encode(corpus.text), 8)
 
     def go(model, config, n=8, device=CPU):
@@ -66,7 +67,7 @@ def test_a_batch_in_parts_is_the_same_step(build, steps, fields, clip, parts):
 
 
 @pytest.mark.parametrize("name", ["fast", "sprint", "keeper"])
-def test_every_weight_of_a_recipe_moves(corpus, name):
+def test_every_weight_is_trained(corpus, name):
     config, shape = recipe_for(name, fresh(corpus).config)
     config = replace(config, steps=20, batch_size=4, eval_every=20, eval_batches=1, warmup=3)
     model = build_model(shape)
@@ -78,7 +79,7 @@ def test_every_weight_of_a_recipe_moves(corpus, name):
 # ------------------------------------------------------------------ short windows first
 
 
-def test_stages_give_shorter_windows_and_as_many_characters(build, steps):
+def test_stages_have_shorter_windows_and_the_same_number_of_characters(build, steps):
     model = build(False)
     sizes = []
     model.register_forward_pre_hook(lambda module, given: sizes.append(tuple(given[0].shape)))
@@ -86,12 +87,12 @@ def test_stages_give_shorter_windows_and_as_many_characters(build, steps):
     assert sizes == [(32, 2)] * 4 + [(16, 4)] * 3 + [(8, 8)]
 
 
-def test_a_block_that_the_model_does_not_have_is_refused(build, steps):
+def test_a_stage_longer_than_the_models_block_is_refused(build, steps):
     with pytest.raises(ValueError, match="a stage has block 16, the model 8"):
         steps(build(False), replace(ADAM, stages=((0.5, 16),)))
 
 
-def test_an_epoch_reads_every_window_once_and_follows_from_the_step(build, corpus, tokenizer):
+def test_an_epoch_reads_every_window_once_and_depends_on_the_step_alone(build, corpus, tokenizer):
     data, _ = split(tokenizer.encode(corpus.text), 8)
     size = (len(data) - 8) // 8  # windows of an epoch
     places = torch.arange(len(data))
@@ -144,7 +145,7 @@ def test_zero_init_makes_every_block_the_identity(build, per_head):
         assert 0.25 < table.weight.std() < 0.35
 
 
-def test_zero_init_leaves_embeddings_that_are_the_head_and_frozen_weights():
+def test_zero_init_leaves_tied_embeddings_and_frozen_weights():
     for freeze in (False, True):
         model = Decoder(DecoderConfig(**SMALL, tied=not freeze))
         if freeze:
@@ -160,7 +161,7 @@ def test_zero_init_leaves_embeddings_that_are_the_head_and_frozen_weights():
         assert "position_embedding_table.weight" not in same
 
 
-def test_both_kinds_of_optimizer_share_all_parameters(build):
+def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest(build):
     model = build(False)
     made = make_optimizers(model, TrainConfig(lr=0.1, muon_lr=0.2, weight_decay=0.3))
     adam, muon = ({id(p) for p in opt.param_groups[0]["params"]} for opt in made)
@@ -172,7 +173,7 @@ def test_both_kinds_of_optimizer_share_all_parameters(build):
     assert settings == [(0.1, 0.0), (0.2, 0.3)], "beside Muon only its matrices decay"
 
 
-def test_muon_moves_matrices_as_pytorch_does_and_keeps_the_same_state():
+def test_muon_computes_pytorchs_updates_and_state():
     made = []
     shapes = [(12, 4), (4, 12), (12, 4), (6, 6)]
     for kind in (Muon, torch.optim.Muon):
@@ -195,7 +196,7 @@ def test_muon_moves_matrices_as_pytorch_does_and_keeps_the_same_state():
         torch.testing.assert_close(one["state"][index], state)
 
 
-def test_a_closure_is_called_as_pytorch_calls_it():
+def test_muon_calls_a_closure():
     parameter = torch.nn.Parameter(torch.zeros(3, 2))
     optimizer = Muon([parameter], lr=0.1)
 
@@ -212,7 +213,7 @@ def test_a_closure_is_called_as_pytorch_calls_it():
 
 @pytest.fixture
 def lengths(monkeypatch):
-    """The length of the gradient that the optimizers find at each step."""
+    """The gradient norm that the optimizers see at each step."""
     found = []
 
     def make(model, config):
@@ -226,8 +227,8 @@ def lengths(monkeypatch):
 
 
 @pytest.mark.parametrize("muon", [None, 0.02])
-def test_a_gradient_is_cut_to_the_length_given_and_else_left_alone(build, steps, lengths, muon):
-    """It is measured whole: not part by part, and in float16 not while it is scaled up."""
+def test_clip_limits_the_gradient_norm_and_changes_no_shorter_gradient(build, steps, lengths, muon):
+    """The norm is of the whole gradient: not of a part, and in float16 not of the scaled one."""
     config = replace(ADAM, muon_lr=muon)
     for clip in (None, 1e30):
         steps(build(), replace(config, clip=clip), n=3)
@@ -242,7 +243,7 @@ def test_a_gradient_is_cut_to_the_length_given_and_else_left_alone(build, steps,
 
 
 @pytest.mark.parametrize("muon", [None, 0.02])
-def test_gradients_too_large_for_float16_move_nothing_and_the_scale_is_halved(build, steps, muon):
+def test_a_float16_overflow_skips_the_update_and_halves_the_scale(build, steps, muon):
     model = build()
     one, _ = steps(model, replace(ADAM, muon_lr=muon), n=2, device=HALF)
     one.scaler.update(2.0**40)
@@ -255,7 +256,7 @@ def test_gradients_too_large_for_float16_move_nothing_and_the_scale_is_halved(bu
     assert not torch.equal(weights(model), before)
 
 
-LOOKS = {  # a list of heads, and decoders of both kinds of positions
+FORMS_OF_HEADS = {  # a list of heads, and decoders of both kinds of positions
     "a list of heads": (True, {}),
     "table": (False, {}),
     "table, shared keys": (False, {"n_kv_head": 2}),
@@ -266,10 +267,10 @@ LOOKS = {  # a list of heads, and decoders of both kinds of positions
 }
 
 
-@pytest.mark.parametrize("kind", LOOKS)
-def test_a_head_that_looks_back_gives_most_weight_to_its_character(kind):
-    """Head h of the first block looks h + 1 characters back, in each form of the model."""
-    per_head, fields = LOOKS[kind]
+@pytest.mark.parametrize("kind", FORMS_OF_HEADS)
+def test_previous_token_init_attends_to_previous_characters(kind):
+    """Head h of the first block attends h + 1 characters back, in each form of the model."""
+    per_head, fields = FORMS_OF_HEADS[kind]
     shape = {"block_size": 64, "n_head": 4, "n_embd": 128, "n_layer": 2}
     model = model_of(packed=not per_head, **shape, **fields)
     zero_init(model, seeded(1))
@@ -301,7 +302,7 @@ def first_weights(model, text):
 
 
 @pytest.mark.parametrize("row", DECODERS)
-def test_first_weights_are_finite_in_every_decoder_and_their_blocks_the_identity(row):
+def test_initialized_blocks_are_the_identity_in_every_decoder(row):
     model = Decoder(DecoderConfig(**SMALL | DECODERS[row])).eval()
     zero_init(model, seeded(1))
     previous_token_init(model)
@@ -320,7 +321,7 @@ def test_first_weights_are_finite_in_every_decoder_and_their_blocks_the_identity
 
 @pytest.mark.parametrize("fields", [{}, ROPE], ids=["table", "rotary"])
 @pytest.mark.parametrize("what", ["token_embedding_table", "blocks.0.sa.qkv"])
-def test_previous_token_init_leaves_a_model_with_frozen_weights_as_it_is(what, fields):
+def test_previous_token_init_leaves_a_model_with_frozen_weights(what, fields):
     model = Decoder(DecoderConfig(**SMALL | fields))
     model.get_submodule(what).weight.requires_grad_(False)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -328,7 +329,7 @@ def test_previous_token_init_leaves_a_model_with_frozen_weights_as_it_is(what, f
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
-def test_previous_token_init_in_heads_wider_than_the_model_leaves_the_other_numbers():
+def test_previous_token_init_of_wide_heads_only_scales_the_rest():
     model = Decoder(DecoderConfig(**SMALL, head_dim=48))
     before = model.blocks[0].sa.qkv.weight[:192].detach().view(4, 48, 32).clone()
     previous_token_init(model)
@@ -338,8 +339,8 @@ def test_previous_token_init_in_heads_wider_than_the_model_leaves_the_other_numb
 
 
 @pytest.mark.parametrize("fields", [{}, ROPE], ids=["table", "rotary"])
-def test_a_short_window_stands_anywhere_in_the_block(corpus, fields):
-    """So every row of a position table is trained while windows are short."""
+def test_short_windows_begin_anywhere_in_the_block(corpus, fields):
+    """Every row of a position table is trained while windows are short."""
     model = fresh(corpus, per_head=False, **fields)
     config = TrainConfig(steps=40, batch_size=2, stages=((0.9, 2),), previous_token_init=False)
     data = torch.zeros(99, dtype=torch.int64)

@@ -9,6 +9,7 @@ import other_styles
 import pytest
 import torch
 from for_gpt_fast import Adapter as FastAdapter
+from rows import quick
 
 from nanogpt import referee
 from nanogpt.files import ROOT
@@ -22,8 +23,6 @@ from nanogpt.verify.yardstick import Yardstick
 
 FOLDER = ROOT / "notebooks" / "adapters"
 QUICK = {"length": 16, "requests": 1, "seconds": math.inf}
-# Imports that take seconds; FlexAttention without a compiler.
-SLOW = ("transformers", "x_transformers", "flex")
 
 # ------------------------------------------------------------------ one small model of each library
 
@@ -56,7 +55,8 @@ LIBRARIES = {
     "gpt_fast": (other_styles.Fast, ()),
     "flex": (other_styles.Flex, ()),
 }
-CASES = [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in LIBRARIES]
+# For a release: those whose import takes seconds, and FlexAttention without a compiler.
+CASES = quick(LIBRARIES, "litgpt", "nanochat", "gpt_fast")
 
 
 def adapter(library, **options):

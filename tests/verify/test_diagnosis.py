@@ -1,7 +1,9 @@
 """The kind of a mistake is named, its text is short, and its script runs without this project."""
 
+import functools
 import math
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -9,6 +11,7 @@ import textwrap
 import pytest
 import torch
 from other_library import LONGEST, Adapter, Net, Session, Store
+from rows import quick
 
 from nanogpt import referee
 from nanogpt.files import ROOT
@@ -201,7 +204,8 @@ MISTAKES = {
 
 
 def broken(how):
-    change, words = MISTAKES[how]
+    """The adapter with this mistake."""
+    change, _ = MISTAKES[how]
     change = dict(change)
     base = change.pop("base", Adapter)
     net = change.pop("net", None)
@@ -211,15 +215,19 @@ def broken(how):
     if store:
         store_type = type("Store", (Store,), store)
         change["session_type"] = type("Session", (Session,), {"store": store_type})
-    return type("Broken", (base,), change)(), words
+    return type("Broken", (base,), change)()
+
+
+@functools.cache
+def judged(how):
+    """The report on one of the mistakes."""
+    return referee(broken(how), **QUICK)
 
 
 @pytest.mark.parametrize("how", MISTAKES)
 def test_the_kind_of_a_mistake_is_named(how):
-    import re
-
-    adapter, words = broken(how)
-    report = referee(adapter, **QUICK)
+    report = judged(how)
+    words = MISTAKES[how][1]
     assert report.verdict is Verdict.BUG, report
     causes = [bug.cause for bug in report.bugs if bug.cause]
     assert any(re.search(words, cause) for cause in causes), (causes, str(report))
@@ -228,8 +236,7 @@ def test_the_kind_of_a_mistake_is_named(how):
 
 @pytest.mark.parametrize("how", MISTAKES)
 def test_the_text_that_shows_it_is_short(how):
-    adapter, _ = broken(how)
-    report = referee(adapter, **QUICK)
+    report = judged(how)
     runs = [bug.how for bug in report.bugs if bug.code and isinstance(bug.how, CachedRun)]
     assert all(total(run.lengths) <= 12 for run in runs), runs
     assert runs or how == "a stale row"  # it takes two requests
@@ -280,7 +287,7 @@ exec(open("shown.py", encoding="utf-8").read())
 """
 
 
-@pytest.mark.parametrize("kind", ["Forgetful", "Dicts", "Padded", "AtOnce"])
+@pytest.mark.parametrize("kind", quick(["Forgetful", "Dicts", "Padded", "AtOnce"], "Forgetful"))
 def test_the_script_runs_without_this_project(kind, tmp_path, monkeypatch):
     (tmp_path / "their_library.py").write_text(textwrap.dedent(LIBRARY), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -23,7 +23,7 @@ def cells(kind, rows, versions=VERSIONS, scripts=None):
     """Text of the kind's row by column."""
     lines = survey.table(rows, versions, 6.0, scripts or {}).splitlines()
     (row,) = (line for line in lines if line.startswith(f"| {kind} |"))
-    return dict(zip(survey.COLUMNS, (x.strip() for x in row.split("|")[1:-1]), strict=True))
+    return dict(zip(survey.SURVEY_COLUMNS, (x.strip() for x in row.split("|")[1:-1]), strict=True))
 
 
 def folder_with(path, *rows):
@@ -103,7 +103,7 @@ def test_xlstm_is_built_as_wide_as_its_cache():
     torch.testing.assert_close(cached, subject.plain(ids), atol=1e-3, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("kind", SHOWN)
 def test_the_report_shows_its_difference(kind, capsys):
     transformers = pytest.importorskip("transformers")

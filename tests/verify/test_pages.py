@@ -27,7 +27,7 @@ def run(code, scope, capsys):
     return capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_five_lines_judge_a_model_of_transformers(capsys):
     pytest.importorskip("transformers")
     code = block("try")

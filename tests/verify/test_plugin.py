@@ -58,7 +58,7 @@ RUNS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("how", RUNS)
 def test_another_project_s_tests(how, tmp_path):
     options, ended = RUNS[how]

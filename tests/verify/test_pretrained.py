@@ -31,6 +31,7 @@ def test_a_gguf_file_is_judged_in_our_decoder(report, tmp_path):
     assert any("StaticCache" in finding["way"] for finding in found["findings"])
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("words", "subject"), [(["--ours"], "Decoder"), ([], "LlamaForCausalLM")])
 def test_a_folder_is_judged_as_transformers_model_or_as_ours(words, subject, report, kept_folders):  # noqa: F811
     code, found = report(str(kept_folders("llama")), *words)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import tiny_model
 from parts import Paged, Session, Tiny, empty
+from rows import quick
 
 from nanogpt import DynamicCache, referee
 from nanogpt.cli import main
@@ -17,10 +18,10 @@ from nanogpt.verify.ours import Ours
 from nanogpt.verify.report import (
     CODES,
     CacheBug,
-    Comparison,
-    Finding,
+    Judgement,
     LogitTurn,
     Report,
+    Scenario,
     Verdict,
 )
 from nanogpt.verify.scripts import script
@@ -50,9 +51,9 @@ def wrong_at(n):
     return wrong_where(lambda cache, k: cache.t + k.shape[2] > n)
 
 
-@pytest.mark.rows(1)
+@pytest.mark.release
 @pytest.mark.parametrize("n", [48, 64, 128, 256, 300])
-def test_what_begins_late_is_convicted(n):
+def test_a_bug_that_begins_late_is_convicted(n):
     report = referee(wrong_at(n), seconds=math.inf)
     assert report.verdict == "bug"
     assert all(f.how is None or f.how.length >= n for f in report.bugs)
@@ -70,16 +71,12 @@ WRONG = {
 }
 
 
-@pytest.mark.rows(4)
-@pytest.mark.parametrize(
-    "where",
-    [pytest.param(where, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, where in enumerate(WRONG)],
-)
-def test_what_is_wrong_somewhere_only_is_convicted(where):
+@pytest.mark.parametrize("where", quick(WRONG, "a prompt of 48 tokens", "five texts and more"))
+def test_a_bug_in_some_calls_only_is_convicted(where):
     assert referee(wrong_where(WRONG[where]), seconds=math.inf).verdict == "bug"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_sound_model_is_read_past_every_edge_and_acquitted():
     report = referee(Long(), seconds=math.inf)
     assert report.verdict in ("equal", "rounding"), report
@@ -218,16 +215,17 @@ class InFloat32(Long):
         return super().store(cache, layer, k.bfloat16().to(k.dtype) if few else k, v)
 
 
-CONVICTED = [Second, ToNothing, Fours, RoundedUp, Multiples, Leaking, Specials]
-CONVICTED += [OneRow, Sorted, InFloat32]
+WAYS = [Second, ToNothing, Fours, RoundedUp, Multiples, Leaking, Specials]
+WAYS += [OneRow, Sorted, InFloat32]
+CONVICTED = {model.__name__: model for model in WAYS}
 
 
-@pytest.mark.parametrize("model", CONVICTED)
-def test_each_way_that_was_added_convicts(model):
-    assert referee(model(), seconds=math.inf).verdict == "bug"
+@pytest.mark.parametrize("name", quick(CONVICTED, "Fours", "RoundedUp", "Specials", "Sorted"))
+def test_a_bug_that_one_scenario_alone_meets_is_convicted(name):
+    assert referee(CONVICTED[name](), seconds=math.inf).verdict == "bug"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_pool_that_keeps_blocks_for_ever_is_noted():
     report = referee(Leak(), seconds=math.inf)
     assert report.verdict != "bug"
@@ -250,12 +248,12 @@ class PadsOfAll(Long):
         return pos + (mask.sum(0) == 0).sum() if cache.kept and cache.t else pos
 
 
-@pytest.mark.parametrize("model", [PadsLate, PadsOfAll])
+@pytest.mark.parametrize("model", [pytest.param(PadsLate, marks=pytest.mark.release), PadsOfAll])
 def test_padding_is_read_past_the_edges_and_where_all_texts_have_some(model):
     assert any("left padding" in f.way for f in referee(model(), seconds=math.inf).bugs)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_texts_by_turns_are_read_where_a_model_has_sessions():
     report = referee(tiny_model(block_size=24), caches=[DynamicCache])
     ways = [f.way for f in report.findings]
@@ -273,7 +271,7 @@ def test_texts_by_turns_are_read_where_a_model_has_sessions():
     assert "texts interleaved" in str(referee(Mixed(), length=40).bugs)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_beams_are_moved_twice():
     class Beams(Long):
         moved = 0  # times that a move is right
@@ -302,7 +300,7 @@ def test_beams_are_moved_twice():
 # ------------------------------------------------------------------ what was not reached
 
 
-def test_what_there_was_no_time_for_is_named():
+def test_scenarios_without_time_are_named():
     report = referee(Long(), seconds=0)
     assert (report.verdict, report.findings) == ("undecided", [])
     assert "out of time for 1 scenario" in str(report)
@@ -338,14 +336,14 @@ class Int8(Tiny):
         return super().store(cache, layer, (k / scale).round() * scale if cache.kept else k, v)
 
 
-@pytest.mark.slow
 def test_a_lossy_cache_can_be_declared():
-    assert referee(Int8(), length=40).verdict == "bug"
-    declared = referee(Int8(), length=40, expects=0.02)
+    assert referee(Int8(), length=24).verdict == "bug"
+    declared = referee(Int8(), length=24, expects=0.02)
     assert declared.verdict == "rounding"
     assert "was declared" in str(declared)
-    Int8.expects = 1e-5
-    assert referee(Int8(), length=40).verdict == "bug"
+    model = Int8()
+    model.expects = 1e-5
+    assert referee(model, length=24).verdict == "bug"
 
 
 def test_a_difference_that_nothing_explains_is_undecided():
@@ -379,7 +377,7 @@ class Half(Tiny):
         raise NotOffered("bfloat16 alone")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_tie_in_16_bits_is_left_open_and_a_bug_is_not():
     class Tie(Half):
         def step(self, cache, ids, mask):
@@ -398,7 +396,6 @@ def test_a_tie_in_16_bits_is_left_open_and_a_bug_is_not():
     assert referee(Wrong(), length=40).verdict == "bug"
 
 
-@pytest.mark.slow
 def test_a_full_pool_is_no_bug():
     class Few(Paged):
         blocks = 26
@@ -408,7 +405,7 @@ def test_a_full_pool_is_no_bug():
     assert "pop from empty list" in str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_model_of_transformers_keeps_its_mode_and_says_that_it_is_bidirectional():
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
@@ -436,7 +433,7 @@ class Spiky(Long):
         return logits + spike.float()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(("further", "verdict"), [(0.0, "undecided"), (1.0, "bug")])
 def test_a_token_that_float32_moves_further_than_others_is_no_bug_of_the_cache(further, verdict):
     model = Spiky()
@@ -450,7 +447,7 @@ class Output(dict):
     __getattr__ = dict.get
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_a_cache_is_handed_over_by_the_name_that_the_model_takes(name):
     """transformers 5.24 renamed the argument and the field; models in its style keep theirs."""
@@ -482,7 +479,7 @@ def test_a_cache_is_handed_over_by_the_name_that_the_model_takes(name):
     assert "rewind" in ways
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_static_cache_that_recorded_drafts_serves_no_other_text():
     pytest.importorskip("transformers")
     subject = small("llama")
@@ -492,8 +489,7 @@ def test_a_static_cache_that_recorded_drafts_serves_no_other_text():
     assert subject._allocated(1, 20, anew=False) is usual
 
 
-@pytest.mark.rows(0)
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_compiled_model_of_transformers_is_judged_as_it_is():
     """Its forward takes any argument by its signature: a wrong name would be swallowed."""
     pytest.importorskip("transformers")
@@ -501,7 +497,7 @@ def test_a_compiled_model_of_transformers_is_judged_as_it_is():
     assert report.verdict in ("equal", "rounding"), report
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_no_tokens_are_taken_back_from_a_stateful_model():
     """transformers refuses to speculate with one."""
     pytest.importorskip("transformers")
@@ -531,7 +527,7 @@ def test_known_failures_are_no_bugs_and_are_missed_once_they_are_gone():
 
 def test_json_is_strict():
     turn = LogitTurn([1], [2], [math.nan])
-    finding = Finding(Comparison("a way"), Verdict.BUG, "it stops", math.inf, turn=turn)
+    finding = Judgement(Scenario("a way"), Verdict.BUG, "it stops", math.inf, turn=turn)
     report = Report("m", [finding])
     (written,) = json.loads(report.to_json())["findings"]
     assert (written["way"], written["size"], written["how"]) == ("a way", "inf", {})
@@ -540,7 +536,7 @@ def test_json_is_strict():
     assert CODES == {"equal": 0, "rounding": 0, "bug": 1, "undecided": 3}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_script_of_a_bug_of_transformers_runs_as_it_is(tmp_path, capsys):
     pytest.importorskip("transformers")
     path = tmp_path / "report.json"
@@ -552,7 +548,7 @@ def test_the_script_of_a_bug_of_transformers_runs_as_it_is(tmp_path, capsys):
     assert "tensor(" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_script_takes_drafts_back_as_generation_does(capsys):
     pytest.importorskip("transformers")
     subject = small("gemma3_text")  # its window is 12: what is pushed out must be recorded
@@ -607,7 +603,7 @@ def test_edges_are_those_that_a_model_names_and_the_usual_ones():
     assert isinstance(Ours(tiny_model()).longest, int)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(("longest", "read"), [(330, 330), (700, 700), (2000, 330)])
 def test_texts_are_as_long_as_the_model_where_that_is_not_far(longest, read):
     class Far(Tiny):
@@ -620,9 +616,8 @@ def test_texts_are_as_long_as_the_model_where_that_is_not_far(longest, read):
     assert f"texts of up to {read} tokens, up to 16 in a batch, 1 to " in str(report)
 
 
-@pytest.mark.rows(0)
-@pytest.mark.slow
-def test_what_begins_behind_every_edge_is_convicted_at_the_model_s_own_limit():
+@pytest.mark.release
+def test_a_bug_behind_every_edge_is_convicted_at_the_model_s_own_limit():
     class Late(Tiny):
         longest = 600
 

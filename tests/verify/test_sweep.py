@@ -15,10 +15,14 @@ from nanogpt.verify.sweep import WAYS, describe, draw_case, passed, run_case, sw
 CACHES = {name: how["cache"] for name, (_, how) in WAYS.items() if "cache" in how}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "in_exact", "seed", "n"),  # another seed means other texts
-    [("float64", 0, 0, 40), ("float32", 0, 1, 40), ("float32", 1, 2, 20), ("bfloat16", 1, 3, 20)],
+    [
+        ("float64", 0, 0, 40),
+        pytest.param("float32", 0, 1, 40, marks=pytest.mark.release),
+        pytest.param("float32", 1, 2, 20, marks=pytest.mark.release),
+        pytest.param("bfloat16", 1, 3, 20, marks=pytest.mark.release),
+    ],
 )
 def test_texts_of_many_models_have_no_mismatch(dtype, in_exact, seed, n):
     result = sweep(n, seed=seed, dtype=dtype, in_exact=bool(in_exact))
@@ -80,7 +84,7 @@ def one_late(k, v, pos):  # a mask that is off by one
     return k, v, torch.where(pos == pos[-1], pos + (len(pos) > 1), pos)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.release)])
 @pytest.mark.parametrize("fault", [None, halved, one_lost, one_late])
 def test_a_broken_cache_is_not_explained_by_its_own_differences(monkeypatch, fault, dtype):
     for name, cache in CACHES.items():

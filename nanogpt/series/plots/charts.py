@@ -40,7 +40,7 @@ LOOKS = (  # colours and marks of curves
     (INK, "X"),
     ("#CC79A7", "."),
 )
-KINDS: dict[str, tuple[str, Look]] = {  # spans in a timeline: name and look
+_KINDS: dict[str, tuple[str, Look]] = {  # spans in a timeline: name and look
     "travels": ("in transit", {"facecolor": SKY}),
     "waits": ("waits", {"color": GREY, "lw": 1, "ls": ":"}),
     "prompt": ("prefill", {"facecolor": BLUE}),
@@ -251,7 +251,7 @@ def timelines(panels: Sequence[Data], title: str, clock: str) -> Figure:
     """Timelines of requests, one row of boxes each, in a panel per schedule.
 
     `clock` is the label of the time axis. A panel is {"name", "rows"}; a row is {"spans": [(start,
-    end, kind)]} with kinds from KINDS, and optionally "name" and "tokens", the arrival times of its
+    end, kind)]} with kinds from _KINDS, and maybe "name" and "tokens", the arrival times of its
     tokens. Idle is a batch slot whose computation is wasted.
     """
     by_name = "name" in panels[0]["rows"][0]
@@ -266,7 +266,7 @@ def timelines(panels: Sequence[Data], title: str, clock: str) -> Figure:
                 _span(axes, y, *span)
             times = row.get("tokens")
             if times:
-                axes.vlines(times, y - 0.4, y + 0.4, color=ORANGE, lw=1.1, label=KINDS["token"][0])
+                axes.vlines(times, y - 0.4, y + 0.4, color=ORANGE, lw=1.1, label=_KINDS["token"][0])
         axes.set_yticks(range(len(panel["rows"])), [row.get("name", "") for row in panel["rows"]])
         axes.set(ylim=(len(panel["rows"]) - 0.4, -0.6), ylabel="" if by_name else "requests")
         axes.tick_params(axis="y", length=0)
@@ -283,7 +283,7 @@ def timelines(panels: Sequence[Data], title: str, clock: str) -> Figure:
 
 def _span(axes: Axes, y: float, start: float, end: float, kind: str) -> None:
     """A span in row y: a box, or a dotted line while a request waits."""
-    name, look = KINDS[kind]
+    name, look = _KINDS[kind]
     if kind == "waits":
         axes.plot([start, end], [y, y], label=name, **look)
         return

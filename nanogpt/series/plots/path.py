@@ -12,18 +12,18 @@ from . import style
 from .canvas import legend, letters, note, page, page_width
 from .style import BLUE, ORANGE, PALE, styled
 
-Column = tuple[
+_Column = tuple[
     str, Sequence[Sequence[float]], bool
 ]  # name, one row per token, whether it is cached
 
 ROW = 0.125  # inches: the height of a row
 LEFT = 0.28  # left edge of the columns
-GAP = 0.09  # between two columns
+_GAP = 0.09  # between two columns
 ON_A_PHONE = ("query", "key", "value", "attention weights", "logits")
 
 
 @styled
-def token_path(chars: Sequence[str], columns: Sequence[Column], title: str) -> Figure:
+def token_path(chars: Sequence[str], columns: Sequence[_Column], title: str) -> Figure:
     """The work of a decode step in each stage, with a cache (above) and without one (below).
 
     The last of `chars` is the token being read. A column has a name, a row of numbers from 0 to 1
@@ -38,7 +38,7 @@ def token_path(chars: Sequence[str], columns: Sequence[Column], title: str) -> F
     wide = (page_width() - LEFT) / len(columns)
     for i, (name, _, _) in enumerate(columns):
         size = 8 if style.narrow() else 9.5
-        words = style.wrapped(name, size, wide - GAP / 2)
+        words = style.wrapped(name, size, wide - _GAP / 2)
         note(axes, LEFT + i * wide, above - 0.12, words, size, "baseline", linespacing=1.1)
     n = len(chars)
     for y, words in (
@@ -54,7 +54,12 @@ def token_path(chars: Sequence[str], columns: Sequence[Column], title: str) -> F
 
 
 def _panel(
-    axes: Axes, y: float, wide: float, chars: Sequence[str], columns: Sequence[Column], cached: bool
+    axes: Axes,
+    y: float,
+    wide: float,
+    chars: Sequence[str],
+    columns: Sequence[_Column],
+    cached: bool,
 ) -> None:
     """One step: the rows of each column that it computes or reads; lines for the others."""
     last = len(chars) - 1
@@ -64,9 +69,9 @@ def _panel(
         for t, row in enumerate(rows):
             top = y + t * ROW
             if cached and t < last and not kept:
-                axes.plot([x, x + wide - GAP], [top + ROW / 2] * 2, color=PALE, lw=0.8)
+                axes.plot([x, x + wide - _GAP], [top + ROW / 2] * 2, color=PALE, lw=0.8)
                 continue
             colour = BLUE if cached and t < last else ORANGE
             picture = np.array([[style.mixed(colour, 0.08 + 0.92 * share) for share in row]])
-            place = (x, x + wide - GAP, top + 0.9 * ROW, top + 0.1 * ROW)
+            place = (x, x + wide - _GAP, top + 0.9 * ROW, top + 0.1 * ROW)
             axes.imshow(picture, extent=place, aspect="auto", interpolation="nearest")

@@ -30,7 +30,7 @@ from .canvas import (
 from .style import BLUE, GREY, ORANGE, PALE, VERMILION, Data, Look, Point, styled
 
 Numbers = Sequence[Sequence[float]]  # rows of a matrix
-Cells = Sequence[Sequence[float | None]]  # the same, where None is an empty cell
+_Cells = Sequence[Sequence[float | None]]  # the same, where None is an empty cell
 
 BOX = 0.36  # inches: the height of the cells of a decode step; and its rows
 QUERY = 0.16
@@ -38,8 +38,8 @@ KEYS = 0.72
 VALUES = 2.06
 OUTPUT = 3.02
 BELOW = 3.42
-GAP = 0.32  # inches for the characters next to an attention matrix
-STEPS = {  # of attention: its title, and the text next to it
+_GAP = 0.32  # inches for the characters next to an attention matrix
+_STEPS = {  # of attention: its title, and the text next to it
     "scores": (
         "1  scores: q · k / √hs",
         "A row is a query,\na column is a key.\n\nA cell is their product:\nhow well the key "
@@ -68,10 +68,10 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
     """
     small = style.narrow()
     figure, axes = page(5.15 if small else 4.4, title)
-    x = GAP
+    x = _GAP
     y = 0.55
     side = 3.3 if small else 3.75
-    axes.text(0, 0.1, STEPS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
+    axes.text(0, 0.1, _STEPS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
     cell = (side - 0.45 * (step == "mix")) / len(chars)
     letters(axes, chars, (x - 0.14, y + cell / 2), (0, cell))
     if step == "mix":
@@ -79,21 +79,21 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence[Any], title: 
         _mix(axes, (x, y), side, cell, weights, values)
     else:
         letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
-        rows: Cells = data
+        rows: _Cells = data
         if step == "weights":  # weights on the future are zero: leave them empty
             rows = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
         _values(axes, (x, y), (cell, cell), rows, share=step == "weights")
     if small:
-        parts = (part.replace("\n", " ") for part in STEPS[step][1].split("\n\n"))
+        parts = (part.replace("\n", " ") for part in _STEPS[step][1].split("\n\n"))
         words = style.wrapped("\n".join(parts), 10, page_width())
         note(axes, 0, y + side + 0.2, words, size=10)
     else:
-        note(axes, 4.75, 0.75, STEPS[step][1], size=12)
+        note(axes, 4.75, 0.75, _STEPS[step][1], size=12)
     return figure
 
 
 def _values(
-    axes: Axes, corner: Point, size: Point, rows: Cells, share: bool = False, most: float = 0
+    axes: Axes, corner: Point, size: Point, rows: _Cells, share: bool = False, most: float = 0
 ) -> None:
     """Numbers as coloured cells: weights in blue, others blue or red; printed if they fit."""
     if share:

@@ -58,7 +58,7 @@ WIDTH = 7.6  # inches, on a page
 PHONE = 3.9  # inches, on a phone
 DPI = 130
 FINER = 1.4  # pixel density of a phone's figure, relative to a page's
-FOOTER = 6.8  # points: the smallest words of a figure
+_FOOTER = 6.8  # points: the smallest words of a figure
 # A box that keeps lines from crossing text.
 BEHIND: Look = {"facecolor": PAPER, "lw": 0, "pad": 1.5}
 STYLE = {
@@ -157,15 +157,15 @@ def to_png(figure: Figure, footer: str = "", finer: float = FINER) -> bytes:
 def _write_footer(figure: Figure, footer: str) -> None:
     """Write the footer in the bottom left corner, wrapped, and make space for it."""
     wide, high = figure.get_size_inches()
-    lines = wrapped(footer, FOOTER, wide - 0.15)
-    share = (0.08 + 1.3 * FOOTER / 72 * (lines.count("\n") + 1)) / high
+    lines = wrapped(footer, _FOOTER, wide - 0.15)
+    share = (0.08 + 1.3 * _FOOTER / 72 * (lines.count("\n") + 1)) / high
     for legend in figure.legends:  # place it on top of the footer
         legend.borderaxespad = (72 * share * high + 2) / legend.get_texts()[0].get_fontsize()
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0, share, 1, 0.985 - share))
     place: Look = {"ha": "left", "va": "bottom", "linespacing": 1.25}
-    figure.text(0.09 / wide, 0.04 / high, lines, fontsize=FOOTER, color=GREY, **place)
+    figure.text(0.09 / wide, 0.04 / high, lines, fontsize=_FOOTER, color=GREY, **place)
 
 
 def to_apng(figures: list[Figure], footer: str, milliseconds: int) -> bytes:

@@ -1,23 +1,19 @@
-"""A model that somebody changed decodes to its own tokens on every path, or is refused by name.
+"""A model that somebody modified decodes to its own tokens on every path, or is refused by name.
 
-The model as it stands is the reference: its whole text through `model(...)` for every token. What
-somebody may change is a row of CHANGES, a way to the tokens a row of PATHS. A path gives the tokens
-of the reference or raises ValueError, in one line. It never gives others, crashes, or lets an error
-of torch through. To add a change or a path, add a row. NANOGPT_PATHS=all tries each change on every
-path, and not on every second one of the slower paths.
+The model as it stands is the reference: its whole text through `model(...)` for every token. A
+modification is a row of MODIFIED, with who has met it; a way to the tokens is a row of PATHS. A
+path gives the tokens of the reference or raises ValueError, in one line. It never gives other
+tokens, crashes, or lets an error of torch through. Replaced functions of torch are outside
+(SUPPORT.md).
 """
 
 from __future__ import annotations
 
 import copy
-import os
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import NamedTuple
-from unittest.mock import patch
+from functools import cache
 
 import pytest
 import torch
@@ -35,7 +31,6 @@ from nanogpt import (
     GPT,
     CausalSelfAttention,
     Decoder,
-    Head,
     Request,
     SamplingParams,
     generate,
@@ -44,7 +39,6 @@ from nanogpt import (
 )
 from nanogpt.cache import kv_cache
 from nanogpt.data import CharTokenizer, Corpus, split
-from nanogpt.decoder import layers
 from nanogpt.decoder.checkpoint import CheckpointError
 from nanogpt.decoder.config import lecture_config
 from nanogpt.device import pick_device
@@ -54,24 +48,23 @@ from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.model import LanguageModel
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
+from nanogpt.training.evaluation import full_loss
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import TrainConfig
-from nanogpt.training.trainer import full_loss
 
 N_NEW = 5
 PROMPTS = [(5, 1), (9, 3)]  # length and seed
 HEADS = "heads"  # the lecture's GPT
 PACKED = "packed"  # a Decoder of the same shape
 GENERAL = "general"  # a Decoder beyond the lecture
-BOTH = (HEADS, PACKED)
 DECODERS = (PACKED, GENERAL)
-ALL = (HEADS, PACKED, GENERAL)
+EITHER = (HEADS, GENERAL)
 BEYOND = {**ROPE, "norm": "rms", "qk_norm": True, "n_kv_head": 1, "activation": "silu"}
 BEYOND |= {"gated": True, "ffn_dim": 24, "tied": True, "head_bias": False, "window": 7}
 BEYOND |= {"full_every": 2, "logit_softcap": 8.0}
 
 
-# ------------------------------------------------------------------ what somebody changes
+# ------------------------------------------------------------------ what somebody modifies
 
 
 class LectureHead(nn.Module):
@@ -98,33 +91,6 @@ class LectureHead(nn.Module):
         return (k_pos[None, :] > pos[:, None]) | (k_pos < 0)[None, :]
 
 
-class NearHead(LectureHead):
-    """It looks at the last three positions only."""
-
-    def hides(self, pos, k_pos):
-        return super().hides(pos, k_pos) | (k_pos[None, :] <= pos[:, None] - 3)
-
-
-class WholePromptHead(LectureHead):
-    """It takes more than one token for a whole prompt, and a single one for the newest."""
-
-    def hides(self, pos, k_pos):
-        T, S = len(pos), len(k_pos)
-        if T == 1:
-            return k_pos[None, :] < 0
-        return (torch.ones(T, T).triu(1) == 1) if T == S else torch.zeros(T, S, dtype=torch.bool)
-
-
-class CountingHead(LectureHead):
-    """It counts positions by what its cache holds."""
-
-    def hides(self, pos, k_pos):
-        if self.cache is None:
-            return super().hides(pos, k_pos)
-        start = self.cache.length - len(pos)
-        return super().hides(torch.arange(start, self.cache.length), k_pos)
-
-
 class OddNeighbours(CausalSelfAttention):
     """A rule of its own, written for the positions (T,) of one text."""
 
@@ -132,13 +98,6 @@ class OddNeighbours(CausalSelfAttention):
     def visible(q_pos, k_pos, window=None, sinks=0):
         gap = q_pos[:, None] - k_pos[None, :]
         return (gap >= 0) & (k_pos >= 0)[None, :] & ((gap % 2 == 0) | (gap < 3))
-
-
-class Halved(CausalSelfAttention):
-    """It attends in its own way."""
-
-    def attend(self, q, k, v, mask, dropout=0.0):
-        return 0.5 * super().attend(q, k, v, mask, dropout)
 
 
 class Forgetful:
@@ -151,9 +110,6 @@ class Forgetful:
             return super().forward(x, pos)
         finally:
             self.cache = kept
-
-
-class ForgetfulHead(Forgetful, Head): ...
 
 
 class ForgetfulAttention(Forgetful, CausalSelfAttention): ...
@@ -176,11 +132,6 @@ class HeadWithoutCache(nn.Module):
         return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
 
 
-class HeadWithoutPositions(HeadWithoutCache):
-    def forward(self, x):
-        return super().forward(x, None)
-
-
 class Scaled(nn.Module):
     """A layer that somebody wrapped."""
 
@@ -190,18 +141,6 @@ class Scaled(nn.Module):
 
     def forward(self, *args):
         return 0.7 * self.inner(*args)
-
-
-class Mirrored(nn.Module):
-    """A feed-forward layer that also calls a module which it keeps in a plain list."""
-
-    def __init__(self, inner, other):
-        super().__init__()
-        self.inner = inner
-        self.others = [other]
-
-    def forward(self, x):
-        return self.inner(x) + 0.3 * self.others[0](x)
 
 
 class Doubled(Tensor):
@@ -256,49 +195,8 @@ def first_layer(model) -> nn.Linear:
     return part.net[0] if isinstance(model, GPT) else part.up
 
 
-def wider_feed_forward(model):
-    part = model.blocks[0].ffwd
-    if isinstance(model, GPT):
-        net = part.net
-        net[0] = linear(net[0], n_out=48)
-        net[2] = linear(net[2], n_in=48)
-    else:
-        part.up = linear(part.up, n_out=96 if model.config.gated else 48)
-        part.down = linear(part.down, n_in=48)
-
-
-def bias_of_queries(model):
-    attn = model.blocks[0].sa
-    layer = attn.qkv if hasattr(attn, "qkv") else attn.heads[1].query
-    layer.bias = nn.Parameter(torch.linspace(-1, 1, layer.out_features, dtype=layer.weight.dtype))
-
-
-def bias_of_the_head(model):
-    model.lm_head.bias = nn.Parameter(torch.linspace(-2, 2, V, dtype=model.dtype))
-
-
-def bias_registered_nowhere(model):
-    layer = first_layer(model)
-    values = torch.linspace(-1, 1, layer.out_features, dtype=layer.weight.dtype)
-    del layer.bias
-    layer.bias = values
-
-
-def own_attend(model):
-    layer = model.blocks[0].sa
-    layer.attend = lambda *args: 0.5 * CausalSelfAttention.attend(layer, *args)
-
-
-def near_visible(q_pos, k_pos, window=None, sinks=0):
-    return layers.visible(q_pos, k_pos, 3)
-
-
 def set_on_attention(name, value):
     return lambda model: setattr(model.blocks[0].sa, name, value)
-
-
-def hooked(register: str, where: Callable[[GPT], nn.Module], hook: Callable, **settings):
-    return lambda model: getattr(where(model), register)(hook, **settings) and None
 
 
 def feed_forward(model) -> nn.Module:
@@ -309,10 +207,6 @@ def halve_output(module, args, output):
     return 0.5 * output
 
 
-def halve_input(module, args):
-    return (0.5 * args[0], *args[1:])
-
-
 def global_hook(model, stack):
     def halve(module, args, output):
         return 0.5 * output if type(module).__name__ == "FeedForward" else None
@@ -320,20 +214,8 @@ def global_hook(model, stack):
     stack.callback(nn.modules.module.register_module_forward_hook(halve).remove)
 
 
-def patched(target: object, name: str, value: object) -> Callable:
-    return lambda model, stack: stack.enter_context(patch.object(target, name, value)) and None
-
-
 def use_twice(model):
     model.blocks[1] = model.blocks[0]
-
-
-def share_attention(model):
-    model.blocks[1].sa = model.blocks[0].sa
-
-
-def share_feed_forward(model):
-    model.blocks[1].ffwd = model.blocks[0].ffwd
 
 
 def tie_weights(model):
@@ -353,125 +235,14 @@ def gelu(model):
         part.config = replace(model.config, activation="gelu")
 
 
-def drop_a_layer(model):
-    del model.blocks[1]
-
-
-def another_block(model):
-    model.blocks.append(copy.deepcopy(model.blocks[0]))
-
-
 def wrapped(model):
     model.blocks[0].ffwd = Scaled(model.blocks[0].ffwd)
-
-
-def mirrored(model):
-    model.blocks[0].ffwd = Mirrored(model.blocks[0].ffwd, model.blocks[1].ffwd)
 
 
 def own_forward(model):
     inner = model.blocks[0].ffwd
     original = inner.forward
     inner.forward = lambda x: 0.5 * original(x)
-
-
-def own_positions(model):
-    original = model.checked_positions
-    model.checked_positions = lambda idx, pos: 1 + original(idx, pos)
-
-
-def wrapped_embedding(model):
-    model.token_embedding_table = Scaled(model.token_embedding_table)
-
-
-def own_buffer(model):
-    part = model.blocks[0].ffwd
-    own_class(part, lambda self, x: self.scale * super(type(self), self).forward(x))
-    part.register_buffer("scale", torch.tensor(0.3, dtype=model.dtype))
-
-
-def untied(model):
-    model.lm_head.weight = nn.Parameter(0.5 * model.lm_head.weight.detach().flip(0))
-
-
-def other_epsilon(model):
-    model.blocks[1].ln1.eps = 0.1
-
-
-def other_epsilon_of_queries(model):
-    model.blocks[0].sa.query_norm.eps = 0.1
-
-
-def unnormalised_queries(model):
-    model.blocks[0].sa.query_norm = nn.Identity()
-
-
-# What holds on to modules where the package does not look for them.
-
-
-def each_block(forward: Callable, **parts: Callable) -> Callable:
-    """Blocks with this forward; `parts` make its attributes of the block."""
-
-    def change(model):
-        for block in model.blocks:
-            own_class(block, forward)
-            for name, make in parts.items():
-                setattr(block, name, make(block))
-
-    return change
-
-
-class Parts(NamedTuple):
-    attention: nn.Module
-    feed_forward: nn.Module
-
-
-def attended_by(get: Callable) -> Callable:
-    """A block's forward that gets its attention from somewhere."""
-
-    def forward(self, x, pos):
-        x = x + get(self)(self.ln1(x), pos)
-        return x + self.ffwd(self.ln2(x))
-
-    return forward
-
-
-def run_steps(self, x, pos):
-    for step in self.steps:
-        x = x + step(x, pos)
-    return x
-
-
-def closures(block) -> list[Callable]:
-    return [
-        lambda x, pos: block.sa(block.ln1(x), pos),
-        lambda x, pos: block.ffwd(block.ln2(x)),
-    ]
-
-
-def blocks_in_a_deque(model):
-    def forward(self, idx, targets=None, pos=None):
-        pos = self.checked_positions(idx, pos)
-        x = self.token_embedding_table(idx)
-        for block in self.order:
-            x = block(x, pos)
-        return self.lm_head(self.ln_f(x)), None
-
-    own_class(model, forward)
-    model.order = deque(reversed(model.blocks))
-
-
-def block_with_slots(model):
-    for i, block in enumerate(model.blocks):
-        parts = {
-            "__slots__": ("scale",),
-            "forward": lambda self, *args: self.scale * super(type(self), self).forward(*args),
-        }
-        kind = type("Slotted", (type(block),), parts)
-        made = kind(model.config, *([] if isinstance(model, GPT) else [i]))
-        made.load_state_dict(block.state_dict())
-        made.scale = 0.4
-        model.blocks[i] = made.to(model.dtype).eval()
 
 
 def one_head_without_cache(model):
@@ -505,51 +276,10 @@ def capped(self, *args, **how):
     return 3 * torch.tanh(logits / 3), loss
 
 
-def head_of(rows: int) -> Callable:
-    def change(model):
-        model.lm_head = linear(model.lm_head, n_out=rows, bias=model.config.vocab_size != rows)
-
-    return change
-
-
-def head_of_two_layers(model):
-    first = linear(model.lm_head, n_out=24)
-    model.lm_head = nn.Sequential(first, nn.Tanh(), linear(model.lm_head, n_in=24))
-
-
-def cast_head(model):
-    layer = model.lm_head.double()
-    own_class(layer, lambda self, x: super(type(self), self).forward(x.double()))
-
-
-def smaller_vocabulary(model):
-    model.config = replace(model.config, vocab_size=V - 1)
-
-
-def longer_table(model):
-    table = nn.Embedding(64, model.config.n_embd)
-    nn.init.normal_(table.weight, generator=seeded(5))
-    model.position_embedding_table = table
-
-
-# Weights that are no plain numbers.
-
-
 def weight_of_a_class(model):
     layer = first_layer(model)
     weight = layer.weight.detach().clone().as_subclass(Doubled)
     layer.weight = nn.Parameter(weight, requires_grad=False)
-
-
-def sparse_weight(model):
-    layer = first_layer(model)
-    layer.weight = nn.Parameter(layer.weight.detach().to_sparse_csr(), requires_grad=False)
-
-
-def expanded_weight(model):
-    layer = first_layer(model)
-    rows = layer.weight.detach()[:1].expand_as(layer.weight)
-    layer.weight = nn.Parameter(rows, requires_grad=False)
 
 
 def put(get: Callable, value: float) -> Callable:
@@ -562,26 +292,13 @@ def put(get: Callable, value: float) -> Callable:
     return change
 
 
-def shorter_table(model):
-    table = model.position_embedding_table
-    table.weight = nn.Parameter(table.weight[:24].detach().clone())
+def longer_table(model):
+    table = nn.Embedding(64, model.config.n_embd)
+    nn.init.normal_(table.weight, generator=seeded(5))
+    model.position_embedding_table = table
 
 
-def other_config(model):
-    model.blocks[0].sa.config = replace(model.config, **ROPE | {"rope_base": 50.0})
-
-
-def other_config_of_a_head(model):
-    model.blocks[0].sa.heads[0].config = replace(model.config, block_size=16)
-
-
-def transposed_head(model):
-    w = model.lm_head.weight
-    model.lm_head.weight = nn.Parameter(w.detach().t().contiguous().t())
-
-
-def renormalised_embedding(model):
-    model.token_embedding_table.max_norm = 0.5
+# Weights that are no plain numbers.
 
 
 def weight_norm(model):
@@ -595,13 +312,6 @@ def old_weight_norm(model):
     first_layer(model).weight_g.data *= 0.3
 
 
-def old_spectral_norm(model):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        nn.utils.spectral_norm(first_layer(model))
-    model.eval()
-
-
 def pruned(model):
     prune.l1_unstructured(first_layer(model), "weight", amount=0.5)
 
@@ -610,62 +320,70 @@ def extra_attribute(model):
     model.blocks[0].note = "a remark"
 
 
-def in_training(model):
-    model.train()
-
-
 def compiled_in_place(model):
     model._compiled_call_impl = model._call_impl  # as model.compile() sets it, but not compiled
-
-
-def in_double(model):
-    model.double()
 
 
 def half_of_it_in_double(model):
     model.blocks[0].ln1.double()
 
 
-def head_in_double(model):
-    model.lm_head.double()
-
-
 def frozen(model):
     model.token_embedding_table.requires_grad_(False)
 
 
-def called_by_halves(self, *args, **how):
-    out = self.forward(*args, **how)
-    return 0.5 * out if type(self).__name__ == "FeedForward" else out
+# What other code than the model's own would read from it.
 
 
-def softer(self, dim, softmax=Tensor.softmax):
-    return softmax(0.5 * self, dim)
+def forward_hook(model):
+    feed_forward(model).register_forward_hook(halve_output)
+
+
+def in_16_bits(module, state, prefix, metadata):
+    for name in state:
+        state[name] = state[name].to(torch.bfloat16)
+
+
+def state_dict_hook(model):
+    model.register_state_dict_post_hook(in_16_bits)
+
+
+def state_dict_hook_of_a_layer(model):
+    first_layer(model).register_state_dict_post_hook(in_16_bits)
+
+
+def hidden_weight(model):
+    layer = first_layer(model)
+    object.__setattr__(layer, "weight", 0.3 * layer.weight.detach())
+
+
+def negative_bit(model):
+    layer = first_layer(model)
+    negated = torch._neg_view(layer.weight.detach())
+    layer.weight = nn.Parameter(negated, requires_grad=False)
+
+
+def weight_without_memory(model):
+    first_layer(model).weight.untyped_storage().resize_(0)
+
+
+def transposed_head(model):
+    weight = model.lm_head.weight
+    model.lm_head.weight = nn.Parameter(weight.detach().t().contiguous().t())
 
 
 @dataclass(frozen=True)
-class Change:
-    """What somebody did, and the forms of the model on which they can do it."""
+class Modified:
+    """What somebody did, and the forms of the model on which it is tried."""
 
+    witness: str  # who has met it
     do: Callable
-    forms: tuple[str, ...] = BOTH
-    plain: bool = False  # the lecture's arithmetic still: no path but a compiled one may refuse
+    forms: tuple[str, ...] = (HEADS,)
+    plain: bool = False  # the package's arithmetic still: no path may refuse it
     refused: bool = False  # `generate` itself may refuse it
-    runs: bool = True  # the model itself returns logits of every token and of the vocabulary
-    paths: Iterable[str] = ()  # those that keep what the change relies on; none: all of them
-
-
-# Here a prompt is read whole, and the cache returns what it was given and no empty slots.
-WHOLE_PROMPTS = (
-    "no cache",
-    "DynamicCache",
-    "PagedCache",
-    "Uncached",
-    "PerHead",
-    "Native",
-    "a draft",
-)
-WHOLE_PROMPTS += ("serve", "serve in chunks", "serve natively", "save and load")
+    runs: bool = True  # the model itself returns logits of every token over the vocabulary
+    crashes: bool = False  # torch itself would crash in the model's own modules: never call them
+    paths: Iterable[str] = ()  # those that keep what the modification relies on; none: all of them
 
 
 class AllBut(tuple):
@@ -679,125 +397,87 @@ class AllBut(tuple):
 
 
 BY_HAND = AllBut(("a loop by hand", "a loop by hand, StaticCache", "exact mode"))
-halves_output = hooked("register_forward_hook", feed_forward, halve_output)
+# These never call the model's own modules: torch itself crashes on a weight without memory.
+OTHER_CODE = ("Flat", "Native", "serve natively", "save and load", "pack", "export")
 
-CHANGES = {
-    "nothing": Change(lambda model: None, ALL, plain=True),
-    "an attribute that nobody reads": Change(extra_attribute, plain=True),
-    "in training mode": Change(in_training, ALL, plain=True),
-    "compiled in place": Change(compiled_in_place),
-    "frozen embeddings": Change(frozen, plain=True),
-    "a transposed head": Change(transposed_head, plain=True),
-    "an expanded weight": Change(expanded_weight, ALL, plain=True),
-    "tied weights": Change(tie_weights, plain=True),
-    "tied weights of heads": Change(tie_heads, (HEADS,), plain=True),
-    "weights that were tied": Change(untied, (GENERAL,)),
-    "in float64": Change(in_double, ALL),
-    "a norm in float64": Change(half_of_it_in_double, runs=False),
-    "a norm without bias": Change(layer_norm(bias=False)),
-    "a norm without weights": Change(layer_norm(elementwise_affine=False)),
-    "a norm of another epsilon": Change(layer_norm(eps=0.1), ALL),
-    "another epsilon": Change(other_epsilon, ALL),
-    "another epsilon of queries": Change(other_epsilon_of_queries, (GENERAL,)),
-    "queries without a norm": Change(unnormalised_queries, (GENERAL,)),
-    "an RMSNorm": Change(lambda model: setattr(model, "ln_f", nn.RMSNorm(16, eps=1e-3)), ALL),
-    "a head without bias": Change(lambda model: setattr(model.lm_head, "bias", None)),
-    "a head with a bias": Change(bias_of_the_head, (GENERAL,)),
-    "a projection without bias": Change(lambda m: setattr(m.blocks[0].sa.proj, "bias", None), ALL),
-    "a bias of queries": Change(bias_of_queries, ALL),
-    "a bias that is no parameter": Change(bias_registered_nowhere),
-    "a wider feed-forward": Change(wider_feed_forward, ALL),
-    "GELU": Change(gelu, ALL),
-    "a wrapped layer": Change(wrapped, ALL),
-    "a wrapped embedding": Change(wrapped_embedding, ALL),
-    "a module in a plain list": Change(mirrored, ALL),
-    "a buffer": Change(own_buffer, ALL),
-    "an attend of its own": Change(own_attend, DECODERS),
-    "a rule of its own": Change(set_on_attention("visible", near_visible), DECODERS),
-    "a window of its own": Change(set_on_attention("window", 3), DECODERS),
-    "a class of attention": Change(own_attention(OddNeighbours), DECODERS),
-    "a class of attention that attends": Change(own_attention(Halved), DECODERS),
-    "a Head of the reader": Change(own_heads(LectureHead), (HEADS,)),
-    "a Head that sees three positions": Change(own_heads(NearHead), (HEADS,)),
-    "a Head for whole prompts": Change(own_heads(WholePromptHead), (HEADS,), paths=WHOLE_PROMPTS),
-    "a Head that counts by its cache": Change(own_heads(CountingHead), (HEADS,)),
-    "another config of an attention": Change(other_config, DECODERS),
-    "another config of a Head": Change(other_config_of_a_head, (HEADS,)),
-    "a forward hook": Change(halves_output, ALL),
-    "a forward hook of the head": Change(
-        hooked("register_forward_hook", lambda m: m.lm_head, halve_output)
+MODIFIED = {
+    # What is still the package's own arithmetic.
+    "nothing": Modified("everybody", lambda model: None, EITHER, plain=True),
+    "an attribute that nobody reads": Modified(
+        "Lightning and others note things on modules", extra_attribute, plain=True
     ),
-    "a forward pre-hook": Change(hooked("register_forward_pre_hook", first_layer, halve_input)),
-    "a global hook": Change(global_hook, ALL),
-    "weight_norm": Change(weight_norm, ALL),
-    "weight_norm by hooks": Change(old_weight_norm),
-    "spectral_norm": Change(lambda m: parametrizations.spectral_norm(first_layer(m)) and None),
-    "spectral_norm by hooks": Change(old_spectral_norm),
-    "pruned weights": Change(pruned),
-    "a block used twice": Change(use_twice, ALL),
-    "an attention used twice": Change(share_attention, ALL),
-    "a feed-forward used twice": Change(share_feed_forward, ALL),
-    "a layer less": Change(drop_a_layer, ALL),
-    "a layer more": Change(another_block, ALL),
-    "a forward of its own": Change(own_forward, refused=True),
-    "positions of its own": Change(own_positions, refused=True, paths=BY_HAND),
-    "a shorter position table": Change(shorter_table),
-    "a longer position table": Change(longer_table),
-    "an embedding that renormalises": Change(renormalised_embedding),
-    "a patched forward of a class": Change(
-        patched(nanogpt.model.FeedForward, "forward", lambda self, x: 0.5 * self.net(x)), (HEADS,)
+    "compiled in place": Modified("model.compile(), PyTorch's own", compiled_in_place),
+    "frozen embeddings": Modified("fine-tuning", frozen, plain=True),
+    "tied weights": Modified("GPT-2, nanoGPT", tie_weights, plain=True),
+    "a transposed head": Modified("GPT-2's Conv1D weights", transposed_head, plain=True),
+    # Other settings, layers and classes.
+    "a norm of another epsilon": Modified("Llama: 1e-6", layer_norm(eps=0.1), (GENERAL,)),
+    "a head without bias": Modified("nanoGPT", lambda m: setattr(m.lm_head, "bias", None)),
+    "GELU": Modified("nanoGPT", gelu, (HEADS,)),
+    "a window of its own": Modified("notebook 08", set_on_attention("window", 3), (GENERAL,)),
+    "a longer position table": Modified("longer contexts of GPT-2", longer_table),
+    "a block used twice": Modified("ALBERT", use_twice, EITHER),
+    "a wrapped layer": Modified("LoRA of peft", wrapped, (GENERAL,)),
+    "a Head of the reader": Modified("notebook 02", own_heads(LectureHead)),
+    "a class of attention": Modified(
+        "Decoder(attention=…)", own_attention(OddNeighbours), (GENERAL,)
     ),
-    "a patched function": Change(patched(nanogpt.model, "visible", near_visible), (HEADS,)),
-    "a patched rule of the class": Change(
-        patched(CausalSelfAttention, "visible", staticmethod(near_visible)), DECODERS
+    "capped logits": Modified("Gemma 2, in a forward of one's own", own_model(capped), (HEADS,)),
+    # What runs beside a forward, or instead of it.
+    "a forward hook": Modified("TransformerLens and probes", forward_hook, EITHER),
+    "a global hook": Modified("PyTorch's profilers", global_hook, (GENERAL,)),
+    "a hook on state_dict": Modified("ours: saved 16 bits", state_dict_hook, EITHER),
+    "a hook on a layer's state_dict": Modified(
+        "ours: packed 16 bits", state_dict_hook_of_a_layer, (GENERAL,)
     ),
-    "a patched activation": Change(
-        patched(nanogpt.decoder.model, "activate", lambda x, _: x.tanh()), DECODERS
+    "a forward of its own": Modified("Unsloth's patches", own_forward, refused=True),
+    "weight_norm": Modified("PyTorch's parametrizations", weight_norm, (GENERAL,)),
+    "weight_norm by hooks": Modified("PyTorch before 2.0", old_weight_norm),
+    "pruned weights": Modified("torch.nn.utils.prune", pruned),
+    # Weights that are no plain numbers in memory.
+    "a weight of another class": Modified(
+        "torchao's quantised tensors", weight_of_a_class, (GENERAL,)
     ),
-    "a patched call of modules": Change(patched(nn.Module, "_call_impl", called_by_halves), ALL),
-    "a patched method of tensors": Change(
-        patched(Tensor, "softmax", softer), (HEADS,), paths=AllBut(("exact mode",))
+    "a hidden weight": Modified("ours: the weight before was saved", hidden_weight, EITHER),
+    "a negated view": Modified("ours: native code read the sign wrong", negative_bit, (GENERAL,)),
+    "a weight without memory": Modified(
+        "FSDP frees shards like this; ours: a crash",
+        weight_without_memory,
+        EITHER,
+        runs=False,
+        crashes=True,
+        paths=OTHER_CODE,
     ),
-    "attention in a partial": Change(
-        each_block(attended_by(lambda b: b.first), first=lambda b: partial(b.sa)), ALL
+    "a norm in float64": Modified("mixed precision by hand", half_of_it_in_double, runs=False),
+    "a weight that is NaN": Modified(
+        "a training that diverged", put(lambda m: first_layer(m).weight, float("nan")), (HEADS,)
     ),
-    "attention in a private list": Change(
-        each_block(attended_by(lambda b: b._own[0]), _own=lambda b: [b.sa]), ALL
+    # What no cache can be given to, and what returns something else.
+    "a Head without a cache": Modified(
+        "the lecture's Head, in one place", one_head_without_cache, refused=True
     ),
-    "attention in a dictionary": Change(
-        each_block(attended_by(lambda b: b.own["a"]), own=lambda b: OrderedDict(a=b.sa))
+    "attention that forgets": Modified(
+        "museum: a cache that is never asked",
+        own_attention(ForgetfulAttention),
+        (GENERAL,),
+        refused=True,
+        paths=BY_HAND,
     ),
-    "attention in a namedtuple": Change(
-        each_block(attended_by(lambda b: b.own.attention), own=lambda b: Parts(b.sa, b.ffwd))
+    "a forward without positions": Modified(
+        "the lecture's forward(idx, targets)",
+        own_model(without_positions),
+        refused=True,
+        paths=BY_HAND,
     ),
-    "attention in closures": Change(each_block(run_steps, steps=closures), ALL, refused=True),
-    "blocks in a deque": Change(blocks_in_a_deque, BOTH),
-    "a class with slots": Change(block_with_slots, ALL),
-    "a Head without a cache": Change(one_head_without_cache, (HEADS,), refused=True),
-    "a Head that forgets": Change(own_heads(ForgetfulHead), (HEADS,), refused=True, paths=BY_HAND),
-    "attention that forgets": Change(
-        own_attention(ForgetfulAttention), DECODERS, refused=True, paths=BY_HAND
+    "the last logits only": Modified(
+        "nanoGPT's forward without targets",
+        own_model(last_logits_only),
+        refused=True,
+        paths=BY_HAND,
     ),
-    "a Head without positions": Change(
-        own_heads(HeadWithoutPositions), (HEADS,), refused=True, runs=False
+    "logits alone": Modified(
+        "most forwards but the lecture's", own_model(logits_alone), runs=False, paths=BY_HAND
     ),
-    "a forward without positions": Change(
-        own_model(without_positions), ALL, refused=True, paths=BY_HAND
-    ),
-    "the last logits only": Change(own_model(last_logits_only), ALL, refused=True, paths=BY_HAND),
-    "logits alone": Change(own_model(logits_alone), runs=False, paths=BY_HAND),
-    "capped logits": Change(own_model(capped), ALL),
-    "a head of more rows": Change(head_of(20), ALL, runs=False, paths=BY_HAND),
-    "a head of fewer rows": Change(head_of(10), ALL, runs=False, paths=BY_HAND),
-    "a head of two layers": Change(head_of_two_layers, ALL),
-    "a smaller vocabulary": Change(smaller_vocabulary, runs=False, paths=BY_HAND),
-    "a head in float64": Change(head_in_double, BOTH, runs=False),
-    "a head that casts": Change(cast_head, BOTH),
-    "a weight of another class": Change(weight_of_a_class, ALL),
-    "a sparse weight": Change(sparse_weight),
-    "a weight that is NaN": Change(put(lambda m: first_layer(m).weight, float("nan")), ALL),
-    "a logit that is infinite": Change(put(lambda m: m.lm_head.bias, float("inf"))),
-    "a token that never comes": Change(put(lambda m: m.lm_head.bias, -float("inf"))),
 }
 
 
@@ -836,7 +516,7 @@ def texts_of(model: LanguageModel) -> list[list[int]] | type[Exception]:
 
 @cache
 def small_model(form: str = PACKED) -> LanguageModel:
-    """A model that nobody changed: copy it."""
+    """A model that nobody modified: copy it."""
     packed = build(torch.float32, n_head=2, n_embd=16, **(BEYOND if form == GENERAL else {}))
     return unpack_heads(packed) if form == HEADS else packed
 
@@ -952,7 +632,7 @@ def rebuilt_from(state: dict[str, Tensor], model: LanguageModel) -> LanguageMode
 
 
 def as_a_draft(engine):
-    """The tokens of an unchanged model do not depend on the draft."""
+    """The tokens of an unmodified model do not depend on the draft."""
 
     def path(model, tmp_path):
         target = small_model()
@@ -991,8 +671,7 @@ PATHS = {
     "export": export_of,
     "export, lecture": lecture_export_of,
 }
-QUICK = ("DynamicCache", "Flat", "serve")  # the others are slow tests
-OWN_CODE = (  # the model's own modules run: every change is computed
+OWN_CODE = (  # the model's own modules run: every modification is computed
     *("no cache", "DynamicCache", "StaticCache", "RollingCache", "PagedCache", "prompt lookup"),
     *("serve", "serve in chunks", "serve in little memory"),
 )
@@ -1010,9 +689,9 @@ class Outcome:
     detail: str = ""
 
 
-def changed(name: str, form: str, stack: ExitStack) -> LanguageModel:
-    """A new model with this change, which the stack undoes where it is not the model's own."""
-    change = CHANGES[name].do
+def modified(name: str, form: str, stack: ExitStack) -> LanguageModel:
+    """A new modified model; the stack undoes what is not the model's own."""
+    change = MODIFIED[name].do
     model = copy.deepcopy(small_model(form))
     around = (stack,) if change.__code__.co_argcount == 2 else ()
     return change(model, *around) or model
@@ -1020,12 +699,12 @@ def changed(name: str, form: str, stack: ExitStack) -> LanguageModel:
 
 def right_texts(name: str, form: str) -> list[list[int]] | type[Exception]:
     with ExitStack() as stack:
-        return texts_of(changed(name, form, stack))
+        return texts_of(modified(name, form, stack))
 
 
 def outcome(name: str, form: str, path: str, right, tmp_path) -> Outcome:
     with ExitStack() as stack:
-        model = changed(name, form, stack)
+        model = modified(name, form, stack)
         try:
             found = PATHS[path](model, tmp_path)
         except (ValueError, CheckpointError, ExportError) as error:
@@ -1042,44 +721,49 @@ def outcome(name: str, form: str, path: str, right, tmp_path) -> Outcome:
 
 def faults(name: str, form: str, paths, tmp_path) -> list[str]:
     """Each path that does what it must not, in words."""
-    change = CHANGES[name]
-    right = right_texts(name, form)
+    row = MODIFIED[name]
+    right = RuntimeError if row.crashes else right_texts(name, form)
     found = []
-    if isinstance(right, list) != change.runs:
+    if isinstance(right, list) != row.runs:
         found.append(f"the model itself: {right}")
     for path in paths:
         (tmp_path / path).mkdir()
         got = outcome(name, form, path, right, tmp_path / path)
         wrong = got.kind not in ("equal", "refused", "its own error")
         if got.kind == "refused":
-            computes = path in OWN_CODE and change.runs and not change.refused
+            computes = path in OWN_CODE and row.runs and not row.refused
             beyond = form == GENERAL and path in LECTURE_ONLY
-            wrong = computes or (change.plain and not beyond)
+            wrong = computes or (row.plain and not beyond)
         if wrong:
             found.append(f"{path}: {got.kind}: {got.detail}")
     return found
 
 
-ROWS = [(name, form) for name, change in CHANGES.items() for form in change.forms]
+ROWS = [(name, form) for name, row in MODIFIED.items() for form in row.forms]
 
 
 @pytest.mark.parametrize(("name", "form"), ROWS)
-def test_a_changed_model_gives_its_own_tokens_or_is_refused(name, form, tmp_path):
-    paths = CHANGES[name].paths or QUICK
-    assert faults(name, form, [path for path in paths if path in QUICK], tmp_path) == []
+def test_a_modified_model_gives_its_own_tokens_or_is_refused_on_every_path(name, form, tmp_path):
+    assert faults(name, form, MODIFIED[name].paths or PATHS, tmp_path) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("row", "name", "form"), [(i, *row) for i, row in enumerate(ROWS)])
-def test_so_it_does_on_every_path(row, name, form, tmp_path):
-    paths = [path for path in CHANGES[name].paths or PATHS if path not in QUICK]
-    # Neighbouring rows take turns: one the even paths, the next one the odd ones.
-    if os.environ.get("NANOGPT_PATHS") != "all":
-        paths = paths[row % 2 :: 2]
-    assert faults(name, form, paths, tmp_path) == []
+def test_every_row_has_a_witness():
+    assert all(row.witness for row in MODIFIED.values())
 
 
 # ------------------------------------------------------------------ what no path can know
+
+
+def each_block(forward: Callable, **parts: Callable) -> Callable:
+    """Blocks with this forward; `parts` make its attributes of the block."""
+
+    def change(model):
+        for block in model.blocks:
+            own_class(block, forward)
+            for name, make in parts.items():
+                setattr(block, name, make(block))
+
+    return change
 
 
 def smeared(self, x, pos):
@@ -1087,30 +771,13 @@ def smeared(self, x, pos):
     return super(type(self), self).forward(x + 0.5 * before, pos)
 
 
-def running_mean(self, x, pos):
-    return super(type(self), self).forward(x.cumsum(1) / (pos[:, None] + 1), pos)
-
-
-def counted_from_zero(self, x, pos):
-    places = torch.arange(x.shape[1])[:, None]
-    return super(type(self), self).forward(x * (1 + 0.1 * places), pos)
-
-
 def by_length(self, x, pos):
     return super(type(self), self).forward(x * (1 + 0.1 * x.shape[1]), pos)
 
 
-def other_attention(model):
-    first = model.blocks[0].sa
-    model.blocks[1].register_forward_hook(lambda _, args, out: out + 0.5 * first(*args))
-
-
-REMEMBERING = {
+REMEMBERING = {  # the museum has both: a shift of tokens, and a mask or scale by the length read
     "the token before": each_block(smeared),
-    "a running mean": each_block(running_mean),
-    "places from 0": each_block(counted_from_zero),
     "how many tokens come": each_block(by_length),
-    "another attention in a hook": other_attention,
 }
 
 
@@ -1134,25 +801,15 @@ def scaled_gradient(model):
     first_layer(model).weight.register_hook(lambda gradient: 0 * gradient)
 
 
-TRAINED = {
-    "nothing": (lambda model: None, ALL),
-    "tied weights": (tie_weights, BOTH),
+TRAINED = {  # what the packed copy that is trained must not lose, and what is not packed
+    "nothing": (lambda model: None, EITHER),
     "tied weights of heads": (tie_heads, (HEADS,)),
-    "weights that were tied": (untied, (GENERAL,)),
-    "a block used twice": (use_twice, ALL),
-    "a feed-forward used twice": (share_feed_forward, BOTH),
-    "frozen embeddings": (frozen, BOTH),
-    "a hook on a gradient": (scaled_gradient, ALL),
-    "a norm without bias": (layer_norm(bias=False), BOTH),
-    "a bias of queries": (bias_of_queries, BOTH),
-    "a wider feed-forward": (wider_feed_forward, BOTH),
-    "GELU": (gelu, BOTH),
-    "a forward hook": (halves_output, BOTH),
-    "a wrapped layer": (wrapped, BOTH),
-    "weight_norm": (weight_norm, ALL),
+    "a block used twice": (use_twice, EITHER),
+    "frozen embeddings": (frozen, EITHER),
+    "a hook on a gradient": (scaled_gradient, EITHER),
+    "a wrapped layer": (wrapped, (HEADS,)),
+    "weight_norm": (weight_norm, (HEADS,)),
     "a Head of the reader": (own_heads(LectureHead), (HEADS,)),
-    "a Head that sees three positions": (own_heads(NearHead), (HEADS,)),
-    "a class of attention": (own_attention(OddNeighbours), DECODERS),
 }
 
 
@@ -1199,13 +856,11 @@ def test_training_refuses_a_model_whose_weights_are_all_frozen(form):
 # ------------------------------------------------------------------ modes of torch
 
 
-@pytest.mark.parametrize(
-    "cache", [None, "DynamicCache", "StaticCache", "RollingCache", "PagedCache"]
-)
+@pytest.mark.parametrize("cache", ["StaticCache", "RollingCache", "PagedCache"])
 @pytest.mark.parametrize("first", [True, False], ids=["begun inside", "begun outside"])
 def test_a_generation_goes_on_in_another_inference_mode(cache, first):
     model = build(torch.float64, window=4) if cache == "RollingCache" else build()
-    cache = cache and getattr(nanogpt, cache)
+    cache = getattr(nanogpt, cache)
     prompt = prompt_of(5, 1)
     right = nanogpt.complete(model, prompt, 9, cache=cache, generator=seeded(2))[:, 5:]
     steps = generate(model, prompt, 9, cache=cache, generator=seeded(2))
@@ -1233,19 +888,10 @@ def test_tokens_are_taken_back_in_another_inference_mode(cache):
     torch.testing.assert_close(got, right)
 
 
-class Doubling(torch.overrides.TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        return 2 * out if func is torch.nn.functional.linear else out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", [nanogpt.Native, nanogpt.Native8, nanogpt.Compiled])
-@pytest.mark.parametrize("mode", [Doubling, lambda: torch.autocast("cpu", torch.bfloat16)])
-def test_a_compiled_engine_is_refused_where_torch_computes_otherwise(engine, mode):
-    model = small_model()
-    with mode(), pytest.raises(ValueError, match="is compiled, and .* is on.*or use Flat"):
-        generate(model, prompt_of(3, 1), 2, engine=engine)
-    if engine is nanogpt.Native:
-        with torch.device("cpu"):  # this one changes nothing
-            nanogpt.complete(model, prompt_of(3, 1), 2, engine=engine)
+@pytest.mark.parametrize("engine", [nanogpt.Native, nanogpt.Compiled])
+def test_a_compiled_engine_is_refused_under_autocast(engine):
+    """Nothing is built for it."""
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    words = "is compiled, and torch.autocast is on.*or use Flat"
+    with autocast, pytest.raises(ValueError, match=words):
+        generate(small_model(), prompt_of(3, 1), 2, engine=engine)

@@ -1,0 +1,138 @@
+"""Every parameter of a decoder, declared once: its names, its shape, and the fields that decide.
+
+From these tables come the parameter counts (config.py), the plain tensors of a step (pack.py), and
+the structs of native code (engines/decoder_library.py). No tensors in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .config import DecoderConfig
+
+
+class Kind(Enum):
+    """What a part does with its weight."""
+
+    TABLE = "table"  # one row is read for each token
+    MATRIX = "matrix"  # multiplies every token; (out, in), as in nn.Linear
+    NORM = "norm"  # scales the elements of a normalised vector
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer with a weight, a bias or both. A decoder without it has the part with neither."""
+
+    name: str  # the field of Weights or Layer in step.py
+    path: str  # the module of Decoder that owns it
+    kind: Kind
+    shape: tuple[int, ...]  # of its weight
+    weight: bool = True
+    bias: bool = False  # as many numbers as the weight has rows
+    shares: str | None = None  # the part whose weight it uses instead of its own
+    stacked: int = 1  # matrices of equal size, one below the other, that its weight consists of
+
+    def parameters(self) -> Iterator[Parameter]:
+        """The parameters that this part has."""
+        table = self.kind is Kind.TABLE
+        if self.weight:
+            name = self.name if table else f"{self.name}_weight"
+            yield Parameter(name, f"{self.path}.weight", self.shape)
+        if self.bias:
+            yield Parameter(f"{self.name}_bias", f"{self.path}.bias", self.shape[:1])
+
+    @property
+    def n_weight(self) -> int:
+        """Numbers in its weight."""
+        return prod(self.shape) if self.weight else 0
+
+    @property
+    def n_bias(self) -> int:
+        """Numbers in its bias."""
+        return self.shape[0] if self.bias else 0
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor: `layers_0_qkv_weight` in a step, `blocks.0.sa.qkv.weight` in a state_dict."""
+
+    name: str
+    path: str
+    shape: tuple[int, ...]
+
+
+def outer_parts(c: DecoderConfig) -> list[Part]:
+    """The parts before and after the blocks, in the order of a step."""
+    V, C = c.vocab_size, c.n_embd
+    tied = "tokens" if c.tied else None
+    return [
+        Part("tokens", "token_embedding_table", Kind.TABLE, (V, C)),
+        Part(
+            "positions",
+            "position_embedding_table",
+            Kind.TABLE,
+            (c.block_size, C),
+            weight=not c.rotary,  # a step then gets a table of rotations, which nobody learns
+        ),
+        _norm(c, "embed_norm", "embed_norm", on=c.embed_norm),
+        _norm(c, "norm", "ln_f"),
+        Part("head", "lm_head", Kind.MATRIX, (V, C), bias=c.head_bias, shares=tied),
+    ]
+
+
+def block_parts(c: DecoderConfig) -> list[Part]:
+    """The parts of one block, in the order of a step."""
+    C = c.n_embd
+    heads = c.n_head * c.head_size
+    gates = 2 if c.gated else 1  # the gates' rows come first
+    up = (gates * c.hidden, C)
+    return [
+        _norm(c, "norm1", "ln1"),
+        # Queries of all heads, then keys, then values.
+        Part("qkv", "sa.qkv", Kind.MATRIX, (c.qkv_rows, C), bias=c.qkv_bias),
+        _head_norm(c, "query_norm"),
+        _head_norm(c, "key_norm"),
+        Part("proj", "sa.proj", Kind.MATRIX, (C, heads), bias=c.proj_bias),
+        _norm(c, "norm2", "ln2"),
+        Part("up", "ffwd.up", Kind.MATRIX, up, bias=c.ffn_bias, stacked=gates),
+        Part("down", "ffwd.down", Kind.MATRIX, (C, c.hidden), bias=c.ffn_bias),
+    ]
+
+
+def _norm(c: DecoderConfig, name: str, path: str, on: bool = True) -> Part:
+    """A norm of the config's kind over the width."""
+    learned = on and c.norm_weights
+    return Part(name, path, Kind.NORM, (c.n_embd,), learned, learned and c.norm_shifts)
+
+
+def _head_norm(c: DecoderConfig, name: str) -> Part:
+    """An RMSNorm of every query or key."""
+    return Part(name, f"sa.{name}", Kind.NORM, (c.head_size,), c.qk_norm and c.norm_weights)
+
+
+def all_parts(c: DecoderConfig) -> Iterator[Part]:
+    """The parts before and after the blocks, then those of each block, with their full names."""
+    yield from outer_parts(c)
+    for i in range(c.n_layer):
+        for part in block_parts(c):
+            yield replace(part, name=f"layers_{i}_{part.name}", path=f"blocks.{i}.{part.path}")
+
+
+@lru_cache(maxsize=16)  # every generation asks
+def all_parameters(c: DecoderConfig) -> tuple[Parameter, ...]:
+    """Every parameter of a decoder. A tied head is listed too, under its own name."""
+    return tuple(parameter for part in all_parts(c) for parameter in part.parameters())
+
+
+def counted(c: DecoderConfig) -> Iterator[tuple[int, Part]]:
+    """Each part and how often it occurs, without listing the blocks one by one."""
+    for part in outer_parts(c):
+        yield 1, part
+    for part in block_parts(c):
+        yield c.n_layer, part

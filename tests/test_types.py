@@ -1,0 +1,53 @@
+"""Every public name has a type that an editor can complete and mypy can check."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import nanogpt
+
+SOURCE = Path(nanogpt.__file__)
+CONFIG = """
+[mypy]
+follow_imports = silent
+[mypy-torch.*]
+follow_imports = skip
+"""
+
+
+def typed_imports() -> dict[str, str]:
+    """The names imported under `if TYPE_CHECKING:`, each with its module."""
+    (block,) = [
+        node
+        for node in ast.parse(SOURCE.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    found = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        for alias in node.names:
+            assert alias.asname == alias.name, "only `import x as x` is public to type checkers"
+            found[alias.name] = node.module
+    return found
+
+
+def test_names_for_type_checkers_are_the_names_imported_on_first_use():
+    assert typed_imports() == nanogpt._MODULE
+
+
+def test_no_public_name_is_any_to_mypy(tmp_path):
+    """Witness: with py.typed and only a __getattr__, every public name was `Any` to Pylance."""
+    api = pytest.importorskip("mypy.api", reason="mypy is in the extra `test`")
+    program = tmp_path / "program.py"
+    lines = ["import nanogpt", *(f"reveal_type(nanogpt.{name})" for name in nanogpt.__all__)]
+    lines.append("nanogpt.nothing")
+    program.write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "mypy.ini").write_text(CONFIG, encoding="utf-8")
+    options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
+    said, errors, _ = api.run([*options, str(program)])
+    found = dict(zip(nanogpt.__all__, said.splitlines(), strict=False))
+    assert not errors
+    assert len(said.splitlines()) == len(nanogpt.__all__) + 2, said  # an error, and their number
+    assert not [name for name, line in found.items() if line.endswith('Revealed type is "Any"')]
+    assert 'Module has no attribute "nothing"' in said
