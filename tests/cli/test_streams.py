@@ -91,7 +91,6 @@ def test_text_is_utf_8_whatever_the_locale():
 @pytest.mark.parametrize(
     ("words", "streams"),
     [
-        ("train --help", ">&-"),
         ("generate --checkpoint é", "2>&-"),
         ("site 'no…'", ""),
     ],

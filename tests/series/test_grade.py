@@ -54,6 +54,7 @@ def judged(text: str, names=NAMES, seconds: float = 20) -> list[dict]:
 # ------------------------------------------------------------------ one lesson
 
 
+@pytest.mark.release
 def test_a_whole_lesson_passes_and_an_untouched_one_is_not_there():
     events = [e for e in judged(lesson()) if e["event"] == "judged"]
     right = {"event": "judged", "words": None, "mistake": None}

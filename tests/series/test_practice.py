@@ -106,9 +106,7 @@ def test_generate_with_a_lesson_writes_the_texts_of_the_package(lesson, tmp_path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(
-            ["generate", "--top-k", "3"], "leave out --workers", marks=pytest.mark.release
-        ),
+        (["generate", "--top-k", "3"], "leave out --workers"),
         (["generate", "--checkpoint", f"{KEEPER}.safetensors"], "your Head is the lecture's"),
         (["export", f"{KEEPER}.safetensors"], "your Head is the lecture's"),
     ],

@@ -42,8 +42,6 @@ NUMBERS = [path.stem[:2] for path in NOTEBOOKS]
 CHOSEN = [
     ("two_characters", "01"),
     ("two_characters", "09"),
-    ("typographic", "05"),
-    ("chinese", "01"),
     ("chinese", "07"),
     ("another_ending", "06"),
 ]
