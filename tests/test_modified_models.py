@@ -2,8 +2,9 @@
 
 The model as it stands is the reference: its whole text through `model(...)` for every token. A
 modification is a row of MODIFIED, with who has met it; a way to the tokens is a row of PATHS. A
-path gives the tokens of the reference or raises ValueError, in one line. It never gives other tokens,
-crashes, or lets an error of torch through. Replaced functions of torch are outside (SUPPORT.md).
+path gives the tokens of the reference or raises ValueError, in one line. It never gives other
+tokens, crashes, or lets an error of torch through. Replaced functions of torch are outside
+(SUPPORT.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -17,6 +17,14 @@ from .model import Decoder
 def class_of(config: GPTConfig | DecoderConfig) -> type[GPT] | type[Decoder]:
     """The package's model class for a config."""
     return Decoder if isinstance(config, DecoderConfig) else GPT
+
+
+@overload
+def skeleton(config: GPTConfig) -> GPT: ...
+
+
+@overload
+def skeleton(config: DecoderConfig) -> Decoder: ...
 
 
 def skeleton(config: GPTConfig | DecoderConfig) -> GPT | Decoder:
