@@ -539,7 +539,8 @@ AS_USUAL = names_of(
     *(Tensor.cpu, Tensor.cuda, Tensor.clone, Tensor.contiguous, Tensor.copy_, Tensor.detach),
     *(Tensor.pin_memory, Tensor.module_load, Tensor.__deepcopy__, Tensor.requires_grad_),
     # moving numbers to another place
-    *(torch.cat, torch.chunk, torch.hstack, torch.split, torch.stack, torch.unbind, torch.vstack),
+    *(torch.cat, torch.concat, torch.hstack, torch.stack, torch.vstack),
+    *(torch.chunk, torch.split, torch.tensor_split, torch.unbind),
     *(torch.flatten, torch.movedim, torch.permute, torch.reshape, torch.squeeze, torch.swapaxes),
     *(torch.t, torch.transpose, torch.unflatten, torch.unsqueeze, torch.split_with_sizes),
     *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.view, Tensor.view_as, F.pad),

@@ -436,7 +436,12 @@ class Doubled(torch.Tensor):
     """A weight with arithmetic of its own, as quantised ones have."""
 
 
-@pytest.mark.parametrize("convert", [lambda w: w.as_subclass(Doubled), lambda w: w.to_sparse_csr()])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize(
+    "convert",
+    [lambda w: w.as_subclass(Doubled), lambda w: w.to_sparse_csr()],
+    ids=["a class of its own", "sparse"],
+)
 def test_weights_that_are_not_plain_are_refused_by_name(convert):
     model = tiny_model()
     model.lm_head.weight = nn.Parameter(convert(model.lm_head.weight.detach()), requires_grad=False)
