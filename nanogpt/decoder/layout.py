@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from .config import DecoderConfig
+DecoderConfig = Any  # that of config.py, which counts with this module and so cannot be imported
 
 
 class Kind(Enum):

@@ -103,7 +103,7 @@ def load_library(name: str, source: Path, headers: dict[str, str]) -> ctypes.CDL
 
     `headers` are texts that it may include by their names.
     """
-    parts = {"source": source_text(source, headers)}
+    parts = {"source": source_text(source, headers), "flags": f"{FLAGS} {MATH}"}
     path = kept_build(name, parts, ".so", lambda out: compile_cpp(source, out, headers))
     try:
         return ctypes.CDLL(str(path))
