@@ -2,8 +2,10 @@
 
 An engine is one implementation of decoding, passed as generate(…, engine=…); all engines give the
 same tokens. It is built for a shape: a model's config, a batch size, a capacity, a dtype, a device.
-It holds no weights: each generation uses the model's weights as they are at its start, so one
-engine serves all models of one shape, even while they train.
+It holds no weights: a generation uses the model's, so one engine serves all models of one shape,
+even while they train. Native engines and CUDA graphs copy the weights when a text begins. The
+others read the model's own memory at every step: if the weights change in the middle of a text, its
+next token is computed with the new ones.
 """
 
 from __future__ import annotations

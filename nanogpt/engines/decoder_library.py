@@ -52,8 +52,8 @@ def config_fields() -> dict[str, Any]:
     rotations depends on.
     """
     hints = get_type_hints(DecoderConfig)
-    plain = {int: INT, float: DOUBLE, bool: ctypes.c_bool}
-    found = {}
+    plain: dict[Any, Any] = {int: INT, float: DOUBLE, bool: ctypes.c_bool}
+    found: dict[str, Any] = {}
     for field in fields(DecoderConfig):
         hint = hints[field.name]
         # `int | None` is an int: None becomes 0, or the usual number.
@@ -283,9 +283,10 @@ class Work:
 class Packed:
     """A decoder's weights in the memory layout of decoder.cpp. Call `pack` before use.
 
-    Matrices are copied into panels (kernels.h). Embeddings, norms and rotations are read from the
-    given tensors' own memory. A matrix that has not changed since the last call is not copied
-    again: a 64-bit hash of its bits tells, so it also sees edits that no version counter sees.
+    All of it is a copy, so that a text is decoded with the weights as they were at its start, even
+    if the model is trained or loaded meanwhile. A matrix (in panels, see kernels.h) or a table that
+    has not changed since the last call is not copied again: a 64-bit hash of its bits tells, so it
+    also sees edits that no version counter sees.
     """
 
     def __init__(self, c: DecoderConfig, bits: int = 32, by_group: bool = True):
@@ -297,8 +298,11 @@ class Packed:
         self.group = self.lib.group_size()
         self.memory: list[Tensor] = []  # the packed copies
         self.matrices: dict[str, tuple[CSource, CMatrix]] = {}
-        self.fingerprints: dict[str, list[int]] = {}  # of weight and bias, once packed
-        self.held: list[Tensor] = []  # the model's tensors that are read in place, kept alive
+        self.fingerprints: dict[str, list[int]] = {}  # of a part's tensors, once copied
+        self.hashes: dict[tuple[int, int], int] = {}  # of this call, by address and size
+        self.read: list[Tensor] = []  # what this call has read
+        self.tables: dict[str, Tensor] = {}  # the copies of embeddings
+        self.held: list[Tensor] = []  # the copies of norms, and the rotations, kept alive
         self.layers = (CLayer * c.n_layer)()
         self.outer_parts = outer_parts(c)
         self.block_parts = block_parts(c)
@@ -315,28 +319,26 @@ class Packed:
         Raises ValueError for a weight that is NaN or infinite, as `check_numbers` does.
         """
         self.held = []
-        # 1. the blocks: copies of the matrices, addresses of the norms
+        self.hashes = {}
+        # 1. the blocks
         for i, (layer, struct) in enumerate(zip(w.layers, self.layers, strict=True)):
             for part in self.block_parts:
                 held = self._part(f"{i}.{part.name}", part, getattr(layer, part.name))
                 setattr(struct, part.name, held)
-        # 2. what surrounds them: the head is a matrix too, the tables are read in place
+        # 2. what surrounds them: the head is a matrix too, the embeddings are tables
         for part in self.outer_parts:
-            held = self._part(part.name, part, getattr(w, part.name), w.head.weight)
-            setattr(self.decoder, part.name, held)
+            setattr(self.decoder, part.name, self._part(part.name, part, getattr(w, part.name)))
+        # 3. The owner of the weights may change or free them from now on.
+        self.read = []
 
-    def _part(
-        self, name: str, part: Part, given: Any, head: Tensor | None = None
-    ) -> CMatrix | CAffine | int:
+    def _part(self, name: str, part: Part, given: Any) -> CMatrix | CAffine | int:
         """A part of the weights as native code holds it."""
         if part.kind is Kind.MATRIX:
             return self._matrix(name, given, part.stacked)
         if part.kind is Kind.NORM:
             return self._affine(given)
-        # Rotations are our own numbers, and a tied table is checked as the head.
-        if part.weight and (head is None or given.data_ptr() != head.data_ptr()):
-            check_numbers([given])
-        return self._pointer(given)
+        # Rotations are numbers of our own, which nobody changes.
+        return self._table(name, given) if part.weight else self._pointer(given)
 
     def rotate_to(self, rotations: Tensor) -> None:
         """Use this longer table of rotations from now on."""
@@ -354,29 +356,57 @@ class Packed:
 
     def _affine(self, a: Affine) -> CAffine:
         check_numbers(t for t in a if t is not None)
-        return CAffine(*(None if t is None else self._pointer(t) for t in a))
+        return CAffine(*(None if t is None else self._pointer(t.clone()) for t in a))
+
+    def _table(self, name: str, table: Tensor) -> int:
+        """Copy an embedding, if it has changed."""
+        table = self._in_order(table)
+        fingerprints = self._fingerprints([table])
+        if self.fingerprints.get(name) != fingerprints:
+            check_numbers([table])
+            self.tables[name] = table.clone()
+            self.fingerprints[name] = fingerprints
+        return self.tables[name].data_ptr()
+
+    def _in_order(self, x: Tensor) -> Tensor:
+        """A contiguous tensor, kept until the end of `pack`, so that no other gets its address."""
+        x = x.contiguous()
+        self.read.append(x)
+        return x
+
+    def _fingerprints(self, tensors: list[Tensor]) -> list[int]:
+        """A 64-bit hash of the bits of each contiguous tensor."""
+        threads = torch.get_num_threads()
+        found = []
+        for tensor in tensors:
+            # A tied table is also the head: its bits are read once for both.
+            place = (tensor.data_ptr(), tensor.numel())
+            if place not in self.hashes:
+                size = tensor.numel() * tensor.itemsize
+                self.hashes[place] = self.lib.fingerprint_of(tensor.data_ptr(), size, threads)
+            found.append(self.hashes[place])
+        return found
 
     def _matrix(self, name: str, a: Affine, parts: int = 1) -> CMatrix:
         """Pack a matrix, if it has changed. With gates it has two parts, each of whole panels."""
+        # 1. Has it changed since the last call?
         source, packed = self.matrices.get(name) or self._new_matrix(name, a, parts)
-        # Read only during this call, so the owner may free the weights afterwards.
-        tensors = [t.contiguous() for t in a if t is not None]
-        threads = torch.get_num_threads()
-        fingerprints = [
-            self.lib.fingerprint_of(t.data_ptr(), t.numel() * t.itemsize, threads) for t in tensors
-        ]
+        tensors = [self._in_order(t) for t in a if t is not None]
+        fingerprints = self._fingerprints(tensors)
         if self.fingerprints.get(name) == fingerprints:
             return packed
+        # 2. If so, copy it into its panels again.
         check_numbers(tensors)
         source.weight = tensors[0].data_ptr()
         source.bias = None if a.bias is None else tensors[1].data_ptr()
-        self.lib.pack_matrix(ctypes.addressof(source), threads)
+        self.lib.pack_matrix(ctypes.addressof(source), torch.get_num_threads())
         source.weight = source.bias = None
         self.fingerprints[name] = fingerprints
         return packed
 
     def _new_matrix(self, name: str, a: Affine, parts: int) -> tuple[CSource, CMatrix]:
         """Allocate the panels, scales and bias of a matrix."""
+        assert a.weight is not None  # only norms may have none
         n, K = a.weight.shape
         rows = parts * up(n // parts, self.lanes)
         scales = bias = None

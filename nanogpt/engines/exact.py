@@ -537,7 +537,7 @@ AS_USUAL = names_of(
     # copies, also in another dtype or on another device
     *(Tensor.to, Tensor.type_as, Tensor.double, Tensor.float, Tensor.half, Tensor.bfloat16),
     *(Tensor.cpu, Tensor.cuda, Tensor.clone, Tensor.contiguous, Tensor.copy_, Tensor.detach),
-    *(Tensor.pin_memory, Tensor.__deepcopy__, Tensor.requires_grad_),
+    *(Tensor.pin_memory, Tensor.module_load, Tensor.__deepcopy__, Tensor.requires_grad_),
     # moving numbers to another place
     *(torch.cat, torch.chunk, torch.hstack, torch.split, torch.stack, torch.unbind, torch.vstack),
     *(torch.flatten, torch.movedim, torch.permute, torch.reshape, torch.squeeze, torch.swapaxes),

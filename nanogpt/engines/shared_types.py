@@ -11,8 +11,13 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 HEADER = "shared_types.h"  # the name under which C++ includes the text
-PLAIN = {ctypes.c_int64: "int64_t", ctypes.c_double: "double", ctypes.c_bool: "bool"}
-PLAIN |= {ctypes.c_uint64: "uint64_t", ctypes.c_float: "float"}
+PLAIN: dict[Any, str] = {
+    ctypes.c_int64: "int64_t",
+    ctypes.c_uint64: "uint64_t",
+    ctypes.c_double: "double",
+    ctypes.c_float: "float",
+    ctypes.c_bool: "bool",
+}
 
 
 class Address(ctypes.c_void_p):
@@ -85,7 +90,8 @@ def type_text(kind: Any) -> str:
     if kind in PLAIN:
         return PLAIN[kind]
     if issubclass(kind, ctypes.Structure):
-        return kind.__name__.removeprefix("C")
+        name: str = kind.__name__
+        return name.removeprefix("C")
     text: str = kind.cpp
     return text
 

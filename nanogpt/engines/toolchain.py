@@ -136,14 +136,17 @@ def kept_build(name: str, parts: dict[str, Any], suffix: str, make: Callable[[Pa
 
     Raises CannotBuild if `make` does, and for any other build error.
     """
+    # 1. Its name says what it was made of, and on which machine.
     text = json.dumps({"machine": machine(), **parts}, sort_keys=True)
     file = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}{suffix}"
     path = cache_folder() / file
+    # 2. A folder that nobody else can write to.
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if hasattr(os, "getuid") and path.parent.stat().st_uid != os.getuid():
             # That user could replace a library that this process loads.
             raise PermissionError("it belongs to another user")
+        # 3. One process builds, into a temporary file that is renamed when it is whole.
         if not path.exists():
             with FileLock(path.with_suffix(".lock")):
                 if not path.exists():  # no other process built it while this one waited

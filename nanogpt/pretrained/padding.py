@@ -47,7 +47,7 @@ def without_spare_tokens(
             f"without custom code"
         )
     config = replace(model.config, head_bias=True)
-    limited = skeleton(config)
+    limited: Decoder = skeleton(config)
     bias = torch.zeros_like(model.lm_head.weight.detach()[:, 0])
     if model.lm_head.bias is not None:
         bias += model.lm_head.bias.detach()
@@ -55,4 +55,6 @@ def without_spare_tokens(
     limited.load_state_dict(model.state_dict() | {"lm_head.bias": bias}, assign=True)
     if config.tied:
         limited.lm_head.weight = limited.token_embedding_table.weight
-    return limited.requires_grad_(False).eval()
+    limited.requires_grad_(False)
+    limited.eval()
+    return limited

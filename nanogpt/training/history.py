@@ -61,6 +61,7 @@ class History:
 
     def newest_is_best(self) -> bool:
         """Whether the newest loss is the lowest at its block, and that block the longest so far."""
+        # Losses at different blocks cannot be compared: longer windows have lower losses.
         block = self.block[-1]
         earlier = [
             loss
@@ -71,6 +72,7 @@ class History:
 
     def to_json(self) -> dict[str, Any]:
         """Everything except the batch losses, which are saved as a tensor."""
+        # Floats survive JSON exactly, so a resumed history is equal to an uninterrupted one.
         fields: dict[str, Any] = {
             "step": self.step,
             "train": self.train,

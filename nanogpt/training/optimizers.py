@@ -18,6 +18,8 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.opt
     Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) orthogonalizes each
     matrix update, so that all its directions learn at the same speed.
     """
+    # 1. Which weights are matrices of the blocks? Not by shape alone: embeddings and the head are
+    #    matrices too, but each of their rows belongs to a character.
     in_blocks = {id(p) for p in model.blocks.parameters()}
     matrices = []
     rest = []
@@ -26,6 +28,7 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.opt
             matrices.append(p)
         else:
             rest.append(p)
+    # 2. AdamW for the rest.
     adam = torch.optim.AdamW(
         rest,
         lr=config.lr,
@@ -39,6 +42,7 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.opt
     )
     if not config.muon_lr or not matrices:
         return [adam]
+    # 3. Muon for the matrices.
     orthogonal = Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
     orthogonal.bf16 = config.bf16
     return [adam, orthogonal]
@@ -63,14 +67,19 @@ class Muon(torch.optim.Muon):
             loss: float | None = super().step(closure)  # type: ignore[no-untyped-call]
             return loss
         for group in self.param_groups:
+            # 1. Matrices that have a gradient, and the running mean of each one's gradients.
             params = [p for p in group["params"] if p.grad is not None]
             grads = [p.grad for p in params]
             moments = [self._momentum(p) for p in params]
             if params:
+                # 2. Nesterov's momentum: move the mean towards the gradient, then the gradient
+                #    towards the mean. The `_foreach_` functions work on all matrices in one call.
                 torch._foreach_lerp_(moments, grads, 1 - group["momentum"])
-                torch._foreach_lerp_(grads, moments, group["momentum"])  # Nesterov
+                torch._foreach_lerp_(grads, moments, group["momentum"])
+                # 3. Weight decay: shrink the matrices themselves, not their gradients.
                 if group["weight_decay"]:
                     torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+                # 4. Orthogonalize the directions, and take a step.
                 _update(params, grads, group["lr"], self.bf16)
         return None
 
@@ -90,6 +99,8 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: boo
         alike = [i for i, p in enumerate(params) if p.shape == (rows, cols)]
         stacked = torch.stack([directions[i] for i in alike])
         steps = orthogonal_bf16(stacked) if bf16 else orthogonal(stacked)
+        # An orthogonal matrix with more rows than columns moves each weight less: scale it up, as
+        # PyTorch does.
         steps = steps.mul(-lr * math.sqrt(max(1, rows / cols))).to(params[0].dtype)
         torch._foreach_add_([params[i] for i in alike], list(steps))
 
@@ -107,15 +118,19 @@ def orthogonal(x: Tensor) -> Tensor:
     (n, rows, columns) -> (n, rows, columns), float32. A step multiplies x by p = a + b g + c g²,
     where g = x xᵀ. So the small polynomials are multiplied first, and x once at the end.
     """
+    # 1. The smaller of the two Gram matrices: a tall x is transposed.
     wide = x.shape[-2] <= x.shape[-1]
     x = _wide(x)
     gram = torch.bmm(x, x.mT)
+    # 2. Five steps x <- p x, of which only the Gram matrix and the product of the polynomials are
+    #    computed: x xᵀ becomes p (x xᵀ) p.
     p = _polynomial(gram)
     product = p
     for _ in range(4):
         gram = torch.bmm(torch.bmm(p, gram), p)
         p = _polynomial(gram)
         product = torch.bmm(p, product)
+    # 3. All five steps at once.
     x = torch.bmm(product, x)
     return x if wide else x.mT
 

@@ -50,6 +50,7 @@ class TrainConfig:
     seed: int = option(1337, "for weights and batches; sampling has a seed of its own")
 
     def __post_init__(self) -> None:
+        # Whatever a run cannot follow is refused here, by the name of its field, before it begins.
         for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_batches"):
             check_int(name, getattr(self, name), 1, 2**31 - 1)
         for switch in fields(self):
@@ -109,6 +110,7 @@ class TrainConfig:
         Every stage reads about the same number of characters per step: batch_size windows of
         block_size.
         """
+        # After the last stage, windows have the model's full length.
         stage = self.stage(step)
         if stage == len(self.stages):
             return block_size, self.batch_size
@@ -117,9 +119,11 @@ class TrainConfig:
 
     def scale(self, step: int) -> float:
         """The learning-rate factor at `step` (from 0): warm-up, then linear decay."""
+        # The first steps are small: the optimizers' running means still rest on few gradients.
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         if not self.decay:
             return rise
+        # Small steps at the end: they average out the noise of single batches.
         return rise * (1.0 - (1.0 - self.final) * (step / self.steps))
 
 
@@ -212,10 +216,13 @@ def recipe_for(
     check_type("shape", shape, (GPTConfig, DecoderConfig))
     if name not in RECIPES:
         raise ValueError(f"recipe={name!r} is unknown: choose {', '.join(RECIPES)}")
+    # 1. The architecture: the recipe's fields replace those of the shape.
     recipe = RECIPES[name]
     train = recipe.train
     model = replace(decoder_config(shape), **recipe.model) if recipe.model else shape
+    # 2. The batch: as many windows as the recipe's characters per step fill.
     if recipe.chars is not None:
         train = replace(train, batch_size=max(1, recipe.chars // shape.block_size))
+    # 3. The stages: parts of this shape's block.
     stages = tuple((share, max(1, shape.block_size // part)) for share, part in recipe.parts)
     return replace(train, stages=stages), model

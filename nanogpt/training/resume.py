@@ -1,7 +1,7 @@
-"""Save and resume training runs bit-identically: checkpoints, log, state.
+"""The files of a run: checkpoints, a log, and the state from which it resumes bit-identically.
 
-The state is everything that the next step depends on: weights, optimizer moments, generators,
-history. It is one safetensors file, written atomically; nothing is unpickled.
+The state is one safetensors file, written atomically; nothing is unpickled. A state is checked to
+be ours, undamaged (by its digest) and of a run with these settings; what it contains is believed.
 """
 
 import json
@@ -25,6 +25,7 @@ from ..files import check_file, sha256, write_whole
 from ..model import GPT, LanguageModel
 from .history import History
 from .recipes import TrainConfig
+from .state import changed_conditions, collect_state, conditions, restore_state
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 5"
@@ -57,6 +58,7 @@ class RunFiles:
         self.log = self.out.with_name(f"{self.out.name}.jsonl")
         self.last = self.out.with_name(f"{self.out.name}-last")
         self.kind = type(model)  # the class in the checkpoints, whatever form is trained
+        # 1. What every checkpoint of the run says about it.
         self.meta: dict[str, Any] = {
             "format": checkpoint.FORMAT,
             "config": checkpoint.config_to_json(model.config),
@@ -65,8 +67,10 @@ class RunFiles:
             "train": asdict(config),
             "versions": {"torch": torch.__version__},
         }
-        free = ("accumulate", "compile")  # the same run, computed differently
-        self.settings = {  # must be unchanged for a run to be resumed
+        # 2. What must be unchanged for the run to be resumed; `accumulate` and `compile` need not:
+        #    the same run, computed differently.
+        free = ("accumulate", "compile")
+        self.settings = {
             "model": type(model).__name__,
             **checkpoint.config_to_json(decoder_config(model.config)),
             **self.meta["config"],
@@ -81,15 +85,18 @@ class RunFiles:
 
         Raises ValueError for a file that no run wrote, CheckpointError for a lost state.
         """
+        # 1. The state: readable if it will be resumed, and in any case ours before it is replaced.
         saved = self.state.is_file()
         if resume and saved:
             self.read_state()
         check_file(self.state, checkpoint.is_written(self.state, FORMAT[:-1]))
+        # 2. The checkpoints and the log that this run would replace are ours too. The state is
+        #    written first, so a log without one belongs to something else.
         for path in (self.out, self.last):
             checkpoint.check_checkpoint(path)
         log = self.log.read_bytes() if self.log.is_file() else b""
-        # The state is written first, so a log without one belongs to something else.
         check_file(self.log, not log or (saved and log.startswith(b'{"step": ')))
+        # 3. Trained weights without a state: somebody deleted or moved it. Do not replace them.
         for path in () if saved else (self.out, self.last):
             weights = path.with_name(f"{path.name}.safetensors")
             step = checkpoint.read_tensors(weights)[1].get("step", 0) if weights.is_file() else 0
@@ -103,13 +110,16 @@ class RunFiles:
         self, model: LanguageModel, history: History, speed: dict[str, float | None]
     ) -> None:
         """Write the newest evaluation: a line of the log, and checkpoints."""
+        # 1. The checkpoint's description: its step and losses.
         newest = history.newest()
         losses = {"train": newest["train"], "val": newest["val"]}
         if history.full_val is not None:
             losses["full_val"] = history.full_val  # the loss of the last weights, i.e. these
         meta = {**self.meta, "step": newest["step"], "losses": losses}
+        # 2. In the class that the caller trains: a packed worker is saved as the lecture's model.
         if self.kind is GPT and isinstance(model, Decoder):
             model = lecture_with(model)  # it may have been trained with custom attention
+        # 3. The checkpoints, then the log.
         if history.newest_is_best():
             checkpoint.write_checkpoint(self.out, model, meta)
         checkpoint.write_checkpoint(self.last, model, meta)
@@ -117,6 +127,7 @@ class RunFiles:
 
     def _write_log(self, lines: int, newest: dict[str, float | None]) -> None:
         """Write line number `lines` of the log, replacing any lines left by a killed run."""
+        # A killed run evaluates again when it resumes: then its old line, or half of it, is there.
         old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
         earlier = old[: lines - 1]
         if earlier != old:
@@ -126,25 +137,8 @@ class RunFiles:
 
     def save_state(self, step: int, trainer: Trainer, history: History) -> None:
         """Save everything that the step after `step` steps depends on."""
-        tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
-        for i, optimizer in enumerate(trainer.optimizers):
-            for index, moments in optimizer.state_dict()["state"].items():
-                for key, value in moments.items():
-                    tensors[f"optimizer.{i}.{index}.{key}"] = torch.as_tensor(value)
-        losses = history.batch_loss
-        tensors["batch_loss"] = torch.stack(losses) if losses else torch.empty(0)
-        tensors["batches"] = trainer.generator.get_state()
-        tensors["cpu"] = torch.get_rng_state()
-        if torch.cuda.is_available():
-            tensors["cuda"] = torch.cuda.get_rng_state()
-        meta = {
-            "format": FORMAT,
-            "about": self.settings,
-            "step": step,
-            "history": history.to_json(),
-            "computed": computed_with(trainer),
-            "scaler": trainer.scaler.state_dict(),
-        }
+        tensors, data = collect_state(step, trainer, history)
+        meta = {"format": FORMAT, "about": self.settings, **data}
         checkpoint.write_tensors(self.state, tensors, meta)
 
     def load_state(self, trainer: Trainer, history: History) -> int:
@@ -152,14 +146,16 @@ class RunFiles:
 
         Prints a line if the run continues under different conditions, which changes the last bits.
         """
+        # Without a state the run was killed before its first evaluation, or never began.
         done = 0
         if self.state.is_file():
             tensors, meta = self.read_state()
             with _foreign_as_error(self.state):
-                done = _restore(tensors, meta, trainer, history)
-                note = other_bits(meta.get("computed", {}), computed_with(trainer))
+                done = restore_state(tensors, meta, trainer, history)
+                note = changed_conditions(meta.get("computed", {}), conditions(trainer))
             if note and trainer.team.first:
                 print(note, flush=True)
+        # Each process reads the file. One that does not find it would begin at step 0.
         trainer.team.agree("saved steps:", done)
         return done
 
@@ -169,10 +165,12 @@ class RunFiles:
         Raises CheckpointError for a damaged file, ValueError for a run that began with other
         settings.
         """
+        # 1. Is the file ours and undamaged? Its digest says so.
         tensors, meta = checkpoint.read_tensors(self.state)
         with _foreign_as_error(self.state):
             if meta["format"] != FORMAT:
                 raise CheckpointError(f"{self.state} is not {FORMAT!r}: pass another out=PATH")
+            # 2. Is it of this run? Compare the settings as JSON, in which a tuple is a list.
             before = meta["about"]
             now = json.loads(json.dumps(self.settings))
             changed = {
@@ -197,57 +195,6 @@ def _same(name: str, before: object, now: object) -> bool:
     return bool(before == now)
 
 
-def computed_with(trainer: Trainer) -> dict[str, int | bool | str]:
-    """What a run's last bits depend on besides its settings. It may change when resuming."""
-    config = trainer.config
-    device = trainer.device
-    gpu = device.device.type == "cuda"
-    return {
-        "threads": torch.get_num_threads(),
-        "processes": trainer.team.size,
-        "accumulate": config.accumulate,
-        "compile": config.compile,
-        "device": torch.cuda.get_device_name() if gpu else "cpu",
-        "precision": str(device.dtype).removeprefix("torch."),
-        "torch": torch.__version__,
-    }
-
-
-def other_bits(before: dict[str, Any], now: dict[str, int | bool | str]) -> str:
-    """A line that says what must be as before for bit-identical results; empty if all of it is."""
-    changed = [name for name in now if name in before and before[name] != now[name]]
-    if not changed:
-        return ""
-    was = ", ".join(f"{name}={before[name]}" for name in changed)
-    current = ", ".join(f"{name}={now[name]}" for name in changed)
-    return (
-        f"resuming with {current}, saved with {was}: the run continues, but the bits of a run that "
-        f"was never stopped need {was}"
-    )
-
-
-def _restore(
-    tensors: dict[str, Tensor], meta: dict[str, Any], trainer: Trainer, history: History
-) -> int:
-    """Restore the state and return the number of steps done."""
-    trainer.model.load_state_dict(_under("model.", tensors))
-    for i, optimizer in enumerate(trainer.optimizers):
-        moments: dict[int, dict[str, Tensor]] = {}  # by the parameter's index
-        for name, tensor in _under(f"optimizer.{i}.", tensors).items():
-            index, key = name.split(".", 1)
-            moments.setdefault(int(index), {})[key] = tensor
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
-    trainer.generator.set_state(tensors["batches"])
-    torch.set_rng_state(tensors["cpu"])
-    if torch.cuda.is_available() and "cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["cuda"])
-    trainer.scaler.load_state_dict(meta["scaler"])
-    losses = tensors["batch_loss"].to(trainer.device.device)  # on the device, like those to come
-    history.restore(meta["history"], losses)
-    done: int = meta["step"]
-    return done
-
-
 @contextmanager
 def _foreign_as_error(path: Path) -> Iterator[None]:
     """Turn the errors of a file that is not a state of ours into a CheckpointError."""
@@ -260,8 +207,3 @@ def _foreign_as_error(path: Path) -> Iterator[None]:
             f"{path} is not a state of this run ({error!r}): "
             f"restore it, or start a new run with out=PATH"
         ) from error
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, by the rest of their names."""
-    return {k.removeprefix(prefix): tensors[k] for k in tensors if k.startswith(prefix)}

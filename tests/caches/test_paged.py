@@ -17,7 +17,7 @@ class Pages(PagedCache):
 
 @pytest.mark.parametrize("length", [8, 10])
 def test_a_common_prefix_is_stored_once_and_copied_on_write(length):
-    """Two full pages, or half of a third one beside them."""
+    """Two full pages, or two and a half."""
     cache = Pages()
     k = random(1, 2, length, 8)
     cache.update(k, -k, torch.arange(length))

@@ -75,11 +75,9 @@ def test_a_recipe_changes_only_what_it_names():
         recipe_for("fats", shape)
 
 
-REFUSED = {
+REFUSED = {  # a row for each place that refuses: settings, shape, text, device, path
     ("--steps", "0"): "--steps 0: ",
-    ("--lr", "-1"): "--lr -1.0: must be a number in [1e-30, 1e+30]",
     ("--lr", "none"): "--lr None: must be a number in [1e-30",
-    ("--clip", "0"): "--clip 0.0: must be a number in [1e-30",
     ("--batch-size", "100000000000"): "--batch-size 100000000000: must be an integer in [1, ",
     ("--threads", "0"): "--threads 0: ",
     ("--n-head", "3"): "every head gets an equal share, for example with --n-head 2",
@@ -87,7 +85,6 @@ REFUSED = {
     ("--device", "cuda"): "no CUDA device",
     ("--out", "/proc/none/x"): "none",
     ("--out", ""): "--out '': name a file, without its suffix",
-    ("--out", "x/y/t/"): "--out 'x/y/t/': name a file, without its suffix",
     ("--out", "x/y/.safetensors"): "--out 'x/y/.safetensors': name a file",
 }
 

@@ -15,9 +15,9 @@ from engine_fixtures import (
     shared_model,
     uncached,
 )
-from shapes import DECODERS
+from shapes import DECODERS, ROPE
 
-from nanogpt import DraftModel, Native, Native8, SamplingParams
+from nanogpt import DraftModel, Flat, Native, Native8, SamplingParams
 from nanogpt.engines.decoder_library import decoder_library, helpers_library
 from nanogpt.engines.generation import complete, generate
 from nanogpt.engines.native import rounded
@@ -225,3 +225,29 @@ def test_numbers_are_told_from_nan_and_infinity_at_every_place(n):
             numbers = torch.ones(n)
             numbers[i] = value
             assert lib.are_numbers(numbers.data_ptr(), n, 1) == right
+
+
+# ------------------------------------------------------------------ weights that change in a text
+
+
+def text_with_other_weights_after_the_first_token(fields, **how):
+    """The new tokens of a text in whose middle the model gets other weights."""
+    model = shared_model(**fields)
+    steps = generate(model, prompt_of(3), 12, generator=seeded(1), **how)
+    tokens = [next(steps)]
+    model.load_state_dict({name: 2 * old.flip(0) for name, old in model.state_dict().items()})
+    return torch.cat([*tokens, *steps], dim=1)
+
+
+@pytest.mark.parametrize("fields", [{}, {**ROPE, "norm": "rms", "tied": True, "head_bias": False}])
+def test_weights_that_change_in_the_middle_of_a_text(fields):
+    """Native copies them at the start of a text; it once mixed old matrices and new embeddings.
+
+    Flat and the model's own modules read them at every token.
+    """
+    unchanged = uncached(shared_model(**fields), prompt_of(3), 12)[:, 3:]
+    new = text_with_other_weights_after_the_first_token(fields)
+    assert not torch.equal(new, unchanged)
+    assert torch.equal(text_with_other_weights_after_the_first_token(fields, engine=Flat), new)
+    native = text_with_other_weights_after_the_first_token(fields, engine=Native)
+    assert torch.equal(native, unchanged)

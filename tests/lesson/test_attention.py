@@ -14,7 +14,7 @@ positions = st.lists(st.integers(-1, 12), min_size=1, max_size=8)
 
 
 def slow_attend(q, k, v, mask):
-    """One query at a time, over the keys it sees only."""
+    """Softmax over the visible keys, one query at a time."""
     out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
     for t in range(q.shape[-2]):
         keys = [s for s in range(k.shape[-2]) if mask[t][s]]
@@ -30,7 +30,7 @@ def slow_attend(q, k, v, mask):
 
 @given(q=positions, k=positions)
 def test_visible_compares_every_pair_of_positions(q, k):
-    """Each query asks about each key: is there one, and is it not in the future?"""
+    """A key is visible if its slot is filled and it is not later than the query."""
     expected = [[0 <= key <= query for key in k] for query in q]
     assert visible(torch.tensor(q), torch.tensor(k)).tolist() == expected
 

@@ -19,7 +19,7 @@ def new_tokens(pos, lead=(2, 2), hs=4, dtype=torch.float32, device="cpu"):
 
 
 def known(cache) -> dict:
-    """All that a cache knows, as plain values."""
+    """All attributes of a cache, as plain values."""
     return {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in vars(cache).items()}
 
 
@@ -89,7 +89,7 @@ def test_a_capacity_is_a_positive_integer_of_64_bits(capacity):
 
 @pytest.mark.parametrize("cache", [DynamicCache, StaticCache, RollingCache, Int8Cache])
 def test_caches_do_not_read_numbers_from_another_device(cache):
-    """On a GPU looking at a position would stop the queue; the meta device has no numbers."""
+    """Reading a number synchronises with a GPU; the meta device has none to read."""
     cache = cache(ROOM)
     for start, T in ((0, 3), (3, 1), (4, 2)):
         k, _, pos = cache.update(*new_tokens(range(start, start + T), device="meta"))

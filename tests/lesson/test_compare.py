@@ -18,7 +18,7 @@ NEW = 14
 
 
 def broken(seen) -> type[Head]:
-    """A head that is right without a cache; with one, seen(pos, k_pos) says who sees whom."""
+    """A head that is right without a cache; with one, its mask is seen(pos, k_pos)."""
 
     class Broken(Head):
         def forward(self, x, pos):
@@ -93,7 +93,7 @@ def test_a_broken_head_is_reported_at_the_first_different_token(head):
 
 
 def test_logits_are_teacher_forced_after_a_divergence():
-    """Teacher-forced: b is fed a's text. A free run would blame b for continuing another text."""
+    """b reads a's text: its own text would have other logits after the divergence."""
     model = tiny_model(head=ForgetsAfter)
     prompt = tokens(1, 5)
     report = compare(model, prompt, NEW, None, DynamicCache)
@@ -141,7 +141,7 @@ def test_compare_refuses_invalid_arguments(wrong):
 
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
 def test_sampling_from_forced_logits_gives_the_same_text(design):
-    """Draw again from them with the same noise: the same text must come out."""
+    """With the same noise, as the generation itself did."""
     model = tiny_model()
     noise = draw_noise(NEW, 2, 13, seeded(3))
     text = complete(model, tokens(2, 6), NEW, cache=design, noise=noise)

@@ -165,7 +165,7 @@ def test_load_corpus_searches_in_the_documented_order(root, monkeypatch):
 
 @pytest.mark.parametrize("what", ["absent.txt", "data"])
 def test_a_missing_file_that_was_named_is_an_error(root, monkeypatch, what):
-    """Silence here would train on another text than the one asked for."""
+    """Another corpus would be trained on silently."""
     put(root / "data" / "input.txt", "local")
     with pytest.raises(CorpusError, match=f"{what} is not a file"):
         load_corpus(root / what)

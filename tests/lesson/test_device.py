@@ -8,7 +8,7 @@ from nanogpt.device import pick_device
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """Pretends a CUDA device: call it with whether it multiplies bfloat16 by itself."""
+    """A pretended CUDA device: whether it is there, and multiplies bfloat16 natively."""
 
     def pretend(there=True, native=True):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: there)

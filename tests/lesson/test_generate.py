@@ -102,7 +102,7 @@ AT_ONCE = {
 @pytest.mark.filterwarnings("ignore:past block_size")
 @pytest.mark.parametrize("ways", AT_ONCE.values(), ids=AT_ONCE)
 def test_threads_generate_independently_with_one_model(model, ways):
-    """All of them stand in the middle of their first step, while the model is used as it is."""
+    """All are stopped inside their first step, while the model itself is used."""
 
     def work(i):
         call = {"n_new": 9, "generator": seeded(i)} | ways[i]
@@ -231,7 +231,7 @@ def test_the_number_advised_by_a_length_error_works(model):
 
 
 def test_heads_without_a_cache_attribute_are_refused():
-    """A head may lack the attribute: fed one token a step, it would see no past."""
+    """Without a cache, a head that reads one token a step would see no earlier ones."""
 
     class Forgetful(Head):
         def __init__(self, config):

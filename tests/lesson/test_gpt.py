@@ -49,7 +49,7 @@ def test_positions_begin_at_0_by_default(model):
 
 
 def test_positions_may_have_gaps(model):
-    """Positions 0, 1, 5 of a text whose places 2 to 4 nobody wrote."""
+    """Positions 0, 1 and 5, with and without a cache."""
     idx = tokens(1, 3)
     pos = torch.tensor([0, 1, 5])
     whole = model(idx, pos=pos)[0]

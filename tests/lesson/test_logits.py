@@ -21,7 +21,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def recorded_model(per_head=True) -> GPT:
-    """The tokens of a model whose weights anybody can draw."""
+    """A model whose weights are drawn from a seed."""
     model = sharpened(GPT(GPTConfig())).eval()
     return model if per_head else pack_heads(model)
 

@@ -45,7 +45,7 @@ def plain(kind, k, v, length):
 
 
 def assert_no_page_is_lost(cache):
-    """A page has as many users as the table names it, and never none."""
+    """Each page is counted once for each text whose table lists it."""
     named = torch.bincount(cache.table.flatten(), minlength=len(cache.users))
     assert torch.equal(named, cache.users)
     assert (cache.users > 0).all()
@@ -68,7 +68,7 @@ def assert_same(cache, expected):
 
 @pytest.mark.parametrize(("kind", "whole"), [*((kind, False) for kind in KINDS), ("int8", True)])
 def test_a_rewound_cache_equals_one_that_never_stored_the_tokens(kind, whole):
-    """Chunks of random sizes, of which a random part is taken back, as in speculation."""
+    """Chunks of random sizes, each partly rewound, as in speculative decoding."""
     k, v = new_tokens(3, 2, TOTAL, 4, whole=whole)
     wrong = new_tokens(3, 2, TOTAL, 4, whole=whole, seed=9)
     sizes = seeded(5)
@@ -132,7 +132,7 @@ def test_tensors_returned_by_a_ring_survive_a_rewind():
 
 @pytest.mark.parametrize("back", [1, 3, 5, 7, 12])
 def test_texts_with_shared_pages_diverge_after_a_rewind(back):
-    """Ten tokens in common, five of each of three texts; some taken back; then others."""
+    """Ten tokens in common, then five of each of three texts; some rewound; then others."""
     (k, v) = new_tokens(1, 10, 3)
     (own, own_v) = new_tokens(3, 5, 3, seed=2)
     cache = Pages()

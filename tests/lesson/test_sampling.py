@@ -12,7 +12,7 @@ from nanogpt.sampling import SamplingParams, draw_noise, sample
 
 
 def slow_sample(logits, noise, temperature=1.0, top_k=None, top_p=None):
-    """One row at a time, in Python's floats: sort, keep, and let the race decide."""
+    """One row at a time, in Python's floats: sort, filter, and divide by the noise."""
     winners = []
     for row, race in zip(logits.tolist(), noise.tolist(), strict=True):
         weights = [math.exp((x - max(row)) / temperature) for x in row]
@@ -47,7 +47,7 @@ def test_sample_equals_a_plain_python_reference(seed, batch, temperature, top_k,
 
 
 def kept_tokens(logits, **settings):
-    """The tokens that some noise can choose: for each, noise that favours it beyond all others."""
+    """The tokens that can be sampled: each is tried with noise that favours it."""
     V = logits.shape[-1]
     noise = torch.full((V, V), 1e10).fill_diagonal_(1e-10)
     chosen = sample(logits.expand(V, V), noise, SamplingParams(**settings))[:, 0]
@@ -81,7 +81,7 @@ def test_half_precision_logits_are_sampled_in_float32():
     [(1, 1, 1), (7, 3, 65), (50, 1, 65), (1, 1, 5000)],
 )
 def test_noise_equals_exponential_called_step_by_step(shape):
-    """So the golden tokens of the lecture, drawn by multinomial, are ours to the last one."""
+    """The lecture samples with torch.multinomial, which draws exponential_ at each step."""
     step_by_step = torch.empty(shape)
     generator = seeded(5)
     for row in step_by_step:
@@ -117,5 +117,5 @@ def test_greedy_excludes_temperature_top_k_and_top_p():
 
 @pytest.mark.parametrize("vocab", [17, 65])
 def test_top_p_breaks_ties_by_token_number(vocab):
-    """As in native code; a model that has just been made knows nothing else."""
+    """As in native code. An untrained model gives equal probabilities."""
     assert kept_tokens(torch.zeros(1, vocab), top_p=0.5) == set(range(-(-vocab // 2)))

@@ -25,7 +25,7 @@ def filled(k, v, pos):
 
 
 class Tokens(RuleBasedStateMachine):
-    """One cache beside a dict of numbers by position; each number that is ever made is new."""
+    """One cache beside a dict from positions to numbers; no number is used twice."""
 
     @initialize(kind=st.sampled_from([DynamicCache, StaticCache, Pages]))
     def begin(self, kind):

@@ -13,7 +13,7 @@ from nanogpt.timing import metrics, summary, time_pair, time_tokens
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only when a system works: clock.now is moved by the iterators below."""
+    """A clock that only the iterators below move."""
 
     clock = SimpleNamespace(now=100.0, devices=[])
 
@@ -65,7 +65,7 @@ def test_metrics_and_summary_of_one_run():
 
 
 def test_time_pair_drops_the_warm_up_and_pairs_neighbouring_runs(clock):
-    """A machine that slows down by ten from one pair to the next: each pair still says 2."""
+    """On a machine that becomes ten times slower from pair to pair, each ratio is still 2."""
     a = system(clock, [900, 900], [2, 2], [20, 20], [200, 200])
     b = system(clock, [100, 100], [1, 1], [10, 10], [100, 100])
     result = time_pair(a, b, repeats=3)

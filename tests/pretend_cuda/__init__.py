@@ -52,12 +52,10 @@ LOOKS = {"_local_scalar_dense", "equal", "nonzero", "bincount", "masked_select",
 
 
 class PretendCuda(TorchDispatchMode):
-    """The device, for the length of a with-block. bf16=False: an old one, with float16 only."""
+    """The device, for the length of a with-block."""
 
-    def __init__(self, *, bf16: bool = True, name: str = "Pretended GPU"):
+    def __init__(self):
         super().__init__()
-        self.bf16 = bf16
-        self.name = name
         self.generator = torch.Generator()
         self.waits = Counter()  # of (for what, in which line)
         self.launches = self.finished = 0  # what was queued, a graph as one; what surely is done
@@ -202,7 +200,7 @@ class Requests(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         on_cuda = [type(x) is CudaTensor for x in inside(kwargs, inside(args, []))]
-        alone = torch._C._len_torch_dispatch_stack() == 1  # else exact mode wants to see it
+        alone = torch._C._len_torch_dispatch_stack() == 1  # else another mode wants to see it
         if not any(on_cuda) and func not in ASKED and not is_cuda(kwargs.get("device")):
             with torch._C._DisableTorchDispatch() if alone else nullcontext():
                 return func(*args, **kwargs)
@@ -218,7 +216,6 @@ class Requests(TorchFunctionMode):
             x = args[0]
             if any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True)):
                 raise RuntimeError("more than one element refers to a single memory location")
-            torch.ops.aten.is_pinned(x)  # as PyTorch asks itself, so exact mode meets it
             pinned = x.clone()
             pinned.pinned = True
             return pinned

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from nanogpt.decoder import standard
+from nanogpt.decoder import own_code, standard
 
 CUDA = torch.device("cuda", 0)
 NESTS = (list, tuple, dict)
@@ -218,15 +218,15 @@ def stand_ins(machine) -> Iterator[tuple[object, dict]]:
     yield torch, {"autocast": autocast_here}
     yield torch._C, {"_group_tensors_by_device_and_dtype": by_device}
     yield sys.modules["torch.optim.optimizer"], {"_foreach_supported_types": kinds}
-    yield standard, {"PLAIN": tuple(kinds)}
-    yield torch.cuda, _about(machine) | _queue(machine) | _random(machine.generator)
+    for module in (standard, own_code):  # to the host no number is in memory, and all are plain
+        yield module, {"PLAIN": tuple(kinds), "in_memory": lambda tensor: True}
+    yield torch.cuda, _about() | _queue(machine) | _random(machine.generator)
     yield torch.accelerator, _accelerator(machine)
 
 
-def _about(machine) -> dict:
+def _about() -> dict:
     """Of torch.cuda: which devices there are, and what they can do."""
-    major = 9 if machine.bf16 else 7
-    facts = {"name": machine.name, "major": major, "minor": 0, "multi_processor_count": 40}
+    facts = {"name": "Pretended GPU", "major": 9, "minor": 0, "multi_processor_count": 40}
     return {
         **dict.fromkeys(("_lazy_init", "set_device", "empty_cache"), lambda *_: None),
         "current_device": lambda: 0,
@@ -235,11 +235,11 @@ def _about(machine) -> dict:
         "_is_in_bad_fork": lambda: False,
         "device_count": lambda: 1,
         "device": nullcontext,
-        "get_device_name": lambda *_: machine.name,
+        "get_device_name": lambda *_: facts["name"],
         "get_device_properties": lambda *_: SimpleNamespace(**facts),
-        "get_device_capability": lambda *_: (major, 0),
+        "get_device_capability": lambda *_: (9, 0),
         "mem_get_info": lambda *_: (8 << 30, 16 << 30),  # bytes: free, of all
-        "is_bf16_supported": lambda including_emulation=True: including_emulation or machine.bf16,
+        "is_bf16_supported": lambda including_emulation=True: True,
     }
 
 
