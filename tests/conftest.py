@@ -30,18 +30,11 @@ def pytest_configure(config):
 APART = ("release", "gpu")  # marks of tests that run only when they are asked for
 
 
-def rows_of(item):
-    mark = item.get_closest_marker("rows")
-    return mark.args[0] if mark else None
-
-
 def pytest_collection_modifyitems(config, items):
     """Leave out tests of APART, unless `-m` names their mark, or `-k` or `::` names tests."""
     named = config.option.keyword or any("::" in argument for argument in config.args)
     apart = [] if named else [mark for mark in APART if mark not in config.option.markexpr]
     left = [item for item in items if any(map(item.get_closest_marker, apart))]
-    if "release" in apart:  # until the tables have no mark `rows` any more
-        left += [item for item in items if rows_of(item) == 0]
     if left:
         config.hook.pytest_deselected(items=left)
         gone = set(map(id, left))

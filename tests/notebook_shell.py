@@ -25,9 +25,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from matplotlib import pyplot
 from nbformat import v4
 
-from nanogpt.console import STOPS
 from nanogpt.files import ROOT
 from nanogpt.series.execute import ENVIRONMENT, NotebookError, save
+from nanogpt.training.signals import STOPS
 
 # What cells assert of a model's shape, which is smaller here.
 SMALLER = {

@@ -162,7 +162,7 @@ def test_native_code_gives_the_same_tokens(path, row):
     assert torch.equal(BUILT[path](model, prompt_for(model)), reference(row))
 
 
-@pytest.mark.rows(0)
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize("row", COMPILED)
 def test_a_compiled_step_gives_the_same_tokens(row):

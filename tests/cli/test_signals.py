@@ -129,7 +129,10 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize(("name", "ignored"), [("SIGTERM", False), ("SIGHUP", True)])
+@pytest.mark.parametrize(
+    ("name", "ignored"),
+    [("SIGTERM", False), pytest.param("SIGHUP", True, marks=pytest.mark.release)],
+)
 def test_a_signal_within_an_import_is_one_line_and_its_code(tmp_path, name, ignored):
     """Or nothing at all where it is ignored, as SIGHUP is under nohup."""
 

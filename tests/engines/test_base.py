@@ -112,7 +112,7 @@ def test_an_engine_chosen_by_its_class_decodes_every_architecture(kind, row):
         assert_same_tokens(model, kind, prompt_of(T), 41 - T, sampling)
 
 
-@pytest.mark.rows(1)
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["GPT-2", "Llama 3", "Gemma 2", "all at once"])
 def test_a_compiled_step_decodes_every_architecture(row):
