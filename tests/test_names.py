@@ -22,7 +22,6 @@ KNOWN = {
     "Session": "of the referee's contract, which models outside this package fulfil; native code's",
     "AT_ONCE": "a bound of exact products, and one of noise",
     "FORMAT": "of a checkpoint, and of a training state",
-    "OURS": "the files of this package, and the mark in files that it writes",
     "PLAIN": "sampling without filters, and classes of weights",
 }
 

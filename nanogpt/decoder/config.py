@@ -13,17 +13,13 @@ from ..config import (
     check_type,
     option,
 )
-from .layout import Kind, counted
-
-# Integers have 64 bits in PyTorch and in native code. A config.json may hold any:
-# a rope_theta and an original context beyond them once failed much later, as OverflowError.
-MOST = 2**63 - 1
+from .layout import PartKind, counted
 
 
 def to_float(config: Any, name: str) -> None:
     """Convert a number of a frozen config, which may be None, to a float.
 
-    PyTorch cannot compute with an integer beyond 64 bits, and JSON has 1e20 as one.
+    So 10000 and 10000.0, which JSON files have both, are one config.
     """
     value = getattr(config, name)
     if value is not None:
@@ -82,7 +78,7 @@ class RopeScaling:
         for name in ("factor", "low_freq_factor", "high_freq_factor"):
             check_positive(name, getattr(self, name))
             to_float(self, name)
-        check_int("original_context", self.original_context, 1, MOST)
+        check_int("original_context", self.original_context, 1)
         if self.high_freq_factor <= self.low_freq_factor:
             raise ValueError(
                 f"high_freq_factor={self.high_freq_factor} must be above "
@@ -132,7 +128,7 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            check_int(name, getattr(self, name), 1, MOST)
+            check_int(name, getattr(self, name), 1)
         for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
             self._to_enum(name, kind)
         for name in (*BIASES, "norm_weights", "embed_norm", "qk_norm", "gated", "tied"):
@@ -172,7 +168,7 @@ class DecoderConfig:
             given = getattr(self, name)
             if given is None:
                 continue
-            check_int(name, given, 1, MOST)
+            check_int(name, given, 1)
             if given == usual.get(name):  # so that equal shapes are equal configs
                 object.__setattr__(self, name, None)
         if self.n_head % self.kv_heads:
@@ -195,7 +191,7 @@ class DecoderConfig:
         if self.window is not None:
             check_int("window", self.window, 1, 2**31)
         check_int("sinks", self.sinks, 0, 2**31)
-        check_int("full_every", self.full_every, 0, MOST)
+        check_int("full_every", self.full_every, 0)
         if self.window is None and (self.sinks or self.full_every):
             raise ValueError(f"sinks={self.sinks}, full_every={self.full_every}: also set a window")
 
@@ -251,12 +247,12 @@ class DecoderConfig:
     @property
     def matrix_weights(self) -> int:
         """Weights in the matrices that multiply every token: the blocks and the output head."""
-        return sum(n * p.n_weight for n, p in counted(self) if p.kind is Kind.MATRIX)
+        return sum(n * p.n_weight for n, p in counted(self) if p.kind is PartKind.MATRIX)
 
     @property
     def vector_weights(self) -> int:
         """Parameters in biases and norms."""
-        norms = sum(n * p.n_weight for n, p in counted(self) if p.kind is Kind.NORM)
+        norms = sum(n * p.n_weight for n, p in counted(self) if p.kind is PartKind.NORM)
         return norms + sum(n * p.n_bias for n, p in counted(self))
 
     @property

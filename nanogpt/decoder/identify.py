@@ -14,7 +14,7 @@ UNPICKLED = (
     "nothing is unpickled here; read it with torch.load(PATH, weights_only=True), put its tensors "
     "into a GPT with load_state_dict, and call save_checkpoint"
 )
-AGAIN = "copy or fetch it again"
+_AGAIN = "copy or fetch it again"
 SIGNATURES = [  # first bytes of a file, what it is, what to do, and who has named such a file
     # torch.save before PyTorch 1.6, and pickle.dump of a state_dict.
     (b"\x80", "a pickle, such as an old torch.save", UNPICKLED),
@@ -51,7 +51,7 @@ def identify(path: Path) -> tuple[str, str]:
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})", "ask its owner, or name another"
     if not start:  # a download or a copy that broke off at once
-        return "an empty file", AGAIN
+        return "an empty file", _AGAIN
     if start[8:9] == b"{":  # safetensors: 8 bytes of length, then JSON
         return "", OURS_ONLY
     if start.startswith(b"PK\x03\x04"):
@@ -82,7 +82,7 @@ def _identify_zip(path: Path) -> tuple[str, str]:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return "a truncated or damaged zip archive, such as torch.save writes", AGAIN
+        return "a truncated or damaged zip archive, such as torch.save writes", _AGAIN
     if any(name.endswith("data.pkl") for name in names):
         return "a PyTorch file (torch.save)", UNPICKLED
     return "a zip archive", OURS_ONLY

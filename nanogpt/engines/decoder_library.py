@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..decoder.config import DecoderConfig
-from ..decoder.layout import Kind, Part, block_parts, outer_parts
+from ..decoder.layout import PartKind, WeightPart, block_parts, outer_parts
 from ..decoder.step import Affine, Weights, named_tensors
 from .shared_types import HEADER, Function, address, declarations, declare, index
 from .toolchain import load_library
@@ -129,10 +129,10 @@ class CAffine(ctypes.Structure):
 
 
 # How native code holds a part of the layout.
-HELD = {Kind.TABLE: FLOATS_READ, Kind.NORM: CAffine, Kind.MATRIX: CMatrix}
+HELD = {PartKind.TABLE: FLOATS_READ, PartKind.NORM: CAffine, PartKind.MATRIX: CMatrix}
 
 
-def part_fields(parts: list[Part]) -> list[tuple[str, Any]]:
+def part_fields(parts: list[WeightPart]) -> list[tuple[str, Any]]:
     """A field for each part, by its name in the layout."""
     return [(part.name, HELD[part.kind]) for part in parts]
 
@@ -213,7 +213,7 @@ class CTurn(ctypes.Structure):
 STRUCTS: list[type[ctypes.Structure]] = [CConfig, CMatrix, CSource, CAffine, CLayer, CDecoder]
 STRUCTS += [CCache, CSequence, CTurn]
 # The decoder, the cache, the working memory, the turns and their number.
-PASS = [address("const Decoder *"), address("const Cache *"), BYTES, address("const Turn *"), INT]
+_PASS = [address("const Decoder *"), address("const Cache *"), BYTES, address("const Turn *"), INT]
 DECODER_FUNCTIONS = {
     "lanes": Function(INT, []),
     "group_size": Function(INT, []),
@@ -224,8 +224,8 @@ DECODER_FUNCTIONS = {
     "delete_work": Function(None, [BYTES]),
     "use_huge_pages": Function(None, [address("char *"), INT]),
     "pack_matrix": Function(None, [address("const Source *"), INT]),
-    "run_steps": Function(None, [*PASS, INT, INT, FLOATS, INTS, INT]),
-    "check": Function(None, [*PASS, FLOATS, INTS, INT]),
+    "run_steps": Function(None, [*_PASS, INT, INT, FLOATS, INTS, INT]),
+    "check": Function(None, [*_PASS, FLOATS, INTS, INT]),
 }
 HELPER_FUNCTIONS = {
     "quantize": Function(None, [FLOATS_READ, INT, INT, address("int8_t *"), FLOATS]),
@@ -331,11 +331,11 @@ class Packed:
         # 3. The owner of the weights may change or free them from now on.
         self.read = []
 
-    def _part(self, name: str, part: Part, given: Any) -> CMatrix | CAffine | int:
+    def _part(self, name: str, part: WeightPart, given: Any) -> CMatrix | CAffine | int:
         """A part of the weights as native code holds it."""
-        if part.kind is Kind.MATRIX:
+        if part.kind is PartKind.MATRIX:
             return self._matrix(name, given, part.stacked)
-        if part.kind is Kind.NORM:
+        if part.kind is PartKind.NORM:
             return self._affine(given)
         # Rotations are numbers of our own, which nobody changes.
         return self._table(name, given) if part.weight else self._pointer(given)

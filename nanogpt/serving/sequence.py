@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count, takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from .. import sampling as limits
 from ..config import check_int, check_number, check_switch
 from ..engines.noise import Noise
 from ..sampling import PLAIN, SamplingParams
-
-if TYPE_CHECKING:
-    from .native_steps import NativeSequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +105,7 @@ class Sequence:
         self.request = request
         self.running = False  # whether it holds blocks, and takes part in steps
         self.noise = noise  # None for greedy sampling
-        self.native: NativeSequence | None = None  # its state in native code, if that serves it
+        self.native: Any = None  # its NativeSequence (native_steps.py), if native code serves it
         self.tokens: list[int] = request.prompt.tolist()
         self.num_prompt_tokens = len(self.tokens)
         self.num_new_tokens = 0

@@ -99,8 +99,8 @@ def test_a_field_refuses_values_of_another_type_by_name(name):
 
 @pytest.mark.parametrize("name", ["rope_base", "norm_eps", "logit_softcap", "dropout"])
 def test_a_whole_number_becomes_the_float_that_pytorch_can_compute_with(name):
-    """An integer beyond 64 bits, which PyTorch refuses: as JSON has it without a decimal point."""
-    value = 1 if name == "norm_eps" else 0 if name == "dropout" else 10**20
+    """As JSON has it without a decimal point: rope_theta of Llama is 500000.0 and 500000."""
+    value = 1 if name == "norm_eps" else 0 if name == "dropout" else 500_000
     assert type(getattr(DecoderConfig(**{name: value}), name)) is float
 
 

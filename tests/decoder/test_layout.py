@@ -5,7 +5,7 @@ import torch
 from shapes import DECODERS, SMALL
 
 from nanogpt.decoder.config import DecoderConfig
-from nanogpt.decoder.layout import Kind, all_parameters, all_parts, block_parts, outer_parts
+from nanogpt.decoder.layout import PartKind, all_parameters, all_parts, block_parts, outer_parts
 from nanogpt.decoder.model import Decoder
 from nanogpt.decoder.pack import flatten
 from nanogpt.decoder.step import Layer, Weights, named_tensors
@@ -46,4 +46,4 @@ def test_matrices_are_the_linear_layers(row):
     with torch.device("meta"):
         modules = dict(Decoder(config).named_modules())
     linear = {path for path, module in modules.items() if isinstance(module, torch.nn.Linear)}
-    assert {part.path for part in all_parts(config) if part.kind is Kind.MATRIX} == linear
+    assert {part.path for part in all_parts(config) if part.kind is PartKind.MATRIX} == linear

@@ -175,7 +175,7 @@ CHANGES = {  # of a list of heads, of a Decoder, and what is said
     "another class": (
         of_class(type("Mine", (GPT,), {})),
         of_class(type("Mine", (Decoder,), {})),
-        "Mine where",
+        "Mine as the model, where",
     ),
     "another block": (
         lambda m: m.blocks.append(m.blocks[0]),
