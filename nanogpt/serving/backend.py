@@ -7,15 +7,28 @@ computes it, each request must get the tokens that it gets alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from torch import Tensor
 
 from ..model import LanguageModel
 from .sequence import Sequence
 
-if TYPE_CHECKING:
-    from .modules import StepInput
+
+class StepInput(NamedTuple):
+    """N tokens of S sequences. The tokens of a sequence are adjacent and in order.
+
+    All tensors are int64, contiguous, on the CPU. A query sees only the keys of its own sequence,
+    up to its own position. Slots past the last position of a sequence hold numbers of an earlier
+    one, possibly NaN: they must not even be multiplied by 0.
+    """
+
+    tokens: Tensor  # (N,)
+    sequences: Tensor  # (N,): the row of `block_tables` that the token belongs to, ascending
+    positions: Tensor  # (N,): in the sequence, not in the step
+    slot_mapping: Tensor  # (N,): the slot for its key and value; -1: already stored
+    block_tables: Tensor  # (S, longest): the blocks of each, in order; -1 after the last one
+    wanted: Tensor  # (W,): the rows of the step whose logits are requested, ascending; may be none
 
 
 class Backend(ABC):

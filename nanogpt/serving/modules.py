@@ -24,25 +24,9 @@ from ..decoder.model import Decoder
 from ..decoder.standard import not_standard
 from ..generation import ModuleReader, check_filled
 from ..model import LanguageModel
-from .backend import LogitsBackend
+from .backend import LogitsBackend, StepInput
 from .memory import unused_zeros
 from .sequence import Sequence
-
-
-class StepInput(NamedTuple):
-    """N tokens of S sequences. The tokens of a sequence are adjacent and in order.
-
-    All tensors are int64, contiguous, on the CPU. A query sees only the keys of its own sequence,
-    up to its own position. Slots past the last position of a sequence hold numbers of an earlier
-    one, possibly NaN: they must not even be multiplied by 0.
-    """
-
-    tokens: Tensor  # (N,)
-    sequences: Tensor  # (N,): the row of `block_tables` that the token belongs to, ascending
-    positions: Tensor  # (N,): in the sequence, not in the step
-    slot_mapping: Tensor  # (N,): the slot for its key and value; -1: already stored
-    block_tables: Tensor  # (S, longest): the blocks of each, in order; -1 after the last one
-    wanted: Tensor  # (W,): the rows of the step whose logits are requested, ascending; may be none
 
 
 def flat_step(batch: list[Sequence], block_len: int) -> StepInput:
