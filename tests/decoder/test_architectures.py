@@ -52,14 +52,16 @@ def test_rings_and_pages_give_the_logits_of_the_text_in_one(row):
             close(all_logits(model, idx, cache, chunks), whole)
 
 
+# Each field in float32; 16 bits are summed in another way, and 64 bits in other registers.
 ROUNDED = [(row, torch.float32) for row in DECODERS]
-ROUNDED += [(row, dtype) for row in COMBINED for dtype in (torch.bfloat16, torch.float64)]
+ROUNDED += [(row, torch.bfloat16) for row in COMBINED]
+ROUNDED += [("all at once", torch.float64)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("row", "dtype"), ROUNDED, ids=lambda x: x if x in DECODERS else name(x))
 def test_in_exact_mode_every_path_gives_the_same_bits(row, dtype):
-    idx = tokens(3, BLOCK)
+    idx = tokens(2, BLOCK)
     models = [decoder(dtype, **DECODERS[row])]
     models += [unpack_heads(model) for model in models if not beyond_lecture(model.config)]
     with exact(models[0]), torch.no_grad():
@@ -70,7 +72,7 @@ def test_in_exact_mode_every_path_gives_the_same_bits(row, dtype):
                 assert torch.equal(all_logits(model, idx, cache, chunks), expected)
                 assert torch.equal(all_logits(model, idx[1:2], cache, chunks), expected[1:2])
         weights = flatten(models[0])
-        held = buffers(models[0].config, 3, BLOCK, dtype=dtype)
+        held = buffers(models[0].config, 2, BLOCK, dtype=dtype)
         parts = [(start, idx[:, start:end]) for start, end in ((0, 5), (5, 6), (6, BLOCK))]
         found = [read(weights, held, part, start, models[0].config) for start, part in parts]
         assert torch.equal(torch.cat(found, dim=1), expected)
