@@ -103,15 +103,15 @@ SLOW = {kind.__name__: lambda model, kind=kind: {"engine": kind} for kind in COM
 SLOW["native look-up"] = lambda model: SLOW["Native"](model) | PATHS["look-up"](model)
 SLOW["native draft"] = lambda model: SLOW["Native"](model) | PATHS["draft"](model)
 PATHS |= SLOW
+MARKS = {name: pytest.mark.slow for name in SLOW}
+MARKS["Compiled"] = pytest.mark.release  # it is built for these shapes alone
 WHOLE = {kind.__name__ for kind in GRAPHS}  # a graph reads its noise from a buffer of its own
 
 
 @pytest.mark.filterwarnings("ignore:past block_size")
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(0.8, top_k=5)], ids=str)
-@pytest.mark.parametrize(
-    "path", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PATHS]
-)
+@pytest.mark.parametrize("path", [pytest.param(name, marks=MARKS.get(name, ())) for name in PATHS])
 def test_the_tokens_are_the_same_and_few_rows_exist(path, sampling, batch, draws, monkeypatch):
     model = shared_model()
     how = PATHS[path](model)
