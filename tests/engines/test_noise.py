@@ -103,7 +103,7 @@ SLOW = {kind.__name__: lambda model, kind=kind: {"engine": kind} for kind in COM
 SLOW["native look-up"] = lambda model: SLOW["Native"](model) | PATHS["look-up"](model)
 SLOW["native draft"] = lambda model: SLOW["Native"](model) | PATHS["draft"](model)
 PATHS |= SLOW
-MARKS = {name: pytest.mark.slow for name in SLOW}
+MARKS = dict.fromkeys(SLOW, pytest.mark.slow)
 MARKS["Compiled"] = pytest.mark.release  # it is built for these shapes alone
 WHOLE = {kind.__name__ for kind in GRAPHS}  # a graph reads its noise from a buffer of its own
 
