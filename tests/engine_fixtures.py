@@ -60,7 +60,13 @@ class Package:
 EAGER = [Uncached, PerHead, Batched, Static, Flat]
 GRAPHS = [OneStep, FiveSteps]
 COMPILING = [Compiled, Native]
-_COMPILING = [pytest.param(kind, marks=pytest.mark.slow) for kind in COMPILING]
+# A build of Compiled takes a quarter of a minute: one is in test_same_tokens.py, the others are for
+# the release run. `Interpreted` is the same step without the build.
+_COMPILING = [
+    pytest.param(Compiled, marks=[pytest.mark.slow, pytest.mark.release]),
+    pytest.param(Native, marks=pytest.mark.slow),
+]
+compiling = pytest.mark.parametrize("kind", _COMPILING)
 every = pytest.mark.parametrize("kind", [*EAGER, *GRAPHS, *_COMPILING])
 # Those that do more than run the model's modules over a cache that grows.
 by_itself = pytest.mark.parametrize("kind", [Static, Flat, *GRAPHS, *_COMPILING])

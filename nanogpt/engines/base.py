@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..config import GPTConfig, check_int, check_type
 from ..decoder.config import DecoderConfig, beyond_lecture, decoder_config
-from ..decoder.standard import Refusal, inference_config, not_standard
+from ..decoder.standard import Refusal, in_memory, inference_config, not_standard
 from ..generation import Reader, decode
 from ..model import LanguageModel
 from ..sampling import SamplingParams, check_length
@@ -226,9 +226,14 @@ def require_float32_cpu(engine: Engine) -> None:
 def check_float32(weights: Iterable[Tensor]) -> None:
     """Raises ValueError unless all weights are plain float32, which is what compiled code reads.
 
-    A tensor subclass, for example of a quantisation library, may have another memory layout.
+    A tensor subclass, for example of a quantisation library, may have another memory layout. Memory
+    may have been freed since the model was checked, because a text begins at its first token.
     """
     for weight in weights:
+        if not in_memory(weight):
+            raise ValueError(
+                f"a weight {tuple(weight.shape)} has no numbers in memory: load the weights again"
+            )
         if weight.dtype != torch.float32 or type(weight) not in (Tensor, torch.nn.Parameter):
             raise ValueError(
                 f"a weight is a {type(weight).__name__} of {weight.dtype}, but this engine reads "

@@ -24,6 +24,7 @@ from engine_fixtures import (
     by_itself,
     change_weights,
     close_noise,
+    compiling,
     every,
     heard,
     prompt_of,
@@ -500,8 +501,7 @@ def test_heads_of_several_dtypes_are_not_joined_in_silence():
         flatten(model)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", COMPILING)
+@compiling
 @pytest.mark.parametrize("part", ["token_embedding_table", "position_embedding_table", "ffwd"])
 def test_a_model_of_mixed_dtypes_is_refused_by_what_uses_its_memory(kind, part):
     model = shared_model()
