@@ -139,7 +139,8 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
         if tied:
             model.lm_head.weight = model.token_embedding_table.weight  # one parameter again
     except RuntimeError as error:
-        detail = str(error).splitlines()[1].strip()
+        # The first line of load_state_dict names the class; the second, if any, what is wrong.
+        detail = str(error).splitlines()[:2][-1].strip()
         raise CheckpointError(f"{path}: its tensors do not fit its config ({detail})") from error
     tokenizer = CharTokenizer(meta["vocabulary"])
     return Checkpoint(model.eval(), tokenizer, meta, files.sha256(path), origin or path.name)

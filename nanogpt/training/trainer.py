@@ -131,7 +131,8 @@ class Trainer:
         if config.max_positions is None or room == 0:
             return None
         # The generator is seeded with the step, so a resumed run needs no saved state for it.
-        rng = torch.Generator().manual_seed(1_000_003 * self.config.seed + step)
+        # A generator takes 64 bits, and a seed may have that many before it is multiplied.
+        rng = torch.Generator().manual_seed((1_000_003 * self.config.seed + step) % 2**64)
         first = int(torch.randint(room + 1, (1,), generator=rng))
         return torch.arange(first, first + T, device=self.device.device)
 

@@ -353,3 +353,11 @@ def test_short_windows_begin_anywhere_in_the_block(corpus, fields):
     assert all(torch.equal(pos, pos[0] + torch.arange(2)) for pos in found)
     assert torch.equal(trainer.positions(2, 5), found[5])
     assert trainer.positions(8, 39) is None
+
+
+def test_positions_of_short_windows_with_the_largest_seed(build, steps):
+    """A seed of time.time_ns() once ended the first step: the product had more than 64 bits."""
+    config = replace(ADAM, seed=2**63 - 1)
+    trained, losses = steps(build(True), config, n=1)
+    assert all(map(math.isfinite, losses))
+    assert len(trained.positions(2, 0)) == 2
