@@ -747,10 +747,6 @@ def test_a_modified_model_gives_its_own_tokens_or_is_refused_on_every_path(name,
     assert faults(name, form, MODIFIED[name].paths or PATHS, tmp_path) == []
 
 
-def test_every_row_has_a_witness():
-    assert all(row.witness for row in MODIFIED.values())
-
-
 # ------------------------------------------------------------------ what no path can know
 
 

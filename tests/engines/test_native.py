@@ -251,3 +251,13 @@ def test_weights_that_change_in_the_middle_of_a_text(fields):
     assert torch.equal(text_with_other_weights_after_the_first_token(fields, engine=Flat), new)
     native = text_with_other_weights_after_the_first_token(fields, engine=Native)
     assert torch.equal(native, unchanged)
+
+
+@pytest.mark.parametrize("engine", [Native, Native8])
+def test_a_weight_freed_before_the_first_token_is_refused(engine):
+    """The model is checked at the call, and native code reads it when the first token is wanted."""
+    model = shared_model()
+    steps = generate(model, prompt_of(3), 4, engine=engine)
+    model.lm_head.weight.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="has no numbers in memory: load the weights again"):
+        next(steps)
