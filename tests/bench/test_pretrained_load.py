@@ -53,9 +53,10 @@ def llama(kept_folders):  # noqa: F811
     return load_pretrained(kept_folders("llama"))
 
 
-def run(source, words, path):
+def run(source, words, path, *more):
     """The exit code, and what was written."""
-    code = main(["bench", "load", "--model", str(source), *words.split(), "--json", str(path)])
+    options = [*words.split(), *more, "--json", str(path)]
+    code = main(["bench", "load", "--model", str(source), *options])
     return code, json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -138,8 +139,8 @@ def test_a_gpu_serves_the_same_texts(kept_folders, tmp_path, capsys):  # noqa: F
 def test_prompts_are_cut_from_the_text_of_data(kept_folders, tmp_path):  # noqa: F811
     data = tmp_path / "mine.txt"
     data.write_text("A green door, a red door and a blue one.\n" * 99, encoding="utf-8")
-    words = f"{QUICK} --rates inf --data {data}"
-    code, written = run(kept_folders("llama"), words, tmp_path / "load.json")
+    words = f"{QUICK} --rates inf --data"
+    code, written = run(kept_folders("llama"), words, tmp_path / "load.json", str(data))
     assert (code, written["corpus"]) == (0, "mine.txt")
 
 
@@ -166,9 +167,10 @@ def test_a_text_that_does_not_fit_is_refused_in_one_line(
     tmp_path,
     capsys,
 ):
-    words = words.replace("MODEL", str(kept_folders("llama")))
+    folder = str(kept_folders("llama"))  # its path may have spaces
+    options = [folder if word == "MODEL" else word for word in words.split()]
     path = tmp_path / "load.json"
-    assert main(["bench", "load", *words.split(), "--json", str(path)]) == 2
+    assert main(["bench", "load", *options, "--json", str(path)]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1

@@ -87,8 +87,9 @@ def test_the_command_prints_a_table_and_writes_it(newer, tmp_path, capsys):
     decoder_library()  # skipped without a compiler
     model = saved(tmp_path / "model", **newer)
     path = tmp_path / "s.json"
-    words = f"--k 3 --repeats 1 --tokens 24 --target {model} --draft {model} --json {path}"
-    assert main(["bench", "speculate", *words.split()]) == 0
+    words = "--k 3 --repeats 1 --tokens 24".split()
+    files = ["--target", str(model), "--draft", str(model), "--json", str(path)]
+    assert main(["bench", "speculate", *words, *files]) == 0
     printed = capsys.readouterr().out
     result = json.loads(path.read_text(encoding="utf-8"))
     drafts = [row["draft"] for row in result["rows"]]

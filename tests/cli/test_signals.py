@@ -33,6 +33,13 @@ except ImportError:  # Windows
 
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 TRAIN = "train --size article --steps 6 --eval-every 2 --eval-batches 1 --batch-size 2"
+
+
+def options(words, here):
+    """The words of a command line, with this folder, whose path may have spaces, for each {h}."""
+    return [word.format(h=here) for word in words.split()]
+
+
 COMMANDS = {  # the command, where the signal comes, what it says, and what it leaves
     "train": (
         f"{TRAIN} --data {{h}}/text.txt --out {{h}}/out",
@@ -102,14 +109,14 @@ def test_each_signal_stops_each_command_alike(here, monkeypatch, capsys, command
         monkeypatch.setattr(*place, second)
     else:
         monkeypatch.setattr(FUNCTIONS[place], lambda *given, **how: stop())
-    code = main(words.format(h=here).split())
+    code = main(options(words, here))
     said = capsys.readouterr()
     assert code == (0 if command == "serve" else SIGNALS[name])
     assert says in said.err
     assert not list(here.rglob("*.tmp")) + list(here.rglob("*.lock"))
     if left:
         assert (here / left).is_file()
-        assert main([*words.format(h=here).split(), *["--resume"] * (command == "train")]) == 0
+        assert main([*options(words, here), *["--resume"] * (command == "train")]) == 0
     else:
         assert not (here / "out.json").exists()
 
@@ -177,7 +184,7 @@ def test_train_in_a_script_saves_its_state_and_then_the_signal_ends_the_process(
 
 @pytest.mark.skipif(pty is None, reason="needs a terminal of POSIX")
 def test_a_terminal_that_closes_while_a_model_trains_loses_no_step(here):
-    words = f"{TRAIN} --steps 100000 --eval-every 100000 --data {here}/text.txt --out {here}/out"
+    words = f"{TRAIN} --steps 100000 --eval-every 100000 --data {{h}}/text.txt --out {{h}}/out"
     master, terminal = pty.openpty()
 
     def attach():
@@ -187,7 +194,7 @@ def test_a_terminal_that_closes_while_a_model_trains_loses_no_step(here):
 
     env = {**os.environ, "TQDM_DISABLE": "0"}
     with subprocess.Popen(
-        [sys.executable, "-m", "nanogpt", *words.split()],
+        [sys.executable, "-m", "nanogpt", *options(words, here)],
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -241,7 +248,7 @@ def test_a_run_of_notebooks_keeps_those_that_passed_and_ends_what_their_cells_ha
     path = here / "pid"
     write_notebook(here / "nb" / "00_one.ipynb", "x = 1")
     write_notebook(here / "nb" / "01_two.ipynb", SLEEPS.format(path=str(path)))
-    words = RUN.format(h=here).split()
+    words = options(RUN, here)
     with subprocess.Popen(
         [sys.executable, *program, *words],
         cwd=ROOT,
