@@ -204,7 +204,8 @@ def test_a_model_full_of_nan_does_not_spoil_the_next_ones_text(kind):
     with torch.no_grad():
         bad.position_embedding_table.weight.fill_(float("nan"))
     built = ready(kind)
-    refused = pytest.raises(ValueError, match="NaN") if kind is Native else nullcontext()
+    native = isinstance(built, Native)  # without a compiler, its fallback decodes
+    refused = pytest.raises(ValueError, match="NaN") if native else nullcontext()
     with refused:
         list(generate(bad, prompt_of(BLOCK), 1, engine=built))
     assert_same_tokens(good, built, prompt_of(5), 12)

@@ -62,6 +62,7 @@ def test_a_softcap_far_above_the_logits_keeps_their_digits(cap):
 
 
 def test_eight_bits_round_the_matrices_of_a_newer_model_too():
+    decoder_library()  # skipped without a compiler
     model = shared_model(**MODERN)
     prompt = prompt_of(5)
     whole = uncached(rounded(model), prompt, 12)
@@ -245,6 +246,7 @@ def test_weights_that_change_in_the_middle_of_a_text(fields):
 
     Flat and the model's own modules read them at every token.
     """
+    decoder_library()  # skipped without a compiler
     unchanged = uncached(shared_model(**fields), prompt_of(3), 12)[:, 3:]
     new = text_with_other_weights_after_the_first_token(fields)
     assert not torch.equal(new, unchanged)
@@ -256,6 +258,7 @@ def test_weights_that_change_in_the_middle_of_a_text(fields):
 @pytest.mark.parametrize("engine", [Native, Native8])
 def test_a_weight_freed_before_the_first_token_is_refused(engine):
     """The model is checked at the call, and native code reads it when the first token is wanted."""
+    decoder_library()  # skipped without a compiler
     model = shared_model()
     steps = generate(model, prompt_of(3), 4, engine=engine)
     model.lm_head.weight.untyped_storage().resize_(0)

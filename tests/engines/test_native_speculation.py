@@ -19,6 +19,7 @@ from nanogpt import (
     PromptLookup,
 )
 from nanogpt.decoder.checkpoint import load_checkpoint
+from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.drafts import Draft
 from nanogpt.engines.generation import complete, generate
 from nanogpt.files import LECTURE_FORM
@@ -152,6 +153,7 @@ def test_a_draft_cannot_change_the_text_and_what_it_raises_comes_through(model):
 
 @pytest.mark.parametrize("row", COMBINED)
 def test_a_draft_and_a_target_of_any_architecture_are_decoded_natively(row):
+    decoder_library()  # skipped without a compiler
     target = decoder(torch.float32, **COMBINED[row])
     whole = complete(target, prompt_of(T), 30)
     draft = DraftModel(shared_model(**ROPE, n_kv_head=2, window=4, block_size=40), 4)
@@ -183,6 +185,7 @@ def odd():
 
 
 def test_a_draft_model_that_native_does_not_compute_is_asked_token_by_token(model, odd):
+    decoder_library()  # skipped without a compiler
     whole = complete(model, prompt_of(T), ALL)
     draft = DraftModel(odd, 4)
     assert generate(model, prompt_of(T), 3, engine=Native, draft=draft).drafter is None
