@@ -141,6 +141,7 @@ def test_a_folder_that_is_a_file_is_named(index, tmp_path):
 
 def test_without_pip_the_error_says_where_to_put_the_file(tmp_path, monkeypatch):
     monkeypatch.delenv("NANOGPT_OFFLINE", raising=False)  # it would not ask for pip
+
     def absent(*args, **options):
         raise FileNotFoundError(2, "No such file")
 
