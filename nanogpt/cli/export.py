@@ -74,7 +74,7 @@ def _from_checkpoint(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace, saved: Checkpoint) -> None:
     """With --lesson: check that your heads match the exported weights. Raises ValueError."""
     if args.lesson:
-        from ..series.practice import lesson_of, logits_apart
+        from ..course.practice import lesson_of, logits_apart
 
         apart = logits_apart(lesson_of(args.lesson, "Head"), saved.model)
         print(f"with your heads these weights give the same logits, up to {apart:.1e}")

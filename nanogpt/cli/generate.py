@@ -18,7 +18,7 @@ from .pretrained import OF_JOBS, SOURCES, print_text
 
 if TYPE_CHECKING:
     from ..cluster.job import Job
-    from ..series.practice import LessonWriter
+    from ..course.practice import LessonWriter
 
 
 def run(args: argparse.Namespace) -> None:
@@ -81,7 +81,7 @@ def _job(args: argparse.Namespace) -> Job:
 
 def _lesson(args: argparse.Namespace) -> LessonWriter:
     """The writer of shards with the reader's loop. Raises ValueError for unsupported options."""
-    from ..series.practice import LessonWriter
+    from ..course.practice import LessonWriter
 
     if args.workers > 1 or args.cluster or args.greedy or args.top_k or args.top_p:
         raise ValueError(

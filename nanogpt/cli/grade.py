@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ..files import check_file, check_writable, write_whole
-from ..series import grade
+from ..course import grade
 from .common import add_overwrite, check_clone, positive
 
 

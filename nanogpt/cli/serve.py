@@ -113,7 +113,7 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
     model = saved.model.to(device.device).eval()
     name = Path(args.checkpoint).stem
     if args.lesson:
-        from ..series.practice import lesson_of, model_with
+        from ..course.practice import lesson_of, model_with
         from ..serving.modules import ModuleBackend
 
         model = model_with(lesson_of(args.lesson, "Head"), model)

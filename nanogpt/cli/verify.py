@@ -150,7 +150,7 @@ def _printable(words: str) -> str:
 
 def _lesson(path: Path, seed: int) -> set[Verdict]:
     """The verdicts on a reader's classes in their file. Raises ValueError."""
-    from ..series.certificate import judge_file
+    from ..course.certificate import judge_file
 
     lines, verdicts = judge_file(path, seed)
     print(_printable("\n".join(lines)), flush=True)
@@ -258,7 +258,7 @@ def museum(args: argparse.Namespace) -> int:
 
 
 def certificate_options(parser: argparse.ArgumentParser) -> None:
-    from ..series.mine import lesson_path
+    from ..course.lesson import lesson_path
 
     parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is no readable certificate."
     page = lesson_path().with_name("certificate.html")
@@ -280,7 +280,7 @@ def certificate_options(parser: argparse.ArgumentParser) -> None:
 
 def certificate(args: argparse.Namespace) -> int:
     """Recompute everything in the certificate except the name, the date and the speed."""
-    from ..series.certificate import recomputed
+    from ..course.certificate import recomputed
 
     claims, reasons = recomputed(args.path, args.checkpoint)
     print(_printable("\n".join(f"{name}: {words}" for name, words in claims.items())))

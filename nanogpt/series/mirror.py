@@ -23,9 +23,9 @@ from pkgutil import resolve_name
 import nbformat
 from nbformat import NotebookNode
 
+from ..course.blanks import BLANKS
 from ..files import ROOT, atomic_path
 from . import address
-from .checks import EXERCISES
 from .nbfile import (
     METADATA,
     SyncError,
@@ -57,11 +57,11 @@ from pathlib import Path
 
 URL = "@URL@"  # of the repository, for a notebook opened alone; `make badges` writes it
 folders = [Path.cwd(), *Path.cwd().parents, Path("@NAME@"), *map(Path, sys.path)]
-root = next((path for path in folders if (path / "nanogpt/series/course.py").exists()), None)
+root = next((path for path in folders if (path / "nanogpt/course/blanks").exists()), None)
 if root is None:
     subprocess.run(["git", "clone", "-q", "-b@REF@", "--depth=1", "--", URL, "@NAME@"], check=True)
 sys.path.insert(0, str((root or Path("@NAME@")).resolve()))
-from nanogpt.series.course import catch_up, check, hint  # noqa: F401"""
+from nanogpt.course import check, hint  # noqa: F401"""
 
 
 def setup_cell(repo: str, ref: str) -> str:
@@ -102,7 +102,7 @@ def solution_cell(name: str, *, hint: bool = True, solved: bool = True) -> str:
     """The folded cell below an exercise's blank: the second stage of its hint, and the solution."""
     parts = []
     if hint:
-        words = "\n".join(textwrap.wrap(EXERCISES[name].hints[1], _WIDTH))
+        words = "\n".join(textwrap.wrap(BLANKS[name].hints[1], _WIDTH))
         parts.append(f"<details><summary>Hint</summary>\n\n{words}\n\n</details>")
     if solved:
         code = f"```python\n{solution(name)}\n```"

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from .. import attention
 from ..config import GPTConfig
+from ..course.blanks.multiplications import multiplications
 from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import as_decoder
 from ..model import GPT, LanguageModel, replica
-from .solutions import multiplications
 
 FigureData = dict[str, Any]  # plain data for a script
 Query = tuple[str, int, int]  # a character, the position passed to the model, its index in the text

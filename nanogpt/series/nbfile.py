@@ -6,7 +6,6 @@ from . import patches  # noqa: F401  (before nbformat)
 
 # isort: split
 
-import inspect
 import re
 from collections.abc import Iterable
 from copy import deepcopy
@@ -16,8 +15,9 @@ from typing import Any, TypedDict
 import nbformat
 from nbformat import NotebookNode, ValidationError
 
+from ..course.blanks import BLANKS
+from ..course.lesson import FILLED_IN
 from ..files import read_json
-from . import solutions
 
 METADATA = {
     "accelerator": "GPU",  # makes Colab open the notebook with a GPU
@@ -30,7 +30,6 @@ _PAGES = "](../outputs/published/html/"  # where a link to a page leads from not
 # Branches off the spine, which is read in order: a notebook's number, and the one it follows.
 BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03", "13": "06"}
 STUDENT = "student"  # marks the edition without solutions, in the metadata of its blanks
-FILLED_IN = "# @title The solution, filled in by a run without a reader"
 FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
 
 
@@ -161,17 +160,17 @@ def is_student_edition(nb: NotebookNode) -> bool:
 def exercise(cell: NotebookNode) -> str:
     """The exercise of a blank, or of the solution below one. Raises SyncError if there is none."""
     name = str(ours(cell).get("exercise", ""))
-    if not hasattr(solutions, name or "?"):
+    if name not in BLANKS:
         raise SyncError(
             f'the cell {cell.get("id")!r} names no exercise: put {{"exercise": NAME}} into its '
-            f"metadata under nanogpt, and NAME into series/solutions.py"
+            f"metadata under nanogpt, and its page into course/blanks"
         )
     return name
 
 
 def solution(name: str) -> str:
     """The source of the solution of that name."""
-    return inspect.getsource(getattr(solutions, name)).rstrip("\n")
+    return BLANKS[name].source
 
 
 def filled(nb: NotebookNode) -> NotebookNode:

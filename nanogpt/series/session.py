@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 
 from ..bench.environment import conditions, environment
 from ..config import check_int
+from ..course import lesson as lessons
+from ..course.practice import model_with, trainer_with
 from ..data import CharTokenizer, Corpus, load_corpus, split
 from ..decoder.checkpoint import Checkpoint
 from ..device import Device, pick_device
@@ -35,14 +37,11 @@ from ..model import GPT, LanguageModel
 from ..training.evaluation import full_loss
 from ..training.history import TrainingResult
 from ..training.loop import Stopped
-from ..training.resume import state_path
 from ..training.trainer import Trainer
-from . import mine as lessons
 from .findings import Finding, as_data, published_findings
+from .missing import explain_errors
 from .plots import style
-from .practice import model_with, trainer_with
 from .profiles import Profile, beside_published, get_profile
-from .restart import catching_up
 from .weights import load_or_train
 
 
@@ -213,11 +212,6 @@ class Run:
             print(f"copied to {to}: `python {to.with_name('lesson.py')}` generates text with them")
 
     @property
-    def continues(self) -> bool:
-        """Whether training resumes where it stopped: in `catch_up`, which would train again."""
-        return catching_up() and state_path(self.checkpoint(self.profile.size)).is_file()
-
-    @property
     def train_threads(self) -> int | None:
         """The CPU threads for training: as many as the profile says, if available."""
         return allowed_threads(self.profile.train_threads)
@@ -300,12 +294,13 @@ def open_run(
 ) -> Run:
     """Check a notebook's parameters, load the corpus, and print the settings.
 
-    `mine` says whose code runs if the reader has written some; see series.mine.choose.
+    `mine` says whose code runs if the reader has written some; see course.lesson.choose.
     Files go to the folder in NANOGPT_OUT, or else to outputs/run/PROFILE-lab, separate from those
     of `python -m nanogpt run`, whose manifest does not list them. Raises ValueError for an unknown
     profile or `mine`, or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
+    explain_errors()
     gc.freeze()  # exempt imported objects: timings collect garbage before each turn
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")

@@ -1,0 +1,195 @@
+"""Notebook 02, blank 2: KVCache.update, which keeps all tokens so far and returns them."""
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ..observing import Arguments, form, numbers
+from ..page import Blank, Case
+
+
+class KVCache:
+    """The keys, values and positions of all tokens so far; None before the first."""
+
+    def __init__(self, capacity=None):
+        self.k = self.v = self.pos = None
+
+    def update(self, k, v, pos):
+        """Keep the new ones, return all.  (B, T, hs) twice, (T,) -> (B, S, hs) twice, (S,)"""
+        if self.k is not None:
+            k = torch.cat([self.k, k], dim=1)
+            v = torch.cat([self.v, v], dim=1)
+            pos = torch.cat([self.pos, pos])
+        self.k = k
+        self.v = v
+        self.pos = pos
+        return k, v, pos
+
+
+# ------------------------------------------------------------------ what a check runs
+
+
+def run(answer, pieces, B=2, hs=3, start=0, capacity=None, dtype=torch.float64):
+    """Fill two caches in turn, piece by piece: they must not share anything."""
+    module = isinstance(answer, type) and issubclass(answer, nn.Module)
+    yield "a cache is a plain class, not an nn.Module", module
+    caches = [answer(capacity) if capacity else answer() for _ in range(2)]
+    yield "the class has no method `update`", not hasattr(caches[0], "update")
+    with Unwritten():
+        for pos in torch.arange(start, start + sum(pieces)).split(pieces):
+            for number, cache in enumerate(caches):
+                after = f"after {int(pos[-1]) + 1 - start} tokens" + " in a second cache" * number
+                given = new_tokens(pos, B, hs, dtype, seed=9000 * number)
+                yield from update(cache, given, after)
+
+
+def update(cache, given, after):
+    """Yield what an update returns, its shapes before its numbers, and return it."""
+    held = cache.update(*given.tensors.values())
+    yield from given.changes()
+    yield f"what update returns {after}", kinds(held)
+    yield f"the number of tokens returned {after}", form(held[2])
+    for name, part in zip(("keys", "values", "positions"), held, strict=True):
+        yield f"the shape of the {name} {after}", form(part)
+    for name, part in zip(("keys", "values"), held[:2], strict=True):
+        yield (
+            f"an empty slot of the {name} {after} holds something",
+            bool(part[:, held[2] < 0].any()),
+        )
+    for name, part in zip(("positions", "values", "keys"), held[::-1], strict=True):
+        yield f"the {name} {after}", part
+    return held
+
+
+def run_past(answer, capacity):
+    """One token more than the capacity: all tokens are returned, or an error is raised."""
+    cache = answer(capacity)
+    cache.update(*new_tokens(torch.arange(capacity)).tensors.values())
+    try:
+        held = cache.update(*new_tokens(torch.tensor([capacity])).tensors.values())
+        lost = sorted(held[2][held[2] >= 0].tolist()) != [*range(capacity + 1)]
+    except Exception:
+        lost = False
+    yield "one token past its capacity the cache silently loses a token", lost
+
+
+def new_tokens(pos, B=1, hs=3, dtype=torch.float64, seed=0):
+    """Keys, values and positions of new tokens; no two numbers are equal."""
+    seed += 2 * int(pos[0])
+    k = numbers(B, len(pos), hs, seed=seed, dtype=dtype)
+    v = numbers(B, len(pos), hs, seed=seed + 1, dtype=dtype)
+    return Arguments(k=k, v=v, pos=pos.clone())
+
+
+def kinds(held):
+    """What was returned, in words."""
+    if not isinstance(held, (tuple, list)):
+        return f"a {type(held).__name__}"
+    if len(held) == 3 and all(isinstance(part, Tensor) for part in held):
+        return "three tensors"
+    return f"({', '.join(type(part).__name__ for part in held)})"
+
+
+class Unwritten(TorchFunctionMode):
+    """In its with-block, uninitialised memory holds 7 instead of leftovers."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        return out.fill_(7) if name in ("empty", "empty_like", "new_empty") else out
+
+
+# ------------------------------------------------------------------ what people write
+
+BLANK = Blank(
+    number="02.2",
+    solution=KVCache,
+    method="update",
+    cases=[
+        Case(run, pieces=[1, 1, 1], dtype=torch.float32),
+        Case(run, pieces=[2, 2, 1]),
+        Case(run, pieces=[3, 1, 2], B=3, start=5, hs=4, capacity=11),
+        Case(run, pieces=[3, 3], B=1, dtype=torch.bfloat16),
+        Case(run_past, capacity=5),
+        Case(run, pieces=[7, *[1] * 120, 40, 900], hs=2),
+    ],
+    mistakes={
+        "only the new tokens are returned: keep the earlier ones in self.": ["self.k = k -> pass"],
+        "the newest tokens come first: append them at the end.": [
+            "[self.k, k] -> [k, self.k]",
+            "[self.v, v] -> [v, self.v]",
+            "[self.pos, pos] -> [pos, self.pos]",
+        ],
+        "the newest keys and values come first, the positions do not: append all three at the end.": [
+            "[self.k, k] -> [k, self.k]",
+            "[self.v, v] -> [v, self.v]",
+        ],
+        "joined along the batch: the tokens are dimension 1.": ["dim=1 -> dim=0"],
+        "joined along the head: the tokens are dimension 1.": ["dim=1 -> dim=2"],
+        "only the new positions are returned: keep them like keys and values.": [
+            "pos = torch.cat([self.pos, pos]) -> pass"
+        ],
+        "the positions are counted from 0: keep the ones passed in.": [
+            "return k -> pos = torch.arange(k.shape[1])\n        return k"
+        ],
+        "keys and values are swapped: the order is k, v, pos.": ["return k, v -> return v, k"],
+        "the keys are kept in place of the values.": ["self.v = v -> self.v = k"],
+        "two tensors are returned: update returns three, with the positions.": [
+            "return k, v, pos -> return k, v"
+        ],
+        "nothing is returned: update returns three tensors.": ["return k, v, pos -> pass"],
+        "a piece of several tokens starts over: the earlier ones are lost.": [
+            "None: -> None and k.shape[1] == 1:"
+        ],
+        "a second cache goes on with the first one's tokens: keep them in self, not in the class or "
+        "in a default argument.": [
+            "self.k = self.v = self.pos = None -> pass",
+            "self. -> KVCache.",
+            "Cache: -> Cache:\n    k = v = pos = None",
+        ],
+    },
+    wrong=[
+        "return k -> k = k[:, -64:]\n        return k",
+        "return k -> v = v.half().to(v.dtype)\n        return k",
+        "if self.k -> k *= 0.5\n        if self.k",
+        "update -> append",
+        "Cache: -> Cache(nn.Module):",
+        "is not None: -> :",
+    ],
+    right=[
+        """
+class KVCache:
+    def __init__(self, capacity=None):
+        self.held = []
+
+    def update(self, k, v, pos):
+        self.held.append((k, v, pos))
+        k, v, pos = zip(*self.held)
+        return [torch.cat(k, 1), torch.cat(v, 1), torch.cat(pos)]
+""",
+    ],
+    hints=(
+        "After the second call, whose keys must `update` return: this call's, or all of them so "
+        "far? Where do the earlier ones come from?",
+        "`torch.cat([old, new], dim=1)` joins along the tokens. Keep the result in `self.k`, so "
+        "that the next call can add to it. Positions have only one dimension, dim=0.",
+        "if self.k is not None: k = torch.cat([self.k, k], dim=1), v likewise, pos along dim=0; "
+        "then keep and return all three",
+    ),
+    advice={
+        "not an nn.Module": "Inside a head it would become part of the model, and kv_cache(model) "
+        "could not remove it.",
+        "no method `update`": "A head calls cache.update(k, v, pos).",
+        "what update returns": "It must return three tensors: keys, values, positions.",
+        "the number of tokens": "Return all tokens so far, once each: the cache forgets some, or "
+        "holds some twice.",
+        "the shape of the": "Concatenate along the token dimension, 1.",
+        "in a second cache": "Each cache needs its own tensors.",
+        "the positions": "Keep the ones passed in.",
+        "the keys": "Return the keys unchanged and in order.",
+        "the values": "Return the values unchanged and in order.",
+        "silently loses": "It must not forget one: keep all, or raise an error.",
+    },
+    axes=[("text", "token", "number"), ("token",)],
+)
