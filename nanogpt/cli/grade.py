@@ -6,8 +6,9 @@ import argparse
 import os
 from pathlib import Path
 
-from ..files import check_file, check_writable, write_whole
 from ..course import grade
+from ..course.submissions import submissions
+from ..files import check_file, check_writable, write_whole
 from .common import add_overwrite, check_clone, positive
 
 
@@ -17,7 +18,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "folder",
         nargs="?",
         type=Path,
-        help="contains NAME.py or NAME/lesson.py, or the same one folder deeper",
+        help="has NAME.py or a folder for each learner, as Moodle, nbgrader or Classroom export it",
     )
     add("--csv", type=Path, metavar="PATH", help="write the table as CSV, with full messages")
     add_overwrite(parser)
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.folder:
         raise ValueError("give the folder with the lesson.py files: grade FOLDER")
     names = grade.exercises(args.only)
-    found, others = grade.submissions(args.folder)
+    found, others = submissions(args.folder)
     if args.csv:
         check_writable(args.csv)
         check_file(args.csv, False, args.overwrite)  # a teacher may have added marks to it

@@ -261,20 +261,14 @@ def certificate_options(parser: argparse.ArgumentParser) -> None:
     from ..course.lesson import lesson_path
 
     parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is no readable certificate."
-    page = lesson_path().with_name("certificate.html")
+    page = lesson_path().with_name("certificate.txt")
     add = parser.add_argument
     add(
         "path",
         nargs="?",
         type=Path,
         default=page,
-        help=f"the certificate ({page}), next to lesson.py",
-    )
-    add(
-        "--checkpoint",
-        default="",
-        metavar="PATH",
-        help="its weights (those with the stated sha256: next to it, bundled, or from a run)",
+        help=f"the certificate ({page}); lesson.py and its weights are next to it",
     )
 
 
@@ -282,7 +276,7 @@ def certificate(args: argparse.Namespace) -> int:
     """Recompute everything in the certificate except the name, the date and the speed."""
     from ..course.certificate import recomputed
 
-    claims, reasons = recomputed(args.path, args.checkpoint)
+    claims, reasons = recomputed(args.path)
     print(_printable("\n".join(f"{name}: {words}" for name, words in claims.items())))
     lines = [f"It does not hold: {reason}" for reason in reasons]
     print(_printable("\n".join(lines)) or "It holds: everything was recomputed.")

@@ -1,9 +1,10 @@
 """Grade a folder of learners' lesson.py files: for teachers.
 
-Each file is graded in its own process (`grade_one`), with limits on time and memory. A file that
-cannot be graded is reported in one line, and grading continues with the others. This is not a
-sandbox: the code runs under your account, with your files and your network, and the limits only
-guard against accidents.
+Each file is graded in its own process (`grade_one`), with limits on time and memory. Its results
+come through a pipe and are believed only if they are well-formed; the file, its working folder and
+whatever it does there belong to it alone. A file that cannot be graded is reported in one line, and
+grading continues with the others. This is not a sandbox: the code runs under your account, with
+your files and your network, and the limits only guard against accidents.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from ..bench.tables import table
 from ..console import Progress
@@ -33,41 +34,33 @@ from ..files import PACKAGE
 from ..training.signals import uninterrupted
 from .blanks import BLANKS
 from .limits import PATIENCE
+from .submissions import Submission
 
 LARGEST_LESSON = 1_000_000  # bytes; a lesson has a few thousand
+MOST_RESULTS = 1_000_000  # bytes of results that are read from a process
 START = 120  # seconds at most until a process has imported torch
 POLL = 0.05  # seconds between polls of a process
-_DEPTH = 2  # folder levels that are searched
 _SHORT = 160  # characters of a sentence on the terminal
 _WIDE = 30  # characters of a name
-SKIPPED = {"__pycache__", "__MACOSX"}
-_HEAD = ("name", "file", "passed", "of", "seconds", "not judged because")  # of the CSV
+_HEAD = ("name", "file", "passed", "of", "seconds", "not graded because", "same file as")
 
 
 class Outcome(Enum):
-    """The result of one exercise; the value is its mark in the table."""
+    """The result of one exercise: its mark in the table, and the words for it everywhere."""
 
-    PASSED = "+"
-    MISTAKE = "x"
-    MISSING = "-"
-    NOT_JUDGED = "?"
+    PASSED = "+", "passed"
+    BORROWED = "=", "passed, but with the package's own code"
+    MISTAKE = "x", "a mistake"
+    MISSING = "-", "not there"
+    NOT_GRADED = "?", "not graded"
 
-
-WRITTEN = {Outcome.PASSED, Outcome.MISTAKE}
-_WORDS = {
-    Outcome.PASSED: "passed",
-    Outcome.MISSING: "not there",
-    Outcome.NOT_JUDGED: "not judged",
-}
+    def __init__(self, mark: str, words: str) -> None:
+        self.mark = mark
+        self.words = words
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A learner's file, and the reason if it is not even opened."""
-
-    name: str
-    path: Path
-    problem: str | None = None
+ACCEPTED = {Outcome.PASSED, Outcome.BORROWED}
+WRITTEN = ACCEPTED | {Outcome.MISTAKE}
 
 
 @dataclass(frozen=True)
@@ -76,10 +69,10 @@ class ExerciseResult:
 
     outcome: Outcome
     sentence: str = ""
-    mistake: str = ""  # the matching message from the check's table, if any
+    mistake: str = ""  # the matching message from the blank's page, if any
 
     def __str__(self) -> str:
-        return _WORDS.get(self.outcome, self.sentence)
+        return self.sentence or self.outcome.words
 
 
 @dataclass
@@ -90,11 +83,12 @@ class Grade:
     results: dict[str, ExerciseResult] = field(default_factory=dict)
     problem: str | None = None
     seconds: float = 0.0
+    text: str = ""  # of the lesson, without spaces and line breaks: equal for equal files
 
     @property
     def passed(self) -> int:
         """How many exercises passed."""
-        return sum(result.outcome is Outcome.PASSED for result in self.results.values())
+        return sum(result.outcome in ACCEPTED for result in self.results.values())
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ class FileLimits:
     gib: float = 4
 
 
-# ------------------------------------------------------------------ the files
+# ------------------------------------------------------------------ the exercises
 
 
 def exercises(only: Sequence[str] = ()) -> list[str]:
@@ -126,73 +120,14 @@ def exercises(only: Sequence[str] = ()) -> list[str]:
 
 def handed_in(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
     """The exercises that occur in at least one file; all if none has any."""
-    missing = {Outcome.MISSING, Outcome.NOT_JUDGED}
+    missing = {Outcome.MISSING, Outcome.NOT_GRADED}
     there = set()
     for one in grades:
         there |= {name for name, result in one.results.items() if result.outcome not in missing}
     return [name for name in names if name in there or not there]
 
 
-def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
-    """The learners' files in a folder, and the names of other files at its top level.
-
-    NAME.py, NAME/lesson.py, or one folder deeper. In a folder without a lesson.py, every Python
-    file is a submission. Links are not followed. Raises OSError if the folder cannot be read,
-    ValueError if it contains no submission.
-    """
-    found: list[Submission] = []
-    others: list[str] = []
-    for path in _visible(folder):
-        if path.is_dir() and not path.is_symlink():
-            found += _in_folder(path, path.name, _DEPTH)
-        elif path.suffix == ".py":
-            found.append(_submission(path.stem, path))
-        else:
-            others.append(path.name)
-    if not found:
-        raise ValueError(
-            f"{folder} contains no submission: it needs files NAME.py, or folders with a lesson.py"
-        )
-    names = Counter(one.name for one in found)
-    for i, one in enumerate(found):
-        if names[one.name] > 1:  # anna.py next to anna/lesson.py
-            name = one.path.relative_to(folder).as_posix()
-            found[i] = Submission(name, one.path, one.problem)
-    return found, others
-
-
-def _visible(folder: Path) -> list[Path]:
-    """A folder's contents, sorted by name, without hidden files and system files."""
-    names = sorted(os.listdir(folder))
-    return [folder / name for name in names if name[0] != "." and name not in SKIPPED]
-
-
-def _in_folder(folder: Path, name: str, depth: int) -> list[Submission]:
-    """The submissions in the folder of that name, up to `depth` levels down."""
-    try:
-        paths = _visible(folder)
-    except OSError as error:
-        return [Submission(name, folder, f"the folder cannot be read ({error.strerror})")]
-    files = [path for path in paths if path.suffix == ".py"]
-    named = [path for path in files if path.name == "lesson.py"]
-    if named or len(files) == 1:
-        return [_submission(name, (named or files)[0])]
-    found = [_submission(f"{name}/{path.stem}", path) for path in files]
-    folders = [path for path in paths if path.is_dir() and not path.is_symlink()]
-    if depth > 1:
-        for path in folders:
-            inner = name if len(folders) == 1 and not files else f"{name}/{path.name}"
-            found += _in_folder(path, inner, depth - 1)
-    return found or [Submission(name, folder, "the folder contains no lesson.py")]
-
-
-def _submission(name: str, path: Path) -> Submission:
-    """The submission in a file of that name; links, folders and pipes are not opened."""
-    if path.is_symlink():
-        return Submission(name, path, "a link, which is not followed: copy the file itself")
-    if not path.is_file():
-        return Submission(name, path, "not a file")
-    return Submission(name, path)
+# ------------------------------------------------------------------ grading
 
 
 def read_text(path: Path) -> bytes:
@@ -209,9 +144,6 @@ def read_text(path: Path) -> bytes:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(f"line {line} is not UTF-8: save the file as UTF-8") from None
     return data
-
-
-# ------------------------------------------------------------------ judging
 
 
 def grade(
@@ -252,27 +184,28 @@ def judge_one(
         return Grade(submission, problem=submission.problem)
     try:
         data = read_text(submission.path)
+        with tempfile.TemporaryDirectory(
+            prefix="nanogpt-grade-", ignore_cleanup_errors=True
+        ) as folder:
+            # Two levels down: what a lesson does to its `..` stays in a folder of its own.
+            work = Path(folder, "hand-in", "work")
+            work.mkdir(parents=True)
+            lesson = work / "lesson.py"
+            lesson.write_bytes(data)
+            facts = [str(lesson), str(limits.seconds), str(limits.gib), *names]
+            ending, lines = _run(facts, work, limits, stop)
     except (OSError, ValueError) as error:
         return Grade(submission, problem=getattr(error, "strerror", None) or str(error))
-    with tempfile.TemporaryDirectory(prefix="nanogpt-grade-", ignore_cleanup_errors=True) as folder:
-        work = Path(folder, "work")  # working directory of the learner's code
-        results = Path(folder, "results.jsonl")
-        work.mkdir()
-        results.touch()
-        lesson = work / "lesson.py"
-        lesson.write_bytes(data)
-        facts = [str(lesson), str(results), str(limits.seconds), str(limits.gib), *names]
-        ending = _run(facts, work, results, limits, stop)
-        lines = results.read_text(encoding="utf-8").splitlines()
-    grade = Grade(submission, seconds=time.monotonic() - begun)
+    text = "".join(data.decode("utf-8-sig").split())
+    grade = Grade(submission, seconds=time.monotonic() - begun, text=text)
     _read_results(grade, lines, names, ending)
     return grade
 
 
 def _run(
-    arguments: list[str], work: Path, results: Path, limits: FileLimits, stop: threading.Event
-) -> str:
-    """Run `grade_one` until it ends, or kill it. Returns how it ended, in words."""
+    arguments: list[str], work: Path, limits: FileLimits, stop: threading.Event
+) -> tuple[str, list[str]]:
+    """Run `grade_one` until it ends, or kill it. Returns how it ended, in words, and its lines."""
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -284,42 +217,71 @@ def _run(
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+    reading, writing = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.grade_one", *arguments],
+        [sys.executable, "-m", f"{__package__}.grade_one", str(writing), *arguments],
         cwd=work,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        pass_fds=[writing],
         start_new_session=True,  # it does not get our Ctrl-C, and its children are killed with it
     )
-    size = 0
+    os.close(writing)
+    os.set_blocking(reading, False)
+    received = b""
     patience: float = START
     since = time.monotonic()
+    ending = ""
     try:
         while process.poll() is None and not stop.wait(POLL):
-            written = results.stat().st_size
-            if written != size:
-                size = written
+            more = _read(reading, MOST_RESULTS - len(received))
+            received += more
+            if more:
                 since = time.monotonic()
                 patience = PATIENCE * limits.seconds + 1  # the process's own limit comes first
+            if len(received) >= MOST_RESULTS:
+                break  # no check says so much
             if time.monotonic() - since > patience:
-                return f"did not finish in {patience:.0f} seconds and was stopped"
+                ending = f"did not finish in {patience:.0f} seconds and was stopped"
+                break
     finally:
         _kill(process)
-    code = process.returncode
-    if code < 0:
-        return f"ended Python with signal {signal.Signals(-code).name}"
-    return f"ended Python with exit code {code}"
+        received += _read(reading, MOST_RESULTS - len(received))
+        os.close(reading)
+    lines = received.decode("utf-8", errors="replace").splitlines()
+    if ending:
+        return ending, lines
+    if process.returncode < 0:
+        return f"ended Python with signal {_signal_name(-process.returncode)}", lines
+    return f"ended Python with exit code {process.returncode}", lines
+
+
+def _read(pipe: int, most: int) -> bytes:
+    """What is in the pipe now, at most that many bytes."""
+    parts: list[bytes] = []
+    with suppress(BlockingIOError):
+        while most > 0:
+            part = os.read(pipe, min(most, 65536))
+            if not part:
+                break
+            parts.append(part)
+            most -= len(part)
+    return b"".join(parts)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its children."""
     with suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -328,29 +290,61 @@ def _read_results(grade: Grade, lines: list[str], names: Sequence[str], ending: 
     running = ""
     last = ""
     for line in lines:
-        fact = json.loads(line)
+        fact = _fact(line, names)
+        if fact is None:
+            grade.problem = "it wrote something else where its results belong"
+            break
         last = fact["event"]
-        name = fact.get("name")
+        name = fact["name"]
         if last == "stops":
-            grade.problem = one_line(f"{fact['words']}")
+            grade.problem = one_line(fact["words"])
         elif last == "missing":
             grade.results[name] = ExerciseResult(Outcome.MISSING)
         elif last == "begins":
             running = name
         elif last == "judged":
-            objection = fact["words"]
-            outcome = Outcome.MISTAKE if objection else Outcome.PASSED
-            mistake = one_line(fact["mistake"] or "")
-            grade.results[name] = ExerciseResult(outcome, one_line(objection or ""), mistake)
+            grade.results[name] = _result(fact)
             running = ""
     if running:
         grade.results[running] = ExerciseResult(Outcome.MISTAKE, f"your {running} {ending}.")
-        grade.problem = f"{running} {ending}"
+        grade.problem = grade.problem or f"{running} {ending}"
     elif last not in ("done", "stops") and not grade.problem:
         grade.problem = ending
     if grade.results:
         for name in names:
-            grade.results.setdefault(name, ExerciseResult(Outcome.NOT_JUDGED))
+            grade.results.setdefault(name, ExerciseResult(Outcome.NOT_GRADED))
+
+
+_EVENTS = {"ready", "stops", "missing", "begins", "judged", "done"}
+_FIELDS = ("name", "words", "mistake", "borrowed")
+
+
+def _fact(line: str, names: Sequence[str]) -> dict[str, str] | None:
+    """A line of results; None if `grade_one` cannot have written it."""
+    try:
+        fact: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fact, dict) or fact.keys() - {"event", *_FIELDS}:
+        return None
+    if not all(value is None or isinstance(value, str) for value in fact.values()):
+        return None
+    known = {"event": ""} | dict.fromkeys(_FIELDS, "") | {k: v or "" for k, v in fact.items()}
+    about_an_exercise = known["event"] in ("missing", "begins", "judged")
+    if known["event"] not in _EVENTS or about_an_exercise and known["name"] not in names:
+        return None
+    return known
+
+
+def _result(fact: dict[str, str]) -> ExerciseResult:
+    """What the process says of one exercise."""
+    if fact["words"]:
+        words, mistake = one_line(fact["words"]), one_line(fact["mistake"])
+        return ExerciseResult(Outcome.MISTAKE, words, mistake)
+    if fact["borrowed"]:
+        words = f"{Outcome.BORROWED.words}: {one_line(fact['borrowed'])}"
+        return ExerciseResult(Outcome.BORROWED, words)
+    return ExerciseResult(Outcome.PASSED)
 
 
 def one_line(text: str) -> str:
@@ -363,26 +357,44 @@ def one_line(text: str) -> str:
 
 
 def report(grades: Sequence[Grade], names: Sequence[str]) -> str:
-    """The table of all learners, and the mistakes by exercise, most frequent first."""
+    """The table of all learners, equal files, and the mistakes by exercise."""
     rows = []
     for one in grades:
-        judged = bool(one.results)
+        graded = bool(one.results)
         row: dict[str, object] = {
             "name": _cut(one_line(one.submission.name), _WIDE),
-            "passed": f"{one.passed}/{len(names)}" if judged else "-",
+            "passed": f"{one.passed}/{len(names)}" if graded else "-",
             "seconds": f"{one.seconds:.1f}",
         }
         for number, name in enumerate(names, 1):
-            row[str(number)] = one.results[name].outcome.value if judged else " "
+            row[str(number)] = one.results[name].outcome.mark if graded else " "
         row[" "] = f"not graded: {_cut(one.problem, _SHORT)}" if one.problem else ""
         rows.append(row)
-    marks = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
-    parts = [
-        table(rows),
-        f"exercises: {marks}\n+ passed   x mistake   - missing   ? not graded",
-        *mistakes(grades, names),
+    numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+    key = "   ".join(f"{outcome.mark} {outcome.words}" for outcome in Outcome)
+    groups = [f"the same file: {', '.join(group)}" for group in same_files(grades)]
+    parts = [table(rows), f"exercises: {numbered}\n{key}", *groups, *borrowings(grades, names)]
+    return "\n\n".join([*parts, *mistakes(grades, names)])
+
+
+def same_files(grades: Iterable[Grade]) -> list[list[str]]:
+    """The names of learners who handed in the same text, group by group."""
+    groups: dict[str, list[str]] = {}
+    for one in grades:
+        if any(result.outcome in WRITTEN for result in one.results.values()):
+            groups.setdefault(one.text, []).append(one_line(one.submission.name))
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def borrowings(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
+    """A paragraph: who uses the package's own code where the exercise asks for their own."""
+    lines = [
+        f"  {one_line(one.submission.name)}: {name} {one.results[name]}"
+        for one in grades
+        for name in names
+        if name in one.results and one.results[name].outcome is Outcome.BORROWED
     ]
-    return "\n\n".join(parts)
+    return ["\n".join(["look at these:", *lines])] if lines else []
 
 
 def mistakes(grades: Iterable[Grade], names: Sequence[str]) -> list[str]:
@@ -428,11 +440,15 @@ def as_csv(grades: Sequence[Grade], names: Sequence[str]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*_HEAD, *names])
+    groups = same_files(grades)
     for one in grades:
         results = [str(one.results[name]) if one.results else "" for name in names]
-        name = one.submission.name
+        name = one_line(one.submission.name)
+        same = next((group for group in groups if name in group), [])
+        others = ", ".join(other for other in same if other != name)
         row = [name, one.submission.path, one.passed, len(names), f"{one.seconds:.1f}"]
-        writer.writerow([_cell(str(word)) for word in [*row, one.problem or "", *results]])
+        words = [*row, one.problem or "", others, *results]
+        writer.writerow([_cell(str(word)) for word in words])
     return text.getvalue().encode("utf-8-sig")
 
 

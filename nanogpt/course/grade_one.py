@@ -1,9 +1,9 @@
-"""Grade one learner's lesson in a separate process, which `series.grade` starts and may kill.
+"""Grade one learner's lesson in a separate process, which `course.grade` starts and may kill.
 
-    python -m nanogpt.series.grade_one LESSON RESULTS SECONDS GIB NAME...
+    python -m nanogpt.course.grade_one PIPE LESSON SECONDS GIB NAME...
 
 The lesson is executed once, then each exercise is checked once. Each result is immediately written
-to RESULTS as a line of JSON, so a killed process leaves its results so far.
+to the pipe as a line of JSON, so a killed process leaves its results so far.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from .blanks import BLANKS
+from .borrowed import borrowed
 from .finding import objection
 from .lesson import MODULE, Scope, put_solution
 from .limits import limit
@@ -30,8 +31,9 @@ FILE = "lesson.py"  # what messages call the lesson
 
 def main() -> None:
     """Grade the lesson given by the arguments, and end this process."""
-    lesson, path, seconds, gib, *names = sys.argv[1:]
-    with open(path, "a", encoding="utf-8") as results:
+    pipe, lesson, seconds, gib, *names = sys.argv[1:]
+    stay_apart()
+    with open(int(pipe), "w", encoding="utf-8") as results:
         # Before the limits, because importing torch and its optimizers takes seconds.
         importlib.import_module("torch._dynamo")
         solved = lesson_names()
@@ -41,6 +43,22 @@ def main() -> None:
         judge_text(text, solved, names, float(seconds), results)
         report(results, event="done")
         os._exit(0)  # ignore the lesson's threads and exit handlers
+
+
+def stay_apart() -> None:
+    """Continue in a child, so that the parent process that a lesson finds is not the grader's.
+
+    This process waits for the child, and ends as it ends.
+    """
+    if not hasattr(os, "fork"):
+        return
+    child = os.fork()
+    if not child:
+        return
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def set_limits(gib: float) -> None:
@@ -62,7 +80,7 @@ def set_limits(gib: float) -> None:
 
 
 def report(results: IO[str], **facts: str | None) -> None:
-    """Append a line to the results and flush it to disk."""
+    """Send a line of results now."""
     results.write(json.dumps(facts) + "\n")
     results.flush()
 
@@ -91,7 +109,8 @@ def judge_text(
         found = objection(BLANKS[name], answer, seconds)
         words = str(found) if found else None
         mistake = found.mistake if found else None
-        report(results, event="judged", name=name, words=words, mistake=mistake)
+        used = borrowed(text, scope, name)
+        report(results, event="judged", name=name, words=words, mistake=mistake, borrowed=used)
         if found:  # check its users with the solution
             put_solution(scope, name)
 

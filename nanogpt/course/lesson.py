@@ -180,7 +180,8 @@ def _lesson(text: str, path: Path | None) -> Lesson:
 def put_solution(scope: Scope, name: str) -> None:
     """Replace an answer by the solution, also as the base of derived classes."""
     wrong = scope[name]
-    solution = scope[name] = BLANKS[name].solution
+    solution: Any = BLANKS[name].solution
+    scope[name] = solution
     for thing in [*scope.values()]:
         if isinstance(thing, type) and wrong in thing.__bases__:
             thing.__bases__ = tuple(solution if base is wrong else base for base in thing.__bases__)

@@ -386,20 +386,16 @@ class _Case(Reference):
         subject = self.subject
         notes = self.result.notes
         longest = self.lengths[-1]
-        refused: dict[str, list[str]] = {}  # comparisons in words, by reason
-        for refusal in self.refusals:
-            refused.setdefault(refusal.reason, []).append(str(refusal.comparison))
-        for reason, ways in refused.items():
-            more = f", and {len(ways) - 3} more scenarios" if len(ways) > 3 else ""
-            notes.append(f"not offered by this model: {'; '.join(ways[:3])}{more} ({reason})")
+        self.result.not_offered = list(self.refusals)
         if not subject.rewinds:
-            notes.append("not offered by this model: rewinding")
+            self.result.not_offered.append(Unsupported(Scenario("rewinding"), "it has no rewind(n)"))
         window = subject.window
         if window and window >= longest:
             notes.append(f"texts of {longest} tokens do not exceed its window of {window}")
         far = [edge for edge in edges_of(subject) if edge >= longest and edge != window]
-        if far:
-            notes.append(f"not passed: {', '.join(map(str, far))} tokens")
+        if far and longest != subject.longest:  # otherwise its longest text was read
+            edges = ", ".join(map(str, far))
+            notes.append(f"no text is longer than {longest} tokens: a fault at {edges} would not show")
 
     def _stages(self, stages: Iterable[int], core: bool) -> bool:
         """Try texts of these lengths; False if a bug stops the longer ones."""

@@ -181,7 +181,8 @@ class Report:
     padding: list[Judgement] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)  # done to the cache by the referee
     reach: Reach = field(default_factory=Reach)
-    notes: list[str] = field(default_factory=list)  # scenarios not tried, causes not excluded
+    not_offered: list[Unsupported] = field(default_factory=list)  # and why
+    notes: list[str] = field(default_factory=list)  # what was not tried, causes not excluded
     unreached: list[str] = field(default_factory=list)  # scenarios that there was no time for
     seconds: float = 0.0
 
@@ -223,6 +224,9 @@ class Report:
         data["padding"] = [finding.to_dict() for finding in self.padding]
         data["damages"] = [asdict(damage) for damage in self.damages]
         data["reach"] = asdict(self.reach) | {"chunks": sorted(self.reach.chunks)}
+        data["not_offered"] = [
+            {"way": str(one.comparison), "reason": one.reason} for one in self.not_offered
+        ]
         data |= {"notes": self.notes, "unreached": self.unreached, "seconds": self.seconds}
         return json.dumps(_plain(data), indent=1, allow_nan=False)
 
@@ -257,9 +261,14 @@ class Report:
         if self.damages:
             seen = sum(damage.seen for damage in self.damages)
             missed = [f"{d.cache}, {d.name}" for d in self.damages if not d.seen]
-            words = f"{seen} of {len(self.damages)} damages detected"
+            words = f"{seen} of {len(self.damages)} faults that the referee planted were found"
             lines.append(f"  {words}; not: {'; '.join(missed)}" if missed else f"  {words}")
         lines.append(f"  {self.reach}")
+        if self.not_offered:
+            n = len(self.not_offered)
+            reasons = "; ".join(dict.fromkeys(one.reason for one in self.not_offered))
+            scenarios = "1 scenario needs" if n == 1 else f"{n} scenarios need"
+            lines.append(f"  {scenarios} what this model or cache does not offer: {reasons}")
         lines += [f"  note: {note}" for note in dict.fromkeys(self.notes)]
         if self.unreached:
             n = len(self.unreached)

@@ -207,11 +207,11 @@ def test_damages_are_counted():
     report = referee(Adapter(), **QUICK)
     assert len(report.damages) == 12
     assert all(damage.seen for damage in report.damages)
-    assert "12 of 12 damages detected" in str(report)
+    assert "12 of 12 faults that the referee planted were found" in str(report)
     assert "texts of up to 24 tokens" in str(report)
     hidden = referee(adapter(zeroed("proj")), **QUICK)
     assert not all(damage.seen for damage in hidden.damages)
-    assert "damages detected; not: its cache, " in str(hidden)
+    assert "faults that the referee planted were found; not: its cache, " in str(hidden)
 
 
 def test_a_damage_that_a_lossy_cache_may_do_is_not_detected():

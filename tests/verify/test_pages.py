@@ -34,7 +34,7 @@ def test_five_lines_judge_a_model_of_transformers(capsys):
     assert len(code.splitlines()) == 5
     said = run(code.replace("seconds=20", "length=20, requests=2"), {}, capsys)
     assert re.match(r"GPT2LMHeadModel: (equal|rounding)\n", said), said
-    assert "damages detected" in said
+    assert "faults that the referee planted" in said
 
 
 class Functional(nn.Module):
@@ -59,6 +59,6 @@ def test_the_adapter_of_the_page_judges_a_model_that_hands_its_cache_back(capsys
     )
     said = run(code, scope, capsys)
     assert re.match(r"Functional: (equal|rounding)\n", said), said
-    assert "12 of 12 damages detected" in said
+    assert "12 of 12 faults that the referee planted were found" in said
     assert isinstance(nanogpt.referee(scope["Adapter"](Functional()), seconds=1), Report)
     assert torch.is_tensor(scope["Session"](Functional()).read(torch.tensor([[1, 2]])))

@@ -310,7 +310,7 @@ def test_scenarios_without_time_are_named():
 def test_length_limits_the_texts():
     report = referee(Long(), length=60, seconds=math.inf)
     assert "to 60" in " ".join(f.way for f in report.findings)
-    assert "not passed: 64, 128, 256 tokens" in str(report)
+    assert "a fault at 64, 128, 256 would not show" in str(report)
 
 
 # ------------------------------------------------------------------ fairness
