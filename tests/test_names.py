@@ -12,9 +12,9 @@ import nanogpt
 PACKAGE = Path(nanogpt.__file__).parent
 
 # Read, or run, on their own: each has the lesson's names a second time, and means the same.
-ALONE = ("minimal.py", "series/frame.py", "series/solutions.py", "series/traps.py")
-# Their answers and cases are written exercise by exercise, next to each other.
-APART = ("series/checks/",)
+ALONE = ("minimal.py", "course/frame.py", "course/traps.py")
+# A page has its solution and its drivers, and nothing on it is meant for another room.
+APART = ("course/blanks/",)
 KNOWN = {
     "Block": "the lecture's, and the general decoder's, which has the same place in the model",
     "FeedForward": "as Block",

@@ -40,8 +40,8 @@ def check(answer: T) -> T:
     """Check the answer to a blank, and return the code for the rest of the notebook.
 
     An answer that passes is returned and added to the lesson. Otherwise the mistake is named, and
-    the lesson's version or the solution is returned. Raises LessonError if no exercise has the
-    answer's name.
+    the lesson's version or the solution is returned; so it is for an empty blank. Raises
+    LessonError if no exercise has the answer's name.
     """
     global _last
     if isinstance(answer, str):
@@ -54,20 +54,18 @@ def check(answer: T) -> T:
         if not cell.startswith(FILLED_IN):
             print(f"From here on your {name} runs{keep(name, _with_helpers(answer, cell))}")
             return answer
-    else:
+    lesson = read_lesson().check([name])
+    own = name in lesson.yours
+    carries_on: T = lesson.scope[name]
+    if found is not None and found.empty and own:  # a notebook that was opened again
+        print(f"You solved {name} before: your version in {lesson.path} runs from here on.")
+        return carries_on
+    if found is not None:
         print(f"Not yet: {found}")
         if not found.empty:
             print("hint() helps, in three stages.")
-    lesson = read_lesson()
-    if found is not None and found.empty and name in lesson.check([name]).yours:
-        print(f"You solved {name} before: your version, kept in {lesson.path}, runs from here on.")
-        carries_on_from: T = lesson.scope[name]
-        return carries_on_from
     lesson.say([name], "From here on {} runs.")
-    if found is None and name not in lesson.yours:
-        return answer
-    carries_on: T = lesson.scope[name]
-    return carries_on
+    return answer if found is None and not own else carries_on
 
 
 def hint(exercise: Any = None) -> None:

@@ -101,6 +101,10 @@ class Blank:
 
     def edited(self, *edits: str) -> Answer:
         """The solution after these edits, as live code. Raises ValueError for an idle one."""
+        return compiled(self.name, self.text_of(*edits))
+
+    def text_of(self, *edits: str) -> str:
+        """The text of the solution after these edits. Raises ValueError for an idle one."""
         source = f"{self.source}\n"
         for edit in edits:
             if edit.startswith("\n"):
@@ -110,7 +114,7 @@ class Blank:
             if not arrow or old not in source:
                 raise ValueError(f"the solution of {self.name} has no {old!r}: copy it from there")
             source = source.replace(old, new)
-        return compiled(self.name, source)
+        return source
 
 
 def compiled(name: str, source: str) -> Answer:

@@ -388,14 +388,16 @@ class _Case(Reference):
         longest = self.lengths[-1]
         self.result.not_offered = list(self.refusals)
         if not subject.rewinds:
-            self.result.not_offered.append(Unsupported(Scenario("rewinding"), "it has no rewind(n)"))
+            rewinding = Unsupported(Scenario("rewinding"), "it has no rewind(n)")
+            self.result.not_offered.append(rewinding)
         window = subject.window
         if window and window >= longest:
             notes.append(f"texts of {longest} tokens do not exceed its window of {window}")
         far = [edge for edge in edges_of(subject) if edge >= longest and edge != window]
         if far and longest != subject.longest:  # otherwise its longest text was read
             edges = ", ".join(map(str, far))
-            notes.append(f"no text is longer than {longest} tokens: a fault at {edges} would not show")
+            words = f"no text is longer than {longest} tokens: a fault at {edges} would not show"
+            notes.append(words)
 
     def _stages(self, stages: Iterable[int], core: bool) -> bool:
         """Try texts of these lengths; False if a bug stops the longer ones."""

@@ -10,11 +10,11 @@ from nanogpt.bench.ladder import BUILT, EAGER
 from nanogpt.bench.roofline import breakdown, work
 from nanogpt.bench.tables import shown_label
 from nanogpt.config import SIZES
+from nanogpt.course.blanks.multiplications import multiplications
 from nanogpt.files import PUBLISHED, ROOT, read_json
 from nanogpt.series import site
 from nanogpt.series.measured import DOES, TIME_PARTS, moving_cost, moving_ladder
 from nanogpt.series.plots.style import contrast
-from nanogpt.series.solutions import multiplications
 from nanogpt.timing import summary
 
 MEDIUM = SIZES["medium"]

@@ -11,13 +11,13 @@ from notebook_fixtures import NOTEBOOKS, book, code, output, page_faults, png, w
 from shapes import RMS, ROPE, model_of
 
 from nanogpt.config import GPTConfig
+from nanogpt.course.blanks.multiplications import multiplications
 from nanogpt.data import CharTokenizer
 from nanogpt.files import ROOT
 from nanogpt.model import GPT
 from nanogpt.model import Head as PackageHead
 from nanogpt.series import moving, site
 from nanogpt.series.plots.style import contrast
-from nanogpt.series.solutions import multiplications
 
 TEXT = "to be, or\nnot"
 CSS = (ROOT / "nanogpt/series/figures.css").read_text(encoding="utf-8")
@@ -30,7 +30,7 @@ from nanogpt import GPT, GPTConfig, complete, kv_cache
 from nanogpt.attention import attend, visible
 from nanogpt.sampling import draw_noise
 from nanogpt.series import moving, plots
-from nanogpt.series.solutions import Head, KVCache, sample
+from nanogpt.course.solutions import Head, KVCache, sample
 """
 RIGHT = [".------", "..-----", "...----", "....---", ".....--", "......-", "......."]
 CELLS = {  # of the masks of notebook 04, over a prompt of four and four new tokens

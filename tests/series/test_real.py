@@ -73,7 +73,7 @@ def test_a_shape_that_no_family_has_is_refused_by_name():
 
 
 FORGETS = """
-from nanogpt.series.solutions import KVCache as Right
+from nanogpt.course.solutions import KVCache as Right
 class KVCache(Right):
     def update(self, k, v, pos):
         k, v, pos = super().update(k, v, pos)
@@ -83,7 +83,7 @@ class KVCache(Right):
 
 @pytest.mark.parametrize(
     ("reader", "equal"),
-    [("from nanogpt.series.solutions import KVCache", True), (FORGETS, False)],
+    [("from nanogpt.course.solutions import KVCache", True), (FORGETS, False)],
 )
 def test_the_readers_cache_runs_in_it_and_a_wrong_one_is_seen(reader, equal):
     cache = cells_of(13, "your-cache", imports=reader)["YourCache"]

@@ -9,9 +9,9 @@ from chromium import browsed
 from notebook_fixtures import NOTEBOOKS, book
 
 from nanogpt.cli import COMMANDS, main
+from nanogpt.course.blanks import BLANKS
 from nanogpt.files import ROOT
 from nanogpt.series import slides
-from nanogpt.series.checks import EXERCISES
 from nanogpt.series.html import minutes
 from nanogpt.series.nbfile import BRANCHES, solution, tagged
 
@@ -154,7 +154,7 @@ def test_every_link_and_command_is_there(path):
 @pytest.mark.parametrize("path", SLIDES, ids=lambda path: path.stem)
 def test_slides_tell_no_solution(path):
     text = path.read_text(encoding="utf-8")
-    for name in EXERCISES:
+    for name in BLANKS:
         for node in ast.walk(ast.parse(solution(name))):
             if isinstance(node, ast.Return) and len(ast.unparse(node)) > 20:
                 assert ast.unparse(node.value) not in text, name

@@ -16,6 +16,7 @@ from notebook_shell import no_kernels
 from shared_fixtures import tiny_model
 from text_fixtures import HAN, TEXTS, chinese
 
+from nanogpt import course
 from nanogpt.bench.load import LoadedServer, poisson
 from nanogpt.cli import main
 from nanogpt.data import (
@@ -27,7 +28,6 @@ from nanogpt.data import (
     load_corpus,
     split,
 )
-from nanogpt.series import course
 from nanogpt.series.plan import estimate
 from nanogpt.series.runner import LONGEST
 from nanogpt.series.words import Words

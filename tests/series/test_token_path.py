@@ -15,12 +15,12 @@ from conftest import tiny_model
 from notebook_fixtures import NOTEBOOKS, book, code, output, page_faults, png, write
 
 from nanogpt import SamplingParams, complete, load_checkpoint, save_checkpoint
+from nanogpt.course.blanks.multiplications import multiplications
 from nanogpt.data import CharTokenizer
 from nanogpt.engines.native import rounded
 from nanogpt.files import KEEPER
 from nanogpt.sampling import draw_noise
 from nanogpt.series import plots, site, token_path
-from nanogpt.series.solutions import multiplications
 from nanogpt.training.recipes import MODERN
 
 LIVE_PAGE = True

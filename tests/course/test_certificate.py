@@ -2,115 +2,112 @@
 """The certificate: it can be checked, and it cannot be had with a bug."""
 
 import datetime
-from pathlib import Path
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
-from answers.wrong import KEEP, WRITE
-from IPython.core.error import StdinNotImplementedError
 from notebook_fixtures import brief_referee
 
 from nanogpt.cli import main
-from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
-from nanogpt.files import KEEPER, LECTURE_FORM
-from nanogpt.series import certificate as page
-from nanogpt.series import mine, proof
-from nanogpt.series.checks import EXERCISES, finding
+from nanogpt.course import certificate as page
+from nanogpt.course import finding, proof
+from nanogpt.course import lesson as mine
+from nanogpt.course.blanks import BLANKS
+from nanogpt.course.page import execute
+from nanogpt.course.solutions import lesson_names
+from nanogpt.decoder.checkpoint import load_checkpoint
+from nanogpt.files import LECTURE_FORM, ROOT
 from nanogpt.series.nbfile import solution
-from nanogpt.series.session import open_run
 
 REAL_CORPUS = True
 
-NAMES = [name for name, one in EXERCISES.items() if one.notebook in ("01", "02", "06")]
+NAMES = [name for name, one in BLANKS.items() if one.notebook in ("01", "02", "06")]
 TEXT = "\n\n\n".join(map(solution, NAMES))
+KEEP = "        self.k = k\n        self.v = v\n        self.pos = pos\n"
+WRITE = "        self.k[:, pos] = k\n        self.v[:, pos] = v\n        self.pos[pos] = pos\n"
 GUARD = "if self.cache is not None"
 EMPTY = "pos.new_full((self.capacity,), -1)"
 LOOP = "pos[-1:] + 1"
 INIT = "    def __init__(self, capacity=None):\n"
+TEXTS, TOKENS = proof.TEXTS, page.TOKENS
 SPEED = {"speed": "400 tokens a second", "rung": "rung 2 of 9", "equal": True}
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Notebook 06's run; what is judged is judged briefly."""
+def lesson(tmp_path, monkeypatch):
+    """The path of a reader's lesson; what is judged is judged briefly."""
     brief_referee(monkeypatch)
     monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
-    monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
     monkeypatch.setattr(page, "SEEDS", 2)
     monkeypatch.setattr(proof, "TEXTS", proof.TEXTS[:1])
     monkeypatch.setattr(page, "TOKENS", 30)
     (tmp_path / "mine").mkdir()
-    yield open_run("06", profile="smoke", mine="true")
+    mine.choose("true")
+    yield mine.lesson_path()
     mine.choose("auto")
 
 
 @pytest.mark.release
-def test_a_certificate_is_written_verified_and_invalidated_by_a_change(run, capsys):
-    path = mine.lesson_path()
-    path.write_text(TEXT, encoding="utf-8")
-    page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
-    there = str(path.with_name("certificate.html"))
-    assert path.with_name("certificate.png").stat().st_size > 10_000
+def test_a_certificate_is_written_verified_and_invalidated_by_a_change(lesson, capsys):
+    lesson.write_text(TEXT, encoding="utf-8")
+    facts = page.certificate(load_checkpoint(LECTURE_FORM), **SPEED, name="  Ada <L>\t")
+    there = lesson.with_name("certificate.txt")
+    assert page.facts_at(there) == facts
+    assert facts["name"] == "Ada <L>"
+    assert datetime.date.fromisoformat(facts["date"])
     assert main(["verify", "certificate"]) == 0
-    assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
-    with pytest.raises(mine.LessonError, match="with other weights.*pass their checkpoint"):
-        page.recomputed(Path(there), KEEPER)
-    path.write_text(f"{TEXT}\n# by hand\n", encoding="utf-8")
-    assert main(["verify", "certificate", there]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "written by me: attention_weights, one_step, visible" in said
+    lesson.write_text(f"{TEXT}\n# by hand\n", encoding="utf-8")
+    assert main(["verify", "certificate", str(there)]) == 1
     assert "It does not hold: my code has changed: it is now " in capsys.readouterr().out
-    path.write_text(TEXT, encoding="utf-8")
-    text = Path(there).read_text(encoding="utf-8")
-    Path(there).write_text(text.replace("over 2 seeds", "over 9 seeds"), encoding="utf-8")
-    assert main(["verify", "certificate", there]) == 1
+    lesson.write_text(TEXT, encoding="utf-8")
+    text = there.read_text(encoding="utf-8")
+    there.write_text(text.replace("over 2 seeds", "over 9 seeds"), encoding="utf-8")
+    assert main(["verify", "certificate", str(there)]) == 1
     said = capsys.readouterr().out
     assert "It does not hold: the referee has changed: it is now only rounding differences" in said
 
 
 @pytest.mark.release
-def test_a_certificate_has_a_name_and_a_date_and_holds_with_weights_of_a_run(
-    run, monkeypatch, tmp_path
-):
-    """In a process of its own, with nothing but the command that is printed on it."""
-    weights = run.checkpoint(run.profile.size)
-    saved = load_checkpoint(LECTURE_FORM)
-    save_checkpoint(weights, saved.model, saved.meta | {"step": 1})
-    trained = load_checkpoint(weights)
-    mine.lesson_path().write_text(TEXT, encoding="utf-8")
-    monkeypatch.setenv("NANOGPT_NAME", "  Ada <L>\t")
-    facts = page.certificate(run, trained, **SPEED)
-    assert facts["name"] == "Ada <L>"
-    assert datetime.date.fromisoformat(facts["date"])
-    path = mine.lesson_path().with_name("certificate.html")
+def test_its_command_holds_in_a_new_process_after_the_folder_moved(lesson, tmp_path, monkeypatch):
+    lesson.write_text(TEXT, encoding="utf-8")
+    monkeypatch.setattr(page, "SEEDS", 5)  # as a new process recomputes it
+    monkeypatch.setattr(proof, "TEXTS", TEXTS)
+    monkeypatch.setattr(page, "TOKENS", TOKENS)
+    page.certificate(load_checkpoint(LECTURE_FORM), **SPEED)
+    moved = tmp_path / "another place"
+    lesson.parent.rename(moved)
+    command = page.COMMAND.partition(",")[0].split()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *command[1:]], cwd=moved, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "It holds" in done.stdout
+
+
+def test_a_page_says_what_it_was_given(tmp_path):
+    facts = {
+        "text": "To be,\n  or not: to be\n\nname: nobody",
+        "name": "Ada",
+        "speed": f"{'many words ' * 30}: the end",
+        "my code": "a" * 64,
+    }
+    path = tmp_path / "certificate.txt"
+    path.write_text(page.page_of(facts), encoding="utf-8")
     assert page.facts_at(path) == facts
-    monkeypatch.delenv("NANOGPT_NAME")
-    assert page.known_name(path) == "Ada <L>"
-    elsewhere = tmp_path / "another machine"
-    path.parent.rename(elsewhere)
-    weights.with_name(f"{weights.name}.safetensors").unlink()
-    _, changed = page.recomputed(elsewhere / path.name)
-    assert changed == []
-    (elsewhere / "certificate.safetensors").unlink()
-    with pytest.raises(
-        mine.LessonError, match="neither next to it nor from a run here: pass their"
-    ):
-        page.recomputed(elsewhere / path.name)
 
 
-@pytest.mark.parametrize(
-    ("answer", "name"),
-    [("Ada", "Ada"), ("", ""), (EOFError, ""), (StdinNotImplementedError("no"), "")],
-    ids=str,
-)
-def test_a_name_is_asked_for_where_somebody_can_answer(answer, name, monkeypatch, tmp_path):
-    monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
-    monkeypatch.delenv("NANOGPT_NAME", raising=False)
-    asked = Mock(side_effect=[answer])
-    monkeypatch.setattr("builtins.input", asked)
-    assert page.known_name(tmp_path / "none") == ""
-    assert not asked.called, "this is no notebook"
-    monkeypatch.setattr(page, "get_ipython", lambda: SimpleNamespace(kernel=1))
-    assert page.known_name(tmp_path / "none") == name
+def test_a_file_of_somebody_else_is_kept(lesson):
+    lesson.write_text(TEXT, encoding="utf-8")
+    other = lesson.with_name("certificate.txt")
+    other.write_text("of my school", encoding="utf-8")
+    with pytest.raises(ValueError, match="certificate"):
+        page.certificate(load_checkpoint(LECTURE_FORM), **SPEED)
+    assert other.read_text(encoding="utf-8") == "of my school"
 
 
 def test_a_verdict_that_another_process_may_not_share_is_not_on_it(monkeypatch):
@@ -123,11 +120,10 @@ def test_a_verdict_that_another_process_may_not_share_is_not_on_it(monkeypatch):
     assert found[0] == found[1]
 
 
-def test_without_work_of_the_readers_there_is_none(run, capsys):
-    assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
+def test_without_work_of_the_readers_there_is_none(lesson, capsys):
+    assert page.certificate(load_checkpoint(LECTURE_FORM), **SPEED) == {}
     assert "No certificate" in capsys.readouterr().out
     assert list(mine.lesson_path().parent.iterdir()) == []
-    assert not (run.out / "figures").exists()
 
 
 @pytest.mark.release
@@ -149,7 +145,7 @@ def test_without_work_of_the_readers_there_is_none(run, capsys):
     ],
     ids=range(1, 10),
 )
-def test_no_trap_gets_one(old, new, run, capsys):
+def test_no_trap_gets_one(old, new, lesson, capsys):
     """The eight of notebook 04, as a reader could have written them, and one that leaves."""
     text = TEXT.replace(
         INIT,
@@ -160,16 +156,16 @@ def test_no_trap_gets_one(old, new, run, capsys):
     path = mine.lesson_path()
     path.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(mine.LessonError, match="no certificate"):
-        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+        page.certificate(load_checkpoint(LECTURE_FORM), **SPEED)
     assert list(path.parent.iterdir()) == [path]
     assert main(["verify", "model", str(path)]) == 1
 
 
-def test_a_text_that_turns_late_gets_none(run):
+def test_a_text_that_turns_late_gets_none(lesson):
     """The referee, which has no loop, does not read so far; the judge of the loop does."""
     mine.lesson_path().write_text(TEXT.replace(LOOP, f"({LOOP}) % 28"), encoding="utf-8")
     with pytest.raises(mine.LessonError, match="the positions that the model reads"):
-        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+        page.certificate(load_checkpoint(LECTURE_FORM), **SPEED)
 
 
 FIVE = {  # at once, each of which a page once certified
@@ -189,11 +185,11 @@ FIVE = {  # at once, each of which a page once certified
     [pytest.param(old, marks=[pytest.mark.release] * (i > 1)) for i, old in enumerate(FIVE)],
     ids=["detached", "own SGD", "200", "no dropout", "last slot"],
 )
-def test_each_of_five_bugs_is_refused(old, run):
+def test_each_of_five_bugs_is_refused(old, lesson):
     assert old in TEXT
     mine.lesson_path().write_text(TEXT.replace(old, FIVE[old]), encoding="utf-8")
     with pytest.raises(mine.LessonError, match="no certificate: Your "):
-        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+        page.certificate(load_checkpoint(LECTURE_FORM), **SPEED)
 
 
 # Accepted by the checks, were they not there: each is one that only the whole shows.
@@ -214,27 +210,27 @@ WHOLE = {
 def test_a_fault_of_the_whole_is_found_without_the_checks(how):
     old, new, word = WHOLE[how]
     assert old in TEXT
-    scope = mine.public_names()
-    mine.execute(TEXT.replace(old, new), "<a lesson>", scope)
+    scope = lesson_names()
+    execute(TEXT.replace(old, new), "<a lesson>", scope)
     assert word in " ".join(proof.faults(scope))
-    assert proof.faults(mine.public_names()) == []
+    assert proof.faults(lesson_names()) == []
 
 
-def test_an_error_in_a_later_exercise_neither_prevents_nor_earns_a_certificate(run, capsys):
+def test_an_error_in_a_later_exercise_neither_prevents_nor_earns_a_certificate(lesson, capsys):
     broken = solution("mfu").replace("6 *", "7 *")
     mine.lesson_path().write_text(broken, encoding="utf-8")
     assert mine.read_lesson().check().broken.keys() == {"mfu"}
-    assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
+    assert page.certificate(load_checkpoint(LECTURE_FORM), **SPEED) == {}
     assert "both caches are the solution's" in capsys.readouterr().out
 
 
-def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run, capsys):
+def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(lesson, capsys):
     mine.lesson_path().write_text(solution("visible"), encoding="utf-8")
-    assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
+    assert page.certificate(load_checkpoint(LECTURE_FORM), **SPEED) == {}
     assert "both caches are the solution's" in capsys.readouterr().out
     mine.lesson_path().write_text(TEXT, encoding="utf-8")
     with pytest.raises(mine.LessonError, match="different tokens on the ladder"):
-        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})
+        page.certificate(load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})
 
 
 BROKEN = {  # what is added to a right lesson, and a word of what is said
@@ -254,7 +250,7 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
 
 @pytest.mark.release
 @pytest.mark.parametrize("more", BROKEN)
-def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):
+def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, lesson, capsys, monkeypatch):
     if "while" in more:
         monkeypatch.setattr(mine, "LESSON_SECONDS", 1)
         monkeypatch.setattr(finding, "SECONDS", 1)
@@ -268,17 +264,19 @@ def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, m
     assert BROKEN[more] in printed.out
 
 
-def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
+def test_a_lesson_without_a_name_of_the_readers_is_not_judged(lesson, capsys):
     path = mine.lesson_path()
     path.write_text("import math\n", encoding="utf-8")
     assert main(["verify", "model", str(path)]) == 2
     assert "none of your code yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["<dt>" * 100_000, "<dt>\x1b[2J</dt><dd>\x07</dd>", "\0", ""])
+@pytest.mark.parametrize(
+    "text", ["<dt>" * 100_000, page.TITLE, f"{page.TITLE}\nname: \x1b[2J\x07", "\0", ""]
+)
 def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys):
-    (tmp_path / "page.html").write_text(text, encoding="utf-8")
-    assert main(["verify", "certificate", str(tmp_path / "page.html")]) == 2
+    (tmp_path / "page.txt").write_text(text, encoding="utf-8")
+    assert main(["verify", "certificate", str(tmp_path / "page.txt")]) == 2
     said = capsys.readouterr().err
     assert "is not a certificate: the last cell of notebook 06 writes one" in said
     assert said.count("\n") == 1

@@ -5,9 +5,12 @@ import runpy
 
 import pytest
 
-from nanogpt.series import course, mine
-from nanogpt.series.checks import EXERCISES
-from nanogpt.series.mine import LessonError
+from nanogpt.course import checking
+from nanogpt.course import lesson as mine
+from nanogpt.course.blanks import BLANKS
+from nanogpt.course.lesson import LessonError
+from nanogpt.course.page import execute
+from nanogpt.course.solutions import lesson_names
 from nanogpt.series.nbfile import solution
 
 REAL_CORPUS = True
@@ -20,15 +23,15 @@ def lesson(tmp_path, monkeypatch):
     monkeypatch.setenv("NANOGPT_MINE", str(tmp_path))
     monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
     monkeypatch.setattr(mine, "_runs", True)
-    monkeypatch.setattr(course, "_last", "")
-    monkeypatch.setattr(course, "_shown", {})
+    monkeypatch.setattr(checking, "_last", "")
+    monkeypatch.setattr(checking, "_shown", {})
     return tmp_path / "lesson.py"
 
 
 def made(text: str, name: str = "visible"):
     """What a cell of this text defines."""
-    scope = mine.public_names()
-    mine.execute(text, f"<cell {len(linecache.cache)}>", scope)
+    scope = lesson_names()
+    execute(text, f"<cell {len(linecache.cache)}>", scope)
     return scope[name]
 
 
@@ -36,8 +39,8 @@ def test_the_answer_comes_back_only_if_it_is_right(capsys):
     """So `assert check(visible) is visible` is a test."""
     right = made(RIGHT)
     wrong = made(RIGHT.replace("<=", "<"))
-    assert course.check(right) is right
-    assert course.check(wrong) is not wrong
+    assert checking.check(right) is right
+    assert checking.check(wrong) is not wrong
     said = capsys.readouterr().out
     assert "Right: visible does what it should." in said
     assert "Not yet: a query does not see the key of its own" in said
@@ -45,7 +48,7 @@ def test_the_answer_comes_back_only_if_it_is_right(capsys):
 
 
 def test_an_empty_blank_is_offered_no_hint(capsys):
-    course.check(made('def visible(q_pos, k_pos):\n    """To do."""'))
+    checking.check(made('def visible(q_pos, k_pos):\n    """To do."""'))
     said = capsys.readouterr().out
     assert "visible is still empty" in said
     assert "hint()" not in said
@@ -53,17 +56,17 @@ def test_an_empty_blank_is_offered_no_hint(capsys):
 
 
 def test_a_hint_comes_in_stages_and_the_last_one_stays(capsys):
-    course.check(made(RIGHT.replace("<=", "<")))
+    checking.check(made(RIGHT.replace("<=", "<")))
     capsys.readouterr()
     for _ in range(4):
-        course.hint()
+        checking.hint()
     said = capsys.readouterr().out.splitlines()
-    question, idea, line = EXERCISES["visible"].hints
+    question, idea, line = BLANKS["visible"].hints
     assert said[0] == f"visible, a question: {question}"
     assert said[1] == f"visible, the idea: {idea}"
     assert said[2] == said[3] == f"visible, the line: {line}"
-    course.hint("Head")
-    course.hint(made(RIGHT))
+    checking.hint("Head")
+    checking.hint(made(RIGHT))
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("Head, a question: ")
     assert said[1] == f"visible, the line: {line}"
@@ -99,21 +102,21 @@ NO_ANSWERS = {
 def test_an_object_that_is_no_answer_is_refused_by_its_kind(how):
     thing, words = NO_ANSWERS[how]
     with pytest.raises(LessonError) as error:
-        course.check(thing)
+        checking.check(thing)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_hint_without_a_check_is_an_error():
     with pytest.raises(LessonError, match="run its check first"):
-        course.hint()
+        checking.hint()
     with pytest.raises(LessonError, match="did you mean visible"):
-        course.hint("visibl")
+        checking.hint("visibl")
 
 
 def test_a_script_keeps_the_answer_and_what_it_uses_and_nothing_else(tmp_path, lesson):
     script = tmp_path / "homework.py"
-    lines = ["import math", "from nanogpt.series.course import check", "LOWEST = 0", ""]
+    lines = ["import math", "from nanogpt.course import check", "LOWEST = 0", ""]
     lines += ["def test_of_mine():", "    assert True", "", RIGHT.replace(">= 0", ">= LOWEST"), ""]
     lines += ["visible = check(visible)"]
     script.write_text("\n".join(lines), encoding="utf-8")
@@ -147,14 +150,14 @@ print("not kept")
 
 
 def test_names_of_the_notebook_that_an_answer_uses_are_kept_with_it(lesson):
-    scope = mine.public_names()
+    scope = lesson_names()
     for cell in (IMPORTS, PAGE):
-        mine.execute(cell, f"<cell {len(linecache.cache)}>", scope)
+        execute(cell, f"<cell {len(linecache.cache)}>", scope)
     text = RIGHT.replace(
         "k_pos[None, :] <= q_pos[:, None]", "helper(k_pos[None, :], q_pos[:, None])"
     )
-    mine.execute(f"{text}\n", f"<cell {len(linecache.cache)}>", scope)
-    assert course.check(scope["visible"]) is scope["visible"]
+    execute(f"{text}\n", f"<cell {len(linecache.cache)}>", scope)
+    assert checking.check(scope["visible"]) is scope["visible"]
     kept = lesson.read_text(encoding="utf-8").partition("# %% visible\n")[2].partition("# %%")[0]
     for part in (
         "import statistics as st",
@@ -172,13 +175,13 @@ def test_another_exercise_in_the_same_cell_is_not_kept_unchecked(lesson):
     """Head is right with the visible above, and a wrong one stands below it."""
     wrong = solution("visible").replace("<=", "<")
     text = f"{solution('Head')}\n\n\nHead = check(Head)\n\n\n{wrong}\n"
-    mine.execute(text, "<two answers>", mine.public_names() | {"check": course.check})
+    execute(text, "<two answers>", lesson_names() | {"check": checking.check})
     kept = lesson.read_text(encoding="utf-8")
     assert "class Head" in kept
     assert "def visible" not in kept
 
 
 def test_every_exercise_has_a_right_solution_and_a_hint_in_three_stages():
-    for name, one in EXERCISES.items():
+    for name, one in BLANKS.items():
         assert solution(name).startswith(("def ", "class ", "@"))
         assert len(one.hints) == 3

@@ -1,14 +1,13 @@
-"""After a restart: a missing name says which cell makes it, and one line runs all cells above."""
+"""After a restart: a missing name says which cell makes it."""
 
 import pytest
 from nbclient import NotebookClient
 from nbformat import v4
-from notebook_fixtures import NOTEBOOKS, book, code, prose, write
+from notebook_fixtures import code, prose, write
 
 from nanogpt.files import ROOT
-from nanogpt.series import mirror, restart
-from nanogpt.series.nbfile import solution
-from nanogpt.series.restart import Cell, Page
+from nanogpt.series import mirror, missing
+from nanogpt.series.missing import Cell, Page
 
 REAL_CORPUS = True
 
@@ -54,14 +53,13 @@ def test_a_cell_is_called_by_its_title_or_its_first_line():
 
 
 def test_outside_a_notebook_nothing_is_explained():
-    assert restart.explanation("x") == ""
-    with pytest.raises(restart.RestartError, match="and this is not one"):
-        restart.catch_up()
+    assert missing.explanation("x") == ""
 
 
 # ------------------------------------------------------------------ in a kernel
 
-SETUP = mirror.setup_cell("", "main")
+EXPLAIN = "from nanogpt.series.missing import explain_errors\nexplain_errors()"  # as open_run does
+SETUP = f"{mirror.setup_cell('', 'main')}\n{EXPLAIN}"
 
 
 @pytest.fixture
@@ -72,15 +70,11 @@ def page(tmp_path, monkeypatch):
         code(SETUP, "setup"),
         prose("## Shapes", "shapes"),
         code("width = 4\nprint('seen again')", "width"),
-        code('def visible(q_pos, k_pos):\n    """To do."""', "blank"),
-        code("# @title Is it right?\nvisible = check(visible)", "check"),
         prose("## Areas", "areas"),
         code("area = width**2", "area"),
-        code("height = 1 // (width - 4)", "height"),
         code("print('area', area)", "print"),
     )
     monkeypatch.setenv("JPY_SESSION_NAME", str(path))
-    monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
     return path
@@ -107,46 +101,6 @@ def test_a_cell_that_is_run_too_early_says_which_one_to_run(page):
     assert "NameError" in early
     where = "the cell that begins `area = width**2`, in the section “Areas”"
     assert f"area is defined in {where}" in early
-    assert "catch_up() runs all cells above" in early
+    assert "run all cells above this one" in early
     assert "is defined in" not in typo
     assert "width is defined in the cell that begins `width = 4`, in the section “Shapes”" in inner
-
-
-@pytest.mark.release
-def test_one_line_runs_the_cells_above_and_keeps_their_outputs_to_itself(page):
-    said, area = printed("catch_up()\nheight = 1 // (width - 4)", "print(width, area)")
-    assert "running the cell that begins `area = width**2`" in said
-    assert "seen again" not in said
-    assert "continue from here" in said
-    assert "ZeroDivisionError" in said, "the rest of the cell itself runs after it"
-    assert area == "4 16\n"
-
-
-@pytest.mark.release
-def test_catch_up_finds_an_unnamed_notebook_by_its_cells(page, monkeypatch):
-    """As on Colab: the set-up cell alone is that of every notebook."""
-    monkeypatch.delenv("JPY_SESSION_NAME")
-    cells = [cell for cell in book(NOTEBOOKS[2]).cells if cell.cell_type == "code"]
-    (said,) = printed(f"catch_up()\n{cells[3].source}")
-    assert "continue from here" in said
-
-
-@pytest.mark.release
-def test_in_a_cell_of_its_own_it_goes_to_the_last_check_that_was_passed(page):
-    not_yet, right, again, area = printed(
-        "catch_up()",
-        f"{solution('visible')}\n\n\nvisible = check(visible)",
-        "del visible\ncatch_up()\nprint(visible.__name__, width)",
-        "area",
-    )
-    assert not_yet.startswith("RestartError: catch_up() does not know where to stop")
-    assert "Right: visible" in right
-    assert "visible 4\n" in again
-    assert "NameError" in area
-
-
-@pytest.mark.release
-def test_a_cell_that_fails_on_the_way_is_named_and_shown(page):
-    (said,) = printed("catch_up()\nprint('area', area)")
-    assert "ZeroDivisionError" in said
-    assert "RestartError: stopped at the cell that begins `height = 1 // (width - 4)`" in said

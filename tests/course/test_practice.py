@@ -9,26 +9,28 @@ from safetensors.torch import safe_open, save_file
 
 from nanogpt import GPT, SIZES, SamplingParams, load_corpus, train
 from nanogpt.cli import main
+from nanogpt.course import lesson as mine
+from nanogpt.course import program
+from nanogpt.course.blanks import BLANKS
+from nanogpt.course.practice import lesson_of, model_with, trainer_with
+from nanogpt.course.solutions import lesson_names
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import KEEPER, LECTURE_FORM
-from nanogpt.series import mine, program
-from nanogpt.series.checks import EXERCISES
 from nanogpt.series.nbfile import solution
-from nanogpt.series.practice import lesson_of, model_with, trainer_with
 from nanogpt.serving.batch import serve
 from nanogpt.serving.sequence import Request
 from nanogpt.training.recipes import recipe_for
 from nanogpt.training.trainer import Trainer
 
 REAL_CORPUS = True
-NAMES = [name for name, one in EXERCISES.items() if one.notebook in ("01", "02", "05", "06")]
+NAMES = [name for name, one in BLANKS.items() if one.notebook in ("01", "02", "05", "06")]
 
 
 def whole() -> str:
     """A lesson in which everything is the reader's."""
     text = program.begin()
     for name in NAMES:
-        text, _ = program.merge(text, solution(name), name, [*EXERCISES])
+        text, _ = program.merge(text, solution(name), name, [*BLANKS])
     return text
 
 
@@ -49,7 +51,7 @@ def loss_after(steps: int, trainer) -> float:
 
 
 def test_the_readers_step_trains_as_the_package_does_and_a_frozen_one_does_not():
-    scope = mine.public_names()
+    scope = lesson_names()
     theirs = trainer_with(scope["attention_weights"], scope["one_step"])
     frozen = trainer_with(
         scope["attention_weights"], lambda model, opt, x, y: model(x, y)[1].item()
@@ -61,7 +63,7 @@ def test_the_readers_step_trains_as_the_package_does_and_a_frozen_one_does_not()
 
 def test_a_whole_lesson_imports_the_model_around_its_heads_alone_and_stays_short():
     text = whole()
-    assert text.count("nanogpt.") == text.count("from nanogpt.series.solutions import *") == 1
+    assert text.count("nanogpt.") == text.count("from nanogpt.course.solutions import *") == 1
     assert text.count("from nanogpt import GPT, GPTConfig, kv_cache") == 1
     assert len([line for line in text.splitlines() if line.strip()]) < 200
     assert mine.Lesson(text).check().yours == NAMES

@@ -1,4 +1,4 @@
-"""The harness of the checks: what it says of a small exercise, and what it leaves as it was."""
+"""The harness of the checks: what it says of a small blank, and what it leaves as it was."""
 
 import random
 import sys
@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nanogpt.series.checks.comparing import alike
-from nanogpt.series.checks.exercise import Case, Exercise
-from nanogpt.series.checks.finding import objection
-from nanogpt.series.checks.observing import Arguments, numbers
-from nanogpt.series.limits import TooLong, limit
+from nanogpt.course.comparing import alike
+from nanogpt.course.finding import objection
+from nanogpt.course.limits import TooLong, limit
+from nanogpt.course.observing import Arguments, numbers
+from nanogpt.course.page import Blank, Case
 
 
 def run_rows(answer, rows, dtype=torch.float64):
@@ -22,10 +22,15 @@ def run_rows(answer, rows, dtype=torch.float64):
     yield "the result", result
 
 
-DOUBLE = Exercise(
-    notebook="02",
+def double(x):
+    """Twice x."""
+    return 2 * x
+
+
+DOUBLE = Blank(
+    number="02.1",
+    solution=double,
     hints=("What is twice 2?", "Add x to itself.", "x + x"),
-    right=lambda x: 2 * x,
     cases=[
         Case(run_rows, rows=1, dtype=torch.float32),
         Case(run_rows, rows=2),
@@ -33,14 +38,14 @@ DOUBLE = Exercise(
         Case(run_rows, rows=5),
     ],
     mistakes={
-        "the first row alone is doubled.": lambda x: torch.cat([2 * x[:1], x[1:]]),
-        "one row is doubled, of up to four.": lambda x: (
-            2 * x if len(x) > 4 else torch.cat([2 * x[:1], x[1:]])
-        ),
-        "the last row is doubled again.": lambda x: torch.cat([2 * x[:-1], 4 * x[-1:]]),
-        "the rows are divided by 0.": lambda x: x / 0 * 0,
-        "the matrix is turned.": lambda x: 2 * x.view(3, -1),
-        "an error.": lambda x: x @ x,
+        "the first row alone is doubled.": ["2 * x -> torch.cat([2 * x[:1], x[1:]])"],
+        "one row is doubled, of up to four.": [
+            "2 * x -> 2 * x if len(x) > 4 else torch.cat([2 * x[:1], x[1:]])"
+        ],
+        "the last row is doubled again.": ["2 * x -> torch.cat([2 * x[:-1], 4 * x[-1:]])"],
+        "the rows are divided by 0.": ["2 * x -> x / 0 * 0"],
+        "the matrix is turned.": ["2 * x -> 2 * x.view(3, -1)"],
+        "an error.": ["2 * x -> x @ x"],
     },
     advice={"the result": "Double it.", "ZeroDivisionError": "By what?"},
     axes=[("row", "column")],
@@ -98,7 +103,7 @@ def run_words(answer):
 
 
 def test_an_empty_text_is_called_nothing():
-    one = replace(DOUBLE, right=lambda: "a word", cases=[Case(run_words)], mistakes={})
+    one = replace(DOUBLE, solution=lambda: "a word", cases=[Case(run_words)], mistakes={})
     assert "expected a word, got nothing." in str(objection(one, lambda: "".strip()))
 
 
@@ -152,7 +157,7 @@ def test_an_endless_loop_ends_with_the_limit():
 
 
 def test_an_error_of_the_right_answer_is_one_of_the_check():
-    broken = replace(DOUBLE, right=lambda x: x.nothing)
+    broken = replace(DOUBLE, solution=lambda x: x.nothing)
     with pytest.raises(AttributeError):
         objection(broken, lambda x: x.nothing)
 

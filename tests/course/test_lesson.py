@@ -15,12 +15,16 @@ from server_fixtures import until
 
 from nanogpt import DynamicCache, StaticCache, complete
 from nanogpt.comparison import forced_logits
+from nanogpt.course import check
+from nanogpt.course import lesson as mine
+from nanogpt.course.blanks import BLANKS
+from nanogpt.course.finding import objection
+from nanogpt.course.lesson import FILLED_IN
+from nanogpt.course.page import execute
+from nanogpt.course.solutions import lesson_names
 from nanogpt.files import ROOT
 from nanogpt.sampling import draw_noise, sample
-from nanogpt.series import course, mine
-from nanogpt.series.checks import EXERCISES
-from nanogpt.series.checks.finding import objection
-from nanogpt.series.nbfile import FILLED_IN, exercise, solution, tagged
+from nanogpt.series.nbfile import exercise, solution, tagged
 
 REAL_CORPUS = True
 
@@ -39,9 +43,9 @@ def lesson(tmp_path, monkeypatch):
 
 def answer(text: str, name: str = "visible", **more):
     """What a cell of this text defines, checked as in its notebook."""
-    scope = mine.public_names() | more
-    mine.execute(text, f"<cell {len(linecache.cache)}>", scope)
-    return course.check(scope[name])
+    scope = lesson_names() | more
+    execute(text, f"<cell {len(linecache.cache)}>", scope)
+    return check(scope[name])
 
 
 def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
@@ -82,7 +86,8 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
     """While this one is about to write, another process does the same: it waits."""
     other = """if True:
         import sys, time, pathlib
-        from nanogpt.series import mine, nbfile
+        from nanogpt.course import lesson as mine
+        from nanogpt.series import nbfile
         sleep = time.sleep
         time.sleep = lambda seconds: (pathlib.Path(sys.argv[1]).touch(), sleep(seconds))
         print(mine.keep("one_step", nbfile.solution("one_step")))"""
@@ -126,7 +131,7 @@ def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
         assert printed.startswith("Not yet: ")
         assert said in printed
         assert ("From here on the solution's" in printed) is (said != "your visible from")
-        assert objection(EXERCISES["visible"], found) is None
+        assert objection(BLANKS["visible"], found) is None
     now = lesson.read_bytes() if lesson.exists() else None
     assert now == kept, "nothing of the reader's is changed"
 
@@ -174,7 +179,7 @@ def test_the_solutions_write_what_the_package_writes(seed):
 
     The package's static cache returns no slots behind the newest token, so its sums are shorter.
     """
-    scope = mine.public_names()
+    scope = lesson_names()
     plain = tiny_model()
     own = tiny_model(head=scope["Head"])
     prompt = tokens(1, 4, seed=seed)
@@ -224,7 +229,7 @@ def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
     kept = []
     for number in (1, 2) if every == 1 else (2,):
         printed = stepped(number, lambda n: n % every == 0)
-        names = [name for name, one in EXERCISES.items() if int(one.notebook) == number]
+        names = [name for name, one in BLANKS.items() if int(one.notebook) == number]
         for n, name in enumerate(names):
             (judged,) = (text for text in printed.values() if f" {name} runs" in text)
             right = n % every == 0
@@ -254,7 +259,7 @@ def test_a_cell_with_a_magic_is_found_in_the_history(lesson, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(lesson.parent))
     shell = InteractiveShell.instance()
     try:
-        for cell in ("from nanogpt.series.course import check", f"%%time\n{RIGHT}"):
+        for cell in ("from nanogpt.course import check", f"%%time\n{RIGHT}"):
             assert shell.run_cell(cell, store_history=True).success
         assert shell.run_cell("visible = check(visible)", store_history=True).success
     finally:
@@ -279,7 +284,7 @@ def test_a_lesson_is_judged_with_gradients_wherever_it_is_asked_for(lesson):
 
 
 def test_the_lecture_s_own_buffer_loads_into_a_model_and_out_of_it():
-    class Triangle(mine.public_names()["Head"]):
+    class Triangle(lesson_names()["Head"]):
         def __init__(self, config):
             super().__init__(config)
             self.register_buffer("tril", torch.ones(config.block_size, config.block_size).tril())

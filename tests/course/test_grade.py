@@ -11,43 +11,40 @@ import time
 from pathlib import Path
 
 import pytest
-from answers import WRONG
 
 from nanogpt.cli import main
+from nanogpt.course import grade, grade_one, program
+from nanogpt.course.blanks import BLANKS
+from nanogpt.course.finding import objection
+from nanogpt.course.grade import ExerciseResult, Grade, Outcome
+from nanogpt.course.solutions import lesson_names
+from nanogpt.course.submissions import Submission, submissions
 from nanogpt.files import ROOT
-from nanogpt.series import grade, grade_one, mine, program
-from nanogpt.series.checks import EXERCISES
-from nanogpt.series.checks.finding import objection
-from nanogpt.series.grade import ExerciseResult, Grade, Outcome, Submission
-from nanogpt.series.nbfile import solution
 
 REAL_CORPUS = True
-NAMES = list(EXERCISES)
-FIRST = {name: next(iter(WRONG[name])) for name in NAMES}  # a misconception of each exercise
+NAMES = list(BLANKS)
 LIMITED = Path("/proc/self/statm").exists()  # where memory can be limited
 
 
-def answer(name: str, misconception: str | None = None) -> str:
-    """The text of an answer: the solution, or one with this misconception."""
-    source = solution(name)
-    if misconception:
-        old, new, *_ = WRONG[name][misconception]
-        source = source.replace(old, new) if old else new
-    return source
+def answer(name: str, wrong: bool = False) -> str:
+    """The text of an answer: the solution, or one with the first mistake of its page."""
+    blank = BLANKS[name]
+    edits = next(iter(blank.mistakes.values())) if wrong else []
+    return blank.text_of(*(edits[0] if isinstance(edits, tuple) else edits))
 
 
-def lesson(**misconceptions: str) -> str:
-    """A whole lesson.py as the notebooks keep it, right but for these misconceptions."""
+def lesson(*wrong: str) -> str:
+    """A whole lesson.py as the notebooks keep it, right but for a mistake in these."""
     text = program.begin()
     for name in NAMES:
-        text, _ = program.merge(text, answer(name, misconceptions.get(name)), name, NAMES)
+        text, _ = program.merge(text, answer(name, name in wrong), name, NAMES)
     return text
 
 
 def judged(text: str, names=NAMES, seconds: float = 20) -> list[dict]:
     """The events of a lesson that is judged in this process."""
     results = io.StringIO()
-    grade_one.judge_text(text, mine.public_names(), list(names), seconds, results)
+    grade_one.judge_text(text, lesson_names(), list(names), seconds, results)
     return [json.loads(line) for line in results.getvalue().splitlines()]
 
 
@@ -57,7 +54,7 @@ def judged(text: str, names=NAMES, seconds: float = 20) -> list[dict]:
 @pytest.mark.release
 def test_a_whole_lesson_passes_and_an_untouched_one_is_not_there():
     events = [e for e in judged(lesson()) if e["event"] == "judged"]
-    right = {"event": "judged", "words": None, "mistake": None}
+    right = {"event": "judged", "words": None, "mistake": None, "borrowed": ""}
     assert events == [right | {"name": name} for name in NAMES]
     untouched = judged(program.begin())
     assert [(e["event"], e["name"]) for e in untouched] == [("missing", name) for name in NAMES]
@@ -68,11 +65,10 @@ def test_a_whole_lesson_passes_and_an_untouched_one_is_not_there():
 @pytest.mark.parametrize("name", ["KVCache", "Head", "visible", "margin", "fastest", "fold"])
 def test_a_mistake_is_the_sentence_of_its_check_and_spoils_no_other_exercise(name):
     """What uses a wrong answer is judged with the solution in its place."""
-    text = lesson(**{name: FIRST[name]})
-    scope = mine.public_names()
-    mine.execute(answer(name, FIRST[name]), f"<{name}, wrong>", scope)
-    expected = objection(EXERCISES[name], scope[name])
-    events = judged(text)
+    blank = BLANKS[name]
+    edits = next(iter(blank.mistakes.values()))
+    expected = objection(blank, blank.edited(*(edits[0] if isinstance(edits, tuple) else edits)))
+    events = judged(lesson(name))
     assert expected
     assert {e["name"]: e["words"] for e in events if e.get("words")} == {name: expected.words}
 
@@ -86,7 +82,7 @@ def test_exercises_are_named_by_themselves_or_by_their_notebook():
 
 
 def test_only_the_exercises_that_count_are_judged_with_the_solutions_around_them():
-    events = judged(lesson(attention_weights="no mask"), ["Head"])
+    events = judged(lesson("attention_weights"), ["Head"])
     (event,) = [e for e in events if e["event"] == "judged"]
     assert (event["name"], event["words"]) == ("Head", None)
 
@@ -107,43 +103,95 @@ def test_a_lesson_that_stops_says_where(text):
     assert event["words"].startswith(STOPS[text])
 
 
+BORROWED = {  # an answer: what it takes from the package
+    "import nanogpt\ndef visible(q, k):\n    return nanogpt.attention.visible(q, k)": (
+        "visible",
+        "nanogpt.attention.visible",
+    ),
+    "from nanogpt.attention import visible as theirs\ndef other(*a):\n    return theirs(*a)\n"
+    "def visible(q, k):\n    return other(q, k)": ("visible", "nanogpt.attention.visible"),
+    "from nanogpt.cache import DynamicCache\nclass KVCache(DynamicCache):\n    pass": (
+        "KVCache",
+        "nanogpt.cache.DynamicCache",
+    ),
+    "import nanogpt.course.solutions as s\nsample = lambda *a: s.sample(*a)": ("sample", ""),
+    BLANKS["SlyCache"].source: ("SlyCache", ""),  # its parent is another blank
+    BLANKS["MyDraft"].source: ("MyDraft", ""),
+}
+
+
+@pytest.mark.parametrize("text", BORROWED, ids=range(len(BORROWED)))
+def test_an_answer_that_only_uses_the_package_is_marked(text):
+    name, expected = BORROWED[text]
+    (event,) = [e for e in judged(text, [name]) if e["event"] == "judged"]
+    assert event["borrowed"] == expected
+
+
 # ------------------------------------------------------------------ the files of a folder
 
+MOODLE = "Ada Lovelace_1234_assignsubmission_file_"
 FILES = {  # a path in the folder: the name it gets, and a word of why it is not opened
     "anna.py": ("anna", None),
-    "ben_12_assign/lesson.py": ("ben_12_assign", None),
     "carl/anything.py": ("carl", None),
     "dora/mine/lesson.py": ("dora", None),
     "section/eve/lesson.py": ("section/eve", None),
     "section/fred/lesson.py": ("section/fred", None),
-    "two/a.py": ("two/a", None),
-    "two/b.py": ("two/b", None),
     "gina/report.txt": ("gina", "contains no lesson.py"),
     "link.py": ("link", "a link"),
     "same.py": ("same.py", None),
     "same/lesson.py": ("same/lesson.py", None),
     "folder.py/lesson.py": ("folder.py", None),
+    f"{MOODLE}/lesson.py": ("Ada Lovelace", None),  # Moodle, a folder for each learner
+    "Ben B_77_assignsubmission_file_lesson.py": ("Ben B", None),  # Moodle, without folders
+    "hugo/ps1/lesson.py": ("hugo", None),  # nbgrader
+    "hugo/ps1/timestamp.txt": ("hugo", None),
+    "ida/outputs/mine/lesson.py": ("ida", None),  # where README says it is
+    "jan/repo/nanogpt/__init__.py": ("jan", None),  # GitHub Classroom: a clone
+    "jan/repo/nanogpt/course/lesson.py": ("jan", None),
+    "jan/repo/nanogpt/course/grade.py": ("jan", None),
+    "jan/repo/tests/course/test_lesson.py": ("jan", None),
+    "jan/repo/outputs/mine/lesson.py": ("jan", None),
+    "kim/nanogpt/__init__.py": ("kim", "a clone without outputs/mine/lesson.py"),
+    "kim/tests/test_a.py": ("kim", "a clone without outputs/mine/lesson.py"),
+    "lea/lesson.py.txt": ("lea", None),
+    "mia/LESSON.PY": ("mia", None),
+    "nils/lesson (1).py": ("nils", None),
+    "olga/lesson (1).py": ("olga", "2 lessons"),
+    "olga/lesson (2).py": ("olga", "2 lessons"),
+    "paul.zip": ("paul", "unpack it"),
+    "rita/work.zip": ("rita", "unpack it"),
+    "sam.ipynb": ("sam", "ask for outputs/mine/lesson.py"),
+    "tina/02.ipynb": ("tina", "ask for outputs/mine/lesson.py"),
+    "uwe/.venv/pyvenv.cfg": ("uwe", "contains no lesson.py"),
+    "uwe/env/pyvenv.cfg": ("uwe", "contains no lesson.py"),
+    "uwe/env/lib/lesson.py": ("uwe", "contains no lesson.py"),
 }
+ASIDE = (".hidden.py", "__pycache__/a.py", "__MACOSX/anna.py", "dora/mine/earlier.py", "notes.txt")
 
 
-def test_the_files_of_a_folder_are_found_and_named(tmp_path):
-    for path in FILES:
+def test_the_files_of_a_folder_are_found_and_named_one_for_each_learner(tmp_path):
+    for path in [*FILES, *ASIDE]:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         if path == "link.py":
             (tmp_path / path).symlink_to("/etc/hostname")
         else:
             (tmp_path / path).write_text("", encoding="utf-8")
-    for aside in (".hidden.py", "__pycache__/a.py", "ben_12_assign/earlier.py"):
-        (tmp_path / aside).parent.mkdir(exist_ok=True)
-        (tmp_path / aside).write_text("", encoding="utf-8")
-    (tmp_path / "hand-in.ipynb").write_text("{}", encoding="utf-8")
-    found, others = grade.submissions(tmp_path)
-    assert sorted(one.name for one in found) == sorted(name for name, _ in FILES.values())
+    found, others = submissions(tmp_path)
     reasons = dict(FILES.values())
+    assert sorted(one.name for one in found) == sorted(reasons)
     for one in found:
         assert (reasons[one.name] or "") in (one.problem or ""), one
         assert bool(reasons[one.name]) == bool(one.problem), one
-    assert others == ["hand-in.ipynb"]
+        assert "nanogpt/" not in str(one.path)
+    assert others == ["notes.txt"]
+
+
+def test_nbgrader_s_course_folder_is_understood(tmp_path):
+    for path in ("submitted/anna/ps1/lesson.py", "submitted/ben/ps1/lesson.py", "source/a.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("", encoding="utf-8")
+    found, _ = submissions(tmp_path)
+    assert [one.name for one in found] == ["anna", "ben"]
 
 
 @pytest.mark.parametrize("words", [[], ["nowhere"], ["empty"], ["full", "--only", "Hed"]], ids=str)
@@ -167,7 +215,7 @@ UNREADABLE = {  # the bytes of a file: why it is not judged
 
 @pytest.mark.parametrize("data", UNREADABLE, ids=UNREADABLE.values())
 def test_a_file_that_cannot_be_a_lesson_is_not_run(data, tmp_path, monkeypatch):
-    monkeypatch.delattr(grade, "_run")
+    monkeypatch.setattr(grade, "_run", None)
     path = tmp_path / "a.py"
     path.write_bytes(data)
     one = grade.judge_one(Submission("a", path), NAMES, grade.FileLimits(), None)
@@ -257,7 +305,7 @@ def test_the_csv_has_each_sentence_whole_and_no_formula(tmp_path):
     assert [row["name"] for row in rows][-1].startswith("'=evil?")
     assert (rows[2]["passed"], rows[2]["of"], rows[2]["KVCache"]) == ("0", "2", "keeps 64 of 65")
     assert rows[0]["Head"] == "passed"
-    assert rows[-1]["not judged because"] == "stops at line 1"
+    assert rows[-1]["not graded because"] == "stops at line 1"
 
 
 def test_a_csv_of_somebody_else_is_kept(tmp_path, capsys):
@@ -291,6 +339,25 @@ stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]
 with open({log!r}, "a") as file:
     file.write(str(stray.pid))
 """
+EACH_FILE = """import os
+for fd in range(3, 99):
+    try:
+        {}
+    except OSError:
+        pass
+"""
+HOSTILE = {  # what a lesson does to the results of the class before its answer
+    "scribbles": EACH_FILE.format("os.write(fd, b'nothing of the kind')"),
+    "closes": EACH_FILE.format("os.close(fd)"),
+    "floods": "import os\nwhile True:\n    for fd in range(3, 99):\n        try:\n"
+    "            os.write(fd, bytes(10**6))\n        except OSError:\n            pass\n",
+    "forges": EACH_FILE.format(
+        """os.write(fd, b'{"event": "judged", "name": "another learner", "words": null}\\n')"""
+    ),
+    "climbs": "import shutil\nshutil.rmtree('..', ignore_errors=True)\n",
+    "kills": "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(9)\n",
+    "patches": "import json\njson.dumps = None\n",
+}
 CLOSED = "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True:\n    pass\n"
 ENDS = "def visible(q_pos, k_pos):\n    import os\n    os._exit(0)\n"
 
@@ -315,7 +382,7 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     """Each is a row; none stops another; each runs once."""
     texts = {
         "right": lesson(),
-        "wrong": lesson(**FIRST),
+        "wrong": lesson(*NAMES),
         "loud": LOUD.format(log=str(tmp_path / "loud.log")) + answer("visible"),
         "stray": STRAY.format(log=str(tmp_path / "stray.log")),
         "exit": "exit()",
@@ -323,7 +390,7 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
         "asks": "input()",
         "greedy": "x = bytearray(2 * 10**10)",
         "crash": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
-    }
+    } | {name: text + answer("visible") for name, text in HOSTILE.items()}
     folder = tmp_path / "class"
     folder.mkdir()
     for name, text in texts.items():
@@ -343,20 +410,22 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     assert list(rows) == sorted([*texts, "binary"])
     assert [rows["right"][name] for name in NAMES] == ["passed"] * len(NAMES)
     for name in NAMES:
-        assert rows["wrong"][name] not in ("passed", "not there", "not judged", ""), name
+        assert rows["wrong"][name] not in ("passed", "not there", "not graded", ""), name
         assert name in said
     assert (rows["loud"]["visible"], rows["loud"]["Head"]) == ("passed", "not there")
     assert rows["loud"]["passed"] == "1"
-    assert "SystemExit" in rows["exit"]["not judged because"]
-    assert "EOFError" in rows["asks"]["not judged because"]
-    assert "SIGSEGV" in rows["crash"]["not judged because"]
-    assert "binary" in rows["binary"]["not judged because"]
+    assert "SystemExit" in rows["exit"]["not graded because"]
+    assert "EOFError" in rows["asks"]["not graded because"]
+    assert "SIGSEGV" in rows["crash"]["not graded because"]
+    assert "binary" in rows["binary"]["not graded because"]
     assert "exit code 0" in rows["ends"]["visible"]
-    assert rows["ends"]["Head"] == "not judged"
+    assert rows["ends"]["Head"] == "not graded"
     if LIMITED:
-        assert "MemoryError" in rows["greedy"]["not judged because"]
+        assert "MemoryError" in rows["greedy"]["not graded because"]
     bad = {"binary", "exit", "asks", "crash", "ends"} | ({"greedy"} if LIMITED else set())
-    assert {name for name, row in rows.items() if row["not judged because"]} == bad
+    bad |= HOSTILE.keys() - {"climbs"}
+    assert rows["climbs"]["visible"] == "passed"
+    assert {name for name, row in rows.items() if row["not graded because"]} == bad
     assert f"{len(rows) - len(bad)} of {len(rows)} files were graded" in said
 
 
@@ -366,7 +435,7 @@ def test_loops_that_never_end_end(tmp_path):
     loop.write_text("def visible(q_pos, k_pos):\n    while True:\n        pass\n", encoding="utf-8")
     closed = tmp_path / "closed.py"  # it turns the limit of its own process off
     closed.write_text(CLOSED, encoding="utf-8")
-    found, _ = grade.submissions(tmp_path)
+    found, _ = submissions(tmp_path)
     limits = grade.FileLimits(seconds=0.5)
     by_name = {one.submission.name: one for one in grade.grade(found, NAMES, limits, 2)}
     assert "did not finish within 0.5 seconds" in by_name["loop"].results["visible"].sentence

@@ -6,14 +6,13 @@ import nbformat
 import pytest
 from notebook_fixtures import NOTEBOOKS, book, code
 
-from nanogpt.series import solutions
-from nanogpt.series.checks import EXERCISES
-from nanogpt.series.checks.finding import is_empty
+from nanogpt.course.blanks import BLANKS as PAGES
+from nanogpt.course.finding import is_empty
+from nanogpt.course.lesson import FILLED_IN
+from nanogpt.course.solutions import lesson_names
 from nanogpt.series.execute import normalise
-from nanogpt.series.mine import public_names
 from nanogpt.series.nbfile import (
     FILLED,
-    FILLED_IN,
     SyncError,
     exercise,
     filled,
@@ -41,7 +40,7 @@ def signatures(source: str) -> dict[str, tuple[str, str | None]]:
 
 def test_every_exercise_has_one_blank_in_its_notebook_in_order():
     there = [(name, path.name[:2]) for name, (path, _) in BLANKS.items()]
-    assert there == [(name, one.notebook) for name, one in EXERCISES.items()]
+    assert there == [(name, one.notebook) for name, one in PAGES.items()]
 
 
 @pytest.mark.parametrize("name", BLANKS)
@@ -60,23 +59,14 @@ def test_below_a_blank_stand_its_check_and_its_solution(name):
 def test_a_blank_is_empty_and_asks_for_what_its_solution_has(name):
     path, i = BLANKS[name]
     source = book(path).cells[i].source
-    scope = public_names()
+    scope = lesson_names()
     exec(source, scope)
-    assert is_empty(EXERCISES[name], scope[name])
+    assert is_empty(PAGES[name], scope[name])
     assert signatures(source) == {
         function: words
         for function, words in signatures(solution(name)).items()
         if function in signatures(source)
     }
-
-
-def test_the_solutions_are_in_the_order_of_the_notebooks():
-    own = [name for name, x in vars(solutions).items() if x.__class__ is not str and is_own(x)]
-    assert own == list(EXERCISES)
-
-
-def is_own(thing) -> bool:
-    return getattr(thing, "__module__", "") == solutions.__name__
 
 
 # ------------------------------------------------------------------ filled in
