@@ -1,6 +1,8 @@
-"""Notebook 08, blank 1: key_head."""
+"""Notebook 08, blank 1: key_head, the KV head that a query head reads in grouped-query attention."""
 
-from ..page import Blank
+import operator
+
+from ..page import Blank, Case
 
 
 def key_head(h, n_head, n_kv_head):
@@ -9,18 +11,110 @@ def key_head(h, n_head, n_kv_head):
     return h // group
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def run_heads(answer, n_head, n_kv_head):
+    """The KV heads of all query heads."""
+    got = [whole(answer(h, n_head, n_kv_head)) for h in range(n_head)]
+    yield "the type of the numbers of KV heads", " and ".join(sorted({*map(kind, got)}))
+    yield f"the KV heads that query heads 0 to {n_head - 1} read", got
+
+
+def run_any_order(answer):
+    """Single calls for models of several shapes."""
+    for h, n_head, n_kv_head in ((63, 64, 8), (2, 3, 3), (11, 12, 3), (5, 8, 1), (0, 32, 8)):
+        what = f"the KV head of query head {h} of {n_head}, with {n_kv_head} KV heads"
+        yield what, whole(answer(h, n_head, n_kv_head))
+
+
+def whole(number):
+    """An integer of any kind, such as NumPy's, as a Python integer; anything else as it is."""
+    try:
+        return number if isinstance(number, bool) else operator.index(number)
+    except (TypeError, ValueError):
+        return number
+
+
+def kind(value):
+    """The name of a value's type."""
+    return type(value).__name__
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="08.1",
     solution=key_head,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run_heads, n_head=12, n_kv_head=3),
+        Case(run_heads, n_head=4, n_kv_head=2),
+        Case(run_heads, n_head=6, n_kv_head=2),
+        Case(run_heads, n_head=4, n_kv_head=1),
+        Case(run_heads, n_head=4, n_kv_head=4),
+        Case(run_any_order),
+        Case(run_heads, n_head=64, n_kv_head=8),
+    ],
+    mistakes={
+        "the heads are dealt out like cards, with %: neighbours share, so divide h by the group size.": [
+            "h // group -> h % n_kv_head"
+        ],
+        "h is divided by the number of KV heads: divide it by the group size, n_head // n_kv_head.": [
+            "h // group -> h // n_kv_head"
+        ],
+        "this is a query head's index within its group: divide with //, not %.": [
+            "h // group -> h % group"
+        ],
+        "a head's index is an integer: divide with //, and by an integer.": (
+            ["h // group -> h / group"],
+            ["h // group -> h // (n_head / n_kv_head)"],
+        ),
+        "the quotient is rounded to nearest, which moves heads into the next group: // rounds down.": [
+            "h // group -> round(h / group)"
+        ],
+        "the quotient is rounded up: // rounds down.": ["h // group -> -(-h // group)"],
+        "every query head gets a KV head of its own: there are only n_kv_head of them, and neighbours share.": [
+            "h // group -> h"
+        ],
+        "heads past the last KV head all get that one: form groups of equal size.": [
+            "h // group -> min(h, n_kv_head - 1)"
+        ],
+        "all query heads get KV head 0: that is MQA, but there may be more KV heads.": [
+            "h // group -> 0"
+        ],
+        "KV heads are numbered from 0: yours begin with 1.": ["h // group -> h // group + 1"],
+        "query head 0 is the first one, so group 0 is heads 0 to group - 1: leave the + 1 out.": [
+            "h // group -> (h + 1) // group"
+        ],
+        "the groups are in reverse order: query head 0 reads KV head 0.": [
+            "h // group -> n_kv_head - 1 - h // group"
+        ],
+        "a group always has two query heads: it has n_head // n_kv_head.": [
+            "n_head // n_kv_head -> 2"
+        ],
+        "this is the group size: divide h by it to get the group of h.": ["h // group -> group"],
+    },
+    wrong=["n_head // n_kv_head -> max(n_head - n_kv_head, 1)"],
+    right=[
+        """
+def key_head(h, n_head, n_kv_head):
+    import numpy as np
+
+    return np.repeat(np.arange(n_kv_head), n_head // n_kv_head)[h]
+""",
+        """
+def key_head(h, n_head, n_kv_head):
+    return int(h / (n_head / n_kv_head))
+""",
+    ],
     hints=(
         "Of 12 query heads and 3 KV heads, which query heads read KV head 0, and which is the first to read KV head 1?",
         "How many query heads are in a group? Which group is query head h in?",
         "return h // (n_head // n_kv_head)",
     ),
     advice={
-        "the type": "A head's index is an integer: divide with //.",
+        "the type": "Return one integer, the index of this head's own KV head.",
         "the KV head": "Neighbours share: a group has n_head // n_kv_head query heads, and h // group is its index.",
+        "ZeroDivisionError": "Is the quotient upside down? A group has n_head // n_kv_head query heads.",
     },
 )

@@ -1,8 +1,11 @@
-"""Notebook 08, blank 2: turn_arrow."""
+"""Notebook 08, blank 2: turn_arrow, the rotation behind rotary positions."""
 
 import math
 
-from ..page import Blank
+import torch
+
+from ..observing import form
+from ..page import Blank, Case
 
 
 def turn_arrow(a, b, angle):
@@ -12,21 +15,131 @@ def turn_arrow(a, b, angle):
     return a * cos - b * sin, a * sin + b * cos
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+NEAR = 1e-5  # relative to the larger number: float32 is exact enough
+
+
+def run_turn(answer, a, b, angle):
+    """One rotation, and whether it preserves the length."""
+    got = answer(a, b, angle)
+    yield "the two numbers", kind(got)
+    x, y = (float(number) for number in got)
+    before = math.hypot(a, b)
+    same = math.isclose(math.hypot(x, y), before, rel_tol=NEAR, abs_tol=NEAR)
+    yield f"the length changed from {before:.2f}, but a turn preserves it", not same
+    yield "the end of the arrow", torch.tensor([x, y], dtype=torch.float64)
+
+
+def kind(got):
+    """Two numbers, or a description of anything else."""
+    if isinstance(got, (str, dict)) or not hasattr(got, "__len__"):
+        return f"{form(got)} instead of two numbers"
+    return f"{len(got)} numbers"
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="08.2",
     solution=turn_arrow,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run_turn, NEAR, a=0.6, b=0.8, angle=1.0),
+        Case(run_turn, NEAR, a=1.0, b=0.0, angle=math.pi / 2),
+        Case(run_turn, NEAR, a=0.0, b=1.0, angle=math.pi / 2),
+        Case(run_turn, NEAR, a=-2.0, b=0.5, angle=-3.0),
+        Case(run_turn, NEAR, a=0.0, b=0.0, angle=1.0),
+        Case(run_turn, NEAR, a=0.0, b=-2.0, angle=0.3),
+        Case(run_turn, NEAR, a=3, b=2, angle=2),
+        Case(run_turn, NEAR, a=0.001, b=-0.002, angle=40.0),
+    ],
+    mistakes={
+        "it turns clockwise: swap the signs of the two products with the sine.": [
+            "cos - b * sin -> cos + b * sin",
+            "a * sin + b -> -a * sin + b",
+        ],
+        "these are the right numbers in the wrong order: return a' first, then b'.": [
+            "a * cos - b * sin, a * sin + b * cos -> a * sin + b * cos, a * cos - b * sin"
+        ],
+        "the second line uses the new a instead of the old one: keep both old numbers until both new ones are computed.": [
+            "return a * cos - b * sin, a * sin + b * cos -> a = a * cos - b * sin\n    b = a * sin + b * cos\n    return a, b"
+        ],
+        "the angle is converted, but it is already in radians, which math.cos takes: use it as it is.": (
+            ["(angle) -> (math.radians(angle))"],
+            ["(angle) -> (math.degrees(angle))"],
+            ["(angle) -> (2 * math.pi * angle)"],
+            ["(angle) -> (math.pi * angle)"],
+        ),
+        "sine and cosine are swapped: cos is math.cos(angle), and a' = a · cos − b · sin.": [
+            "math.cos -> math.COS",
+            "math.sin -> math.cos",
+            "math.COS -> math.sin",
+        ],
+        "this is a mirror image, because two signs are wrong: a' = a · cos − b · sin, b' = a · sin + b · cos.": [
+            "cos - b -> cos + b",
+            "a * sin + b -> a * sin - b",
+        ],
+        "both lines have a plus: the first has a minus, a · cos − b · sin.": ["cos - b -> cos + b"],
+        "both lines have a minus: the second has a plus, a · sin + b · cos.": [
+            "sin + b -> sin - b"
+        ],
+        "cosine and sine are swapped in the second line: a goes with the sine, b with the cosine.": [
+            "a * sin + b * cos -> a * cos + b * sin"
+        ],
+        "the arrow is set to the angle, wherever it pointed before: turn it by the angle from where it is.": [
+            "a * cos - b * sin, a * sin + b * cos -> math.hypot(a, b) * cos, math.hypot(a, b) * sin"
+        ],
+        "the arctangent of b / a cannot tell an arrow from its opposite: use the formula, or math.atan2(b, a).": [
+            """
+def turn_arrow(a, b, angle):
+    phi = (math.atan(b / a) if a else math.pi / 2) + angle
+    return math.hypot(a, b) * math.cos(phi), math.hypot(a, b) * math.sin(phi)
+"""
+        ],
+        "the arrow is normalised to length 1: a turn preserves the length.": [
+            "return -> r = math.hypot(a, b) or 1\n    a, b = a / r, b / r\n    return"
+        ],
+        "the numbers are rounded: leave them as they are.": [
+            "return a * cos - b * sin, a * sin + b * cos -> return round(a * cos - b * sin, 2), round(a * sin + b * cos, 2)"
+        ],
+        "the angle is ignored, so the arrow stays where it is: turn it.": [
+            "a * cos - b * sin, a * sin + b * cos -> a, b"
+        ],
+    },
+    wrong=[
+        "(angle) -> (angle / 2)",
+        "a * cos - b * sin, a * sin + b * cos -> abs(a * cos - b * sin), abs(a * sin + b * cos)",
+        "return a * cos - b * sin, a * sin + b * cos -> return complex(a * cos - b * sin, a * sin + b * cos)",
+    ],
+    right=[
+        """
+def turn_arrow(a, b, angle):
+    z = complex(a, b) * complex(math.cos(angle), math.sin(angle))
+    return [z.real, z.imag]
+""",
+        """
+def turn_arrow(a, b, angle):
+    angle = torch.tensor(angle)  # float32
+    return torch.stack([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()])
+""",
+        """
+def turn_arrow(a, b, angle):
+    r = math.hypot(a, b)
+    phi = math.atan2(b, a) + angle
+    return r * math.cos(phi), r * math.sin(phi)
+""",
+    ],
     hints=(
         "Where does the arrow (1, 0) point after a quarter turn, which is π / 2? And where does (0, 1)?",
         "`math.cos` and `math.sin` take radians. Compute both results from the old a and b, in one line.",
         "return a * cos - b * sin, a * sin + b * cos, with cos = math.cos(angle) and sin = math.sin(angle)",
     ),
     advice={
-        "the two numbers": "Return a' and b', as a tuple.",
+        "the two numbers": "Return a' and b', as a tuple; of a complex number, its two parts.",
         "ZeroDivisionError": "The formula needs no division: a' = a · cos − b · sin and b' = a · sin + b · cos.",
         "the length changed": "Compare each product with the formula, a' = a · cos − b · sin and b' = a · sin + b · cos: both lines use the old a and b.",
-        "the end of": "a' = a · cos − b · sin and b' = a · sin + b · cos, with the angle in radians.",
+        "the end of": "a' = a · cos − b · sin and b' = a · sin + b · cos, with the angle in radians, and signs that stay.",
     },
     axes=[("number",)],
 )
