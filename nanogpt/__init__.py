@@ -29,6 +29,7 @@ The folders go beyond the lesson. A folder imports the files and the folders abo
     bench       benchmarks: the ladder, load, speculation, training
     export      weights in the format that transformers and vLLM load
     cluster     jobs of many texts: Ray, locks
+    course      what a learner writes: blanks, check, hint, the lesson, grading, the certificate
     series      runs, renders and publishes the notebooks
     cli         python -m nanogpt run | train | generate | serve | bench | export …
 
