@@ -36,7 +36,7 @@ def run(answer, T, n_new, block_size):
     )
     if end == "a ValueError":
         yield "the message has a negative number", bool(re.search(r"(^|[\s(=:])-\d", words))
-    if end == "a ValueError" and room > 0:  # after a longer prompt there is no such number
+    if end == "a ValueError" and n_new > room > 0:  # after a longer prompt there is no such number
         found = re.findall(r"\d+", words.replace(",", ""))
         yield "the message has no number", not found
         yield "the message does not say how many tokens fit", str(room) not in found
