@@ -31,7 +31,7 @@ LESSON = [
     "minimal",
 ]
 FOLDERS = "decoder pretrained training caches engines serving verify bench export".split()
-FOLDERS += "cluster series cli".split()
+FOLDERS += "cluster course series cli".split()
 
 
 PATHS = [

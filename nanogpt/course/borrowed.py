@@ -10,7 +10,7 @@ from .blanks import BLANKS
 from .lesson import Scope
 from .program import DEFS
 
-PACKAGE = "nanogpt."
+_OURS = "nanogpt."
 
 
 def borrowed(text: str, scope: Scope, name: str) -> str:
@@ -70,4 +70,4 @@ def _value(node: ast.AST, scope: Scope) -> Any:
 
 def _is_package(thing: Any) -> bool:
     """Whether a function or a class is this package's own."""
-    return isinstance(thing, (FunctionType, type)) and thing.__module__.startswith(PACKAGE)
+    return isinstance(thing, (FunctionType, type)) and thing.__module__.startswith(_OURS)

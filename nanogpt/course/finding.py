@@ -13,12 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from .comparing import agrees, difference
+from .editing import known_mistakes
 from .limits import TooLong, limit
 from .observing import ERROR, Observed, observe
 from .page import Anew, Answer, Blank, Case
 from .words import describe
 
-SECONDS = 20  # time limit for one check: a correct answer takes less than one
+CHECK_SECONDS = 20  # time limit for one check: a correct answer takes less than one
 RETURNS_NOTHING = "it returned None: does it end with `return`?"
 YIELDS_NOTHING = "it returned None: produce one value after another with `yield`."
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
@@ -43,14 +44,14 @@ def objection(
 
     The message is that of a known mistake that behaves the same up to the first failing case. If
     there is none, it describes the first difference. An answer that runs for more than `seconds`
-    (default SECONDS) fails.
+    (default CHECK_SECONDS) fails.
     """
     name = getattr(answer, "__name__", "it")
     if is_empty(blank, answer):
         words = f"{name} is still empty. Write its body, run its cell, then run this one."
         return Objection(words, empty=True)
     try:
-        with limit(seconds or SECONDS, f"checking your {name} did not finish"):
+        with limit(seconds or CHECK_SECONDS, f"checking your {name} did not finish"):
             return _first_difference(blank, answer)
     except TooLong as error:
         return Objection(str(error))
@@ -142,7 +143,7 @@ def mistake_of(
     """
     found = [
         (message, mistake)
-        for message, mistake in blank.known
+        for message, mistake in known_mistakes(blank)
         if _shows(blank, mistake, shown, until)
     ]
     later = blank.cases[len(shown) :] if found else []

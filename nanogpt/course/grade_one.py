@@ -20,10 +20,10 @@ from typing import IO, Any
 
 from .blanks import BLANKS
 from .borrowed import borrowed
+from .editing import execute
 from .finding import objection
 from .lesson import MODULE, Scope, put_solution
 from .limits import limit
-from .page import execute
 from .solutions import lesson_names
 
 FILE = "lesson.py"  # what messages call the lesson

@@ -20,10 +20,10 @@ from ..cluster.folders import held
 from ..files import ROOT, path_in, write_whole
 from . import program
 from .blanks import BLANKS
+from .editing import execute
 from .errors import InOneLine
 from .finding import objection
 from .limits import limit
-from .page import execute
 from .solutions import lesson_names
 
 LESSON_SECONDS = 60  # time limit for a lesson's top-level statements

@@ -14,7 +14,7 @@ from .limits import TooLong
 from .page import Anew, Answer, Case, Pairs
 
 ERROR = "error"  # the name under which an exception is recorded
-TIMES = ", time "  # precedes the number of a repeated observation
+REPEATED = ", time "  # precedes the number of a repeated observation
 
 Observed = dict[str, Any]  # by name, in the driver's order
 
@@ -35,7 +35,7 @@ def observations(case: Case, answer: Answer | Anew) -> Pairs:
         with _state_of_its_own():
             for what, value in case.driver(answer, **case.settings):
                 times[what] += 1
-                name = f"{what}{TIMES}{times[what]}" if times[what] > 1 else what
+                name = f"{what}{REPEATED}{times[what]}" if times[what] > 1 else what
                 # A copy, because an answer may write into its tensors later.
                 yield name, value.detach().clone() if isinstance(value, Tensor) else value
     except (KeyboardInterrupt, TooLong, GeneratorExit):

@@ -10,10 +10,9 @@ first.
 from __future__ import annotations
 
 import inspect
-import linecache
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 Answer = Callable[..., Any]  # a function or a class
@@ -22,7 +21,7 @@ Driver = Callable[..., Pairs]
 Edits = Sequence[str]  # each "old -> new"; or one whole answer, which begins with a line break
 
 ARROW = " -> "
-MOST = 24  # characters of a setting quoted in a message
+_SHORT = 24  # characters of a setting quoted in a message
 
 
 class Case:
@@ -42,9 +41,9 @@ class Case:
 
 def _short(value: Any) -> str:
     text = getattr(value, "__name__", repr(value))
-    if len(text) <= MOST:
+    if len(text) <= _SHORT:
         return text
-    return f"{text[:MOST]}…"
+    return f"{text[:_SHORT]}…"
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Anew:
     make: Callable[[], Answer]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Blank:
     """Everything about one blank.
 
@@ -90,19 +89,6 @@ class Blank:
         """The solution as text, without a line break at its end; the notebook shows it."""
         return inspect.getsource(self.solution).rstrip("\n")
 
-    @cached_property
-    def known(self) -> list[tuple[str, Anew]]:
-        """(message, wrong answer) of each way to make each mistake."""
-        found = []
-        for message, edits in self.mistakes.items():
-            ways = edits if isinstance(edits, tuple) else (edits,)
-            found += [(message, Anew(partial(self.edited, *way))) for way in ways]
-        return found
-
-    def edited(self, *edits: str) -> Answer:
-        """The solution after these edits, as live code. Raises ValueError for an idle one."""
-        return compiled(self.name, self.text_of(*edits))
-
     def text_of(self, *edits: str) -> str:
         """The text of the solution after these edits. Raises ValueError for an idle one."""
         source = f"{self.source}\n"
@@ -115,19 +101,3 @@ class Blank:
                 raise ValueError(f"the solution of {self.name} has no {old!r}: copy it from there")
             source = source.replace(old, new)
         return source
-
-
-def compiled(name: str, source: str) -> Answer:
-    """The function or class of that name, defined by `source` among the names of a lesson."""
-    from .solutions import lesson_names  # which has all pages, and they import this module
-
-    scope = lesson_names()
-    execute(source, f"<{name} {hash(source)}>", scope)
-    answer: Answer = scope[name]
-    return answer
-
-
-def execute(text: str, name: str, scope: dict[str, Any]) -> None:
-    """Execute code so that inspect and error messages can find its lines."""
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    exec(compile(text, name, "exec"), scope)

@@ -18,10 +18,10 @@ DEPTH = 4  # folder levels that are searched
 LESSON = re.compile(r"lesson([ _-]?\(?\d+\)?)?\.py(\.txt)?", re.I)
 MOODLE = re.compile(r"_\d+_assignsubmission_file_?(.*)$")
 SKIPPED = {"__pycache__", "__MACOSX", "node_modules", "site-packages"}
-KEPT = Path("outputs", "mine", "lesson.py")  # where the notebooks keep it
+LESSON_PLACE = Path("outputs", "mine", "lesson.py")  # where the notebooks keep it
 CURES = {  # the suffix of what was handed in instead: what to do
     ".zip": "a zip: unpack it into a folder with the learner's name",
-    ".ipynb": f"a notebook: ask for {KEPT}, in which its checks keep the learner's code",
+    ".ipynb": f"a notebook: ask for {LESSON_PLACE}, in which its checks keep the learner's code",
 }
 
 
@@ -100,10 +100,10 @@ def _in_folder(folder: Path, name: str, depth: int) -> list[Submission]:
     if len(lessons) > 1:
         names = ", ".join(path.name for path in lessons)
         return [Submission(name, folder, f"{len(lessons)} lessons ({names}): keep one")]
-    if (folder / KEPT).is_file():
-        return [_submission(name, folder / KEPT)]
+    if (folder / LESSON_PLACE).is_file():
+        return [_submission(name, folder / LESSON_PLACE)]
     if is_clone:
-        words = f"a clone without {KEPT}, which git ignores: git add -f {KEPT}"
+        words = f"a clone without {LESSON_PLACE}, which git ignores: git add -f {LESSON_PLACE}"
         return [Submission(name, folder, words)]
 
     # 2. A folder with one file, or below it a folder for an assignment or for each learner.

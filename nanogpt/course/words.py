@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .comparing import close, is_number, size
-from .observing import ERROR, TIMES, Observed, form
+from .observing import ERROR, REPEATED, Observed, form
 from .page import Anew, Answer, Blank, Case
 
 CALLERS = (
@@ -43,7 +43,7 @@ SMALLER = (
     " Is something rounded, or a small constant added, or is something computed or stored in a "
     "lower-precision dtype?"
 )
-MOST = 12  # integers quoted in a message
+_QUOTED = 12  # integers quoted in a message
 
 
 def describe(
@@ -59,7 +59,7 @@ def describe(
         return raised(blank, answer, case, shown[ERROR])
     got = shown.get(what)
     wanted = right.get(what)
-    what = what.partition(TIMES)[0]
+    what = what.partition(REPEATED)[0]
     if isinstance(got, BaseException):
         return raised(blank, answer, case, got)
     if isinstance(wanted, bool) and isinstance(got, bool):
@@ -125,7 +125,7 @@ def _tensors(
         return f"expected shape {form(wanted)}, got {form(got)}", ""
     if got.dtype != wanted.dtype:
         return f"expected {wanted.dtype}, got {got.dtype}", KEEP_DTYPE
-    if not wanted.is_floating_point() and wanted.numel() <= MOST:
+    if not wanted.is_floating_point() and wanted.numel() <= _QUOTED:
         return f"expected {wanted.tolist()}, got {got.tolist()}", ""
     if wanted.isfinite().all() and not got.isfinite().all():
         return "some of your values are NaN or infinite", NAN

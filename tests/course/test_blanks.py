@@ -5,8 +5,8 @@ import linecache
 import pytest
 
 from nanogpt.course.blanks import BLANKS
+from nanogpt.course.editing import edited, execute
 from nanogpt.course.finding import objection
-from nanogpt.course.page import execute
 from nanogpt.course.solutions import lesson_names
 
 
@@ -29,7 +29,7 @@ def test_each_mistake_is_told_its_own_message(name):
     blank = BLANKS[name]
     for message, edits in blank.mistakes.items():
         for way in edits if isinstance(edits, tuple) else (edits,):
-            found = objection(blank, blank.edited(*way))
+            found = objection(blank, edited(blank, *way))
             assert found, f"accepted: {message}"
             assert message in str(found)
 
@@ -37,7 +37,7 @@ def test_each_mistake_is_told_its_own_message(name):
 @pytest.mark.parametrize("name", BLANKS)
 def test_each_other_wrong_answer_is_refused(name):
     blank = BLANKS[name]
-    assert [edit for edit in blank.wrong if objection(blank, blank.edited(edit)) is None] == []
+    assert [edit for edit in blank.wrong if objection(blank, edited(blank, edit)) is None] == []
 
 
 @pytest.mark.parametrize("name", BLANKS)
@@ -52,4 +52,4 @@ def test_messages_are_sentences_and_none_contains_another(name):
 
 def test_an_edit_that_changes_nothing_is_an_error_of_the_page():
     with pytest.raises(ValueError, match="has no 'gone'"):
-        BLANKS["visible"].edited("gone -> here")
+        edited(BLANKS["visible"], "gone -> here")

@@ -15,7 +15,7 @@ from nanogpt.course import certificate as page
 from nanogpt.course import finding, proof
 from nanogpt.course import lesson as mine
 from nanogpt.course.blanks import BLANKS
-from nanogpt.course.page import execute
+from nanogpt.course.editing import execute
 from nanogpt.course.solutions import lesson_names
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import LECTURE_FORM, ROOT
@@ -253,7 +253,7 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
 def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, lesson, capsys, monkeypatch):
     if "while" in more:
         monkeypatch.setattr(mine, "LESSON_SECONDS", 1)
-        monkeypatch.setattr(finding, "SECONDS", 1)
+        monkeypatch.setattr(finding, "CHECK_SECONDS", 1)
         monkeypatch.setattr(proof, "PROOF_SECONDS", 1)
     path = mine.lesson_path()
     path.write_text(f"{TEXT}\n{more}\n", encoding="utf-8")

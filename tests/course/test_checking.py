@@ -8,8 +8,8 @@ import pytest
 from nanogpt.course import checking
 from nanogpt.course import lesson as mine
 from nanogpt.course.blanks import BLANKS
+from nanogpt.course.editing import execute
 from nanogpt.course.lesson import LessonError
-from nanogpt.course.page import execute
 from nanogpt.course.solutions import lesson_names
 from nanogpt.series.nbfile import solution
 

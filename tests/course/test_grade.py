@@ -15,6 +15,7 @@ import pytest
 from nanogpt.cli import main
 from nanogpt.course import grade, grade_one, program
 from nanogpt.course.blanks import BLANKS
+from nanogpt.course.editing import edited
 from nanogpt.course.finding import objection
 from nanogpt.course.grade import ExerciseResult, Grade, Outcome
 from nanogpt.course.solutions import lesson_names
@@ -67,7 +68,7 @@ def test_a_mistake_is_the_sentence_of_its_check_and_spoils_no_other_exercise(nam
     """What uses a wrong answer is judged with the solution in its place."""
     blank = BLANKS[name]
     edits = next(iter(blank.mistakes.values()))
-    expected = objection(blank, blank.edited(*(edits[0] if isinstance(edits, tuple) else edits)))
+    expected = objection(blank, edited(blank, *(edits[0] if isinstance(edits, tuple) else edits)))
     events = judged(lesson(name))
     assert expected
     assert {e["name"]: e["words"] for e in events if e.get("words")} == {name: expected.words}

@@ -18,9 +18,9 @@ from nanogpt.comparison import forced_logits
 from nanogpt.course import check
 from nanogpt.course import lesson as mine
 from nanogpt.course.blanks import BLANKS
+from nanogpt.course.editing import execute
 from nanogpt.course.finding import objection
 from nanogpt.course.lesson import FILLED_IN
-from nanogpt.course.page import execute
 from nanogpt.course.solutions import lesson_names
 from nanogpt.files import ROOT
 from nanogpt.sampling import draw_noise, sample

@@ -37,7 +37,7 @@ def serve(work: Path) -> str:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """A repository with nothing in it but the file that the set-up cell looks for."""
-    door = tmp_path_factory.mktemp("address") / "work" / "nanogpt" / "series" / "course.py"
+    door = tmp_path_factory.mktemp("address") / "work" / "nanogpt" / "course" / "__init__.py"
     door.parent.mkdir(parents=True)
     door.touch()
     return serve(door.parents[2])
