@@ -1,9 +1,14 @@
-"""Notebook 04, blank 8: FixedAttention."""
+"""Notebook 04, blank 8: FixedAttention, one step whose shapes never change, so one graph serves all."""
+
+import logging
 
 import torch
 import torch.nn as nn
+from torch import Tensor
 
-from ..page import Blank
+from ..observing import Arguments, form, numbers
+from ..page import Blank, Case
+from ..traps import compiled, steps
 
 
 class FixedAttention(nn.Module):
@@ -20,12 +25,230 @@ class FixedAttention(nn.Module):
         return scores.softmax(-1) @ self.v
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def run(answer, positions, factor=1.0):
+    """Two modules that get tokens in turn, at these positions: they must not share anything."""
+    modules = [answer() for _ in range(2)]
+    for turn, position in enumerate(positions):
+        for number, module in enumerate(modules):
+            seed = 100 * turn + 10 * number
+            q, k, v = (numbers(1, 1, 16, seed=seed + i, dtype=torch.float32) for i in range(3))
+            given = Arguments(q=q * factor, k=k, v=v, pos=torch.tensor([position]))
+            with torch.no_grad():
+                out = module(*given.tensors.values())
+            yield from given.changes()
+            where = "the first output" if not turn else f"the output of call {turn}"
+            where += f" at position {position}" + " of a second module" * number
+            yield f"the shape of {where}", form(out)
+            if isinstance(out, Tensor):
+                yield "an output is NaN", bool(out.isnan().any())
+            yield where, out
+
+
+def run_graphs(answer, n=3):
+    """Compiled with every shape as a guard: did one graph serve all tokens?"""
+    log = logging.getLogger("torch._dynamo")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of graph breaks, and those are counted
+    try:
+        out, graphs = compiled(answer(), n, dynamic=False)
+        right = torch.allclose(out, steps(answer(), n), atol=1e-5)
+    finally:
+        log.setLevel(level)
+    yield f"{n} tokens take more than one graph", graphs > 1
+    yield "compiled, the output differs", not right
+
+
+# ------------------------------------------------------------------ what people write
+
+COUNTED = """
+class FixedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 32, 16))
+        self.register_buffer("v", torch.zeros(1, 32, 16))
+        self.n = 0
+
+    def forward(self, q, k, v, pos):
+        self.k[:, self.n : self.n + 1] = k
+        self.v[:, self.n : self.n + 1] = v
+        self.n += 1
+        hidden = torch.arange(32) >= self.n
+        scores = (q @ self.k.mT * 0.25).masked_fill(hidden, float("-inf"))
+        return scores.softmax(-1) @ self.v
+"""
+COUNTED_SLOTS = COUNTED.replace(">= self.n", "> pos")
+SHIFTED = """
+class FixedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 32, 16))
+        self.register_buffer("v", torch.zeros(1, 32, 16))
+
+    def forward(self, q, k, v, pos):
+        self.k = torch.cat([self.k[:, 1:], k], dim=1)
+        self.v = torch.cat([self.v[:, 1:], v], dim=1)
+        scores = (q @ self.k.mT * 0.25).masked_fill(torch.arange(31, -1, -1) > pos, float("-inf"))
+        return scores.softmax(-1) @ self.v
+"""
+GROWING = """
+class FixedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.k = self.v = None
+
+    def forward(self, q, k, v, pos):
+        if self.k is not None:
+            k = torch.cat([self.k, k], 1)
+            v = torch.cat([self.v, v], 1)
+        self.k = k
+        self.v = v
+        return (q @ k.mT * 0.25).softmax(-1) @ v
+"""
+SLICED = """
+class FixedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 32, 16))
+        self.register_buffer("v", torch.zeros(1, 32, 16))
+
+    def forward(self, q, k, v, pos):
+        self.k[:, pos] = k
+        self.v[:, pos] = v
+        end = int(pos) + 1
+        return (q @ self.k[:, :end].mT * 0.25).softmax(-1) @ self.v[:, :end]
+"""
+CHOSEN = SLICED.replace("int(pos) + 1", "torch.arange(32) <= pos").replace(":end]", "end]")
 BLANK = Blank(
     number="04.8",
     solution=FixedAttention,
     method="forward",
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run, positions=[0, 1, 2, 3, 1, 2]),  # a text that goes on from slot 1
+        Case(run, positions=[*range(32)]),
+        Case(run, 1e-3, positions=[0, 1, 2, 3], factor=300.0),  # exp() overflows
+        Case(run_graphs),
+    ],
+    mistakes={
+        "the empty slots get weight: their scores must be -inf, because exp(0) is 1.": (
+            ['.masked_fill(torch.arange(32) > pos, float("-inf")) -> '],
+            ['float("-inf") -> 0.0'],
+            ['float("-inf") -> -1.0'],
+        ),
+        "the newest token does not see itself, and the first sees nothing: hide the slots > pos, "
+        "not >= pos.": ["> pos -> >= pos"],
+        "one slot too many is visible, and it is empty: hide those > pos.": ["> pos -> > pos + 1"],
+        "the mask is inverted: hide the slots after pos, not those up to it.": (
+            ["> pos -> < pos"],
+            ["> pos -> <= pos"],
+        ),
+        "only the newest slot is visible: attend to all up to it.": ["> pos -> != pos"],
+        "only slot 0 is visible, as with is_causal=True: attend to all slots up to pos.": [
+            "> pos -> > 0"
+        ],
+        "the buffers hold only the newest token: each stays in its own slot, `pos`, and index_copy_ "
+        "writes in place, while index_copy returns a new tensor.": (
+            ["(1, pos -> (1, pos * 0"],
+            [
+                "self.k.index_copy_(1, pos, k) -> keys = self.k.index_copy(1, pos, k)",
+                "self.v.index_copy_(1, pos, v) -> values = self.v.index_copy(1, pos, v)",
+                "self.k.mT -> keys.mT",
+                "@ self.v -> @ values",
+            ],
+        ),
+        "the new key and value are in another slot than `pos`: self.k.index_copy_(1, pos, k).": (
+            ["(1, pos -> (1, (pos + 1) % 32"],
+            ["(1, pos -> (1, 31 - pos"],
+        ),
+        "the values are not written into the buffer, so the output is 0: index_copy_ writes in "
+        "place, and index_copy returns a new tensor.": (
+            ["self.v.index_copy_(1, pos, v) -> pass"],
+            ["index_copy_ -> index_copy"],
+        ),
+        "the keys are not written into the buffer, so all slots get equal weights: also write "
+        "self.k.": ["self.k.index_copy_(1, pos, k) -> pass"],
+        "the slots are read before the new key and value are written: write first.": [
+            "self.k.index -> out = self._read(q, pos)\n        self.k.index",
+            "        scores -> \n    def _read(self, q, pos):\n        scores",
+            "(1, pos, v) -> (1, pos, v)\n        return out",
+        ],
+        "the new key and value are added to what their slots hold: overwrite it.": [
+            "copy_ -> add_"
+        ],
+        "the scores are not multiplied by 0.25, which is 1 / √16.": (
+            [" * 0.25 -> "],
+            ["* 0.25 -> / 16"],
+            ["* 0.25 -> / 0.25"],
+            ["* 0.25 -> * 32**-0.5"],
+        ),
+        "the keys are used as values: apply the weights to self.v.": ["@ self.v -> @ self.k"],
+        "the softmax is missing, or runs over another dimension than the slots, -1: weights must "
+        "sum to 1.": (
+            ["softmax(-1) -> softmax(1)"],
+            ["scores.softmax(-1) -> scores.nan_to_num(neginf=0)"],
+            ["scores.softmax(-1) -> scores.exp()"],
+        ),
+        "a text that goes on from an earlier slot is wrong: `pos` says which slot a token has, and "
+        "how far it sees, not the number of calls or what the buffers hold.": (
+            [COUNTED],
+            [COUNTED_SLOTS],
+            [SHIFTED],
+            [GROWING],
+            ["torch.arange(32) > pos -> (self.k == 0).all(-1)[:, None]"],
+        ),
+        "the output is right, but needs several graphs: some shape still changes, as with a slice, "
+        "or Python asks for the value of pos. Keep 32 slots, and hide with a mask made of "
+        "tensors.": ([SLICED], [CHOSEN]),
+    },
+    wrong=[
+        "scores.softmax(-1) -> (scores.exp() / scores.exp().sum(-1, keepdim=True))",
+        "pos, k) -> pos[0], k[:, 0])",
+        "q @ self -> q.mul_(1.5) @ self",
+    ],
+    right=[
+        """
+class FixedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 32, 16))
+        self.register_buffer("v", torch.zeros(1, 32, 16))
+
+    def forward(self, q, k, v, pos):
+        self.k[:, pos] = k
+        self.v[:, pos] = v
+        seen = torch.arange(32)[None] <= pos[:, None]
+        return F.scaled_dot_product_attention(q, self.k, self.v, attn_mask=seen)
+""",
+        """
+class FixedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 32, 16))
+        self.register_buffer("v", torch.zeros(1, 32, 16))
+
+    def forward(self, q, k, v, pos):
+        here = (torch.arange(32) == pos)[None, :, None]
+        self.k = torch.where(here, k, self.k)
+        self.v = torch.where(here, v, self.v)
+        scores = torch.einsum("btd,bsd->bts", q, self.k) / 4
+        return F.softmax(torch.where(torch.arange(32) <= pos, scores, -1e9), dim=-1) @ self.v
+""",
+        """
+class FixedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 32, 16))
+        self.register_buffer("v", torch.zeros(1, 32, 16))
+
+    def forward(self, q, k, v, pos):
+        index = pos.view(1, 1, 1).expand(1, 1, 16)
+        self.k.scatter_(1, index, k)
+        self.v.scatter_(1, index, v)
+        return attend(q, self.k, self.v, visible(pos, torch.arange(32)))
+""",
+    ],
     hints=(
         "Which shapes of GrowingAttention change from one token to the next? What could keep a length of 32, and how would the empty slots lose their weight?",
         '`self.k.index_copy_(1, pos, k)` writes rows into slots. A mask of fixed length hides the others: `torch.arange(32) > pos` is True for those not written yet, and `masked_fill(…, float("-inf"))` removes their weight. A slice like `self.k[:, :pos + 1]` would have a different shape at every step.',
@@ -33,10 +256,14 @@ BLANK = Blank(
     ),
     advice={
         "the shape of": "It is (1, 1, 16), a mean of values.",
-        "the first output": "The first token sees only slot 0: hide the empty ones. Are the scores multiplied by 0.25?",
-        "an output is NaN": "Slot pos itself is visible.",
-        "the output of call": "The first token is right. Is each key in its own slot? Are slots 0 to pos visible?",
-        "more than one graph": "Keep 32 slots, and hide with a mask made of tensors.",
+        "an output is NaN": "A row without a visible slot has no softmax, and exp() of a large "
+        "score is infinite: softmax(-1) subtracts the largest first.",
+        "the first output": "The first token sees only slot 0: is it written, and are the others "
+        "hidden?",
+        "the output of call": "The first token is right. Is each key in its own slot, are slots 0 "
+        "to pos visible, and are the scores multiplied by 0.25?",
+        "more than one graph": "Keep 32 slots, and hide with a mask made of tensors: int(pos), "
+        "pos.item() and a slice that depends on them need a new graph.",
         "compiled, the": "Compiled code must not depend on Python state.",
     },
     axes=[("text", "token", "number")],
