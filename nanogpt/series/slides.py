@@ -1,6 +1,7 @@
-"""Render slides as one HTML file, from a Markdown file in Marp's format; needs no network.
+"""Render slides and pages to print as HTML files, from Markdown; needs no network.
 
-Marp itself and its editors show the same files: front matter, then slides separated by `---`.
+Slides are in Marp's format, which Marp itself and its editors show too: front matter, then slides
+separated by `---`, each with the speaker's note in a comment.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from .html import DATA_URL, TEMPLATES, coloured
 _SOURCES = ROOT / "notebooks" / "teaching"
 _MARK = "slides.json"  # marks a folder that we wrote
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
-COMMENT = re.compile(r"<!--.*?-->", re.S)  # a speaker's note
+NOTE = re.compile(r"<!--(.*?)-->", re.S)  # a speaker's note
+TO_PRINT = ("board", "exam", "sheet")
 
 
 class SlidesError(ValueError):
@@ -49,14 +51,21 @@ class Slide(mistune.HTMLRenderer):
 
 def split(path: Path) -> list[str]:
     """The slides of a file, as Markdown without notes. Raises SlidesError without front matter."""
+    return [NOTE.sub("", slide).strip() for slide in _parts(path)]
+
+
+def notes(path: Path) -> list[str]:
+    """The speaker's note of each slide of a file; "" for none."""
+    found = [NOTE.search(slide) for slide in _parts(path)]
+    return [note[1].strip() if note else "" for note in found]
+
+
+def _parts(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     front = FRONT.match(text)
     if not front or "marp: true" not in front[1]:
         raise SlidesError(f"{path} has no front matter with `marp: true`")
-    return [
-        COMMENT.sub("", slide).strip()
-        for slide in re.split(r"^---$", text[front.end() :], flags=re.M)
-    ]
+    return re.split(r"^---$", text[front.end() :], flags=re.M)
 
 
 def render(path: Path) -> str:
@@ -64,19 +73,27 @@ def render(path: Path) -> str:
     draw = mistune.create_markdown(renderer=Slide(path.parent), plugins=["table"])
     slides = split(path)
     title = slides[0].partition("\n")[0].lstrip("# ")
-    return TEMPLATES.get_template("slides.html.j2").render(
-        title=title, slides=list(map(draw, slides))
-    )
+    shown = [*zip(map(draw, slides), notes(path), strict=True)]
+    return TEMPLATES.get_template("slides.html.j2").render(title=title, slides=shown)
+
+
+def render_to_print(path: Path) -> str:
+    """A Markdown file as a standalone HTML page for paper; a line `---` begins a new sheet."""
+    draw = mistune.create_markdown(renderer=Slide(path.parent), plugins=["table"])
+    text = path.read_text(encoding="utf-8")
+    title = text.partition("\n")[0].lstrip("# ")
+    return TEMPLATES.get_template("print.html.j2").render(title=title, page=draw(text))
 
 
 def write_slides(out: Path, *, overwrite: bool = False) -> list[Path]:
-    """Render all slides of notebooks/teaching into a folder, and return their paths.
+    """Render what notebooks/teaching has for a class into a folder, and return the paths.
 
     Raises ValueError if the folder is not ours, unless `overwrite` is set, and SlidesError.
     """
     out = real_path(out)
     check_folder(out, _MARK, overwrite)
     pages = {f"{path.stem}.html": render(path) for path in sorted(_SOURCES.glob("session_*.md"))}
+    pages |= {f"{name}.html": render_to_print(_SOURCES / f"{name}.md") for name in TO_PRINT}
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / _MARK, {"format": f"{OURS} slides", "files": list(pages)})
     with ExitStack() as files:

@@ -4,12 +4,13 @@ import ast
 import re
 
 import pytest
-from answers import WRONG
+import torch
 from chromium import browsed
 from notebook_fixtures import NOTEBOOKS, book
 
 from nanogpt.cli import COMMANDS, main
 from nanogpt.course.blanks import BLANKS
+from nanogpt.course.solutions import attention_weights, visible
 from nanogpt.files import ROOT
 from nanogpt.series import slides
 from nanogpt.series.html import minutes
@@ -108,13 +109,13 @@ def test_the_weekend_has_the_notebooks_minutes():
 
 
 @each
-def test_the_wrong_answers_are_those_that_the_checks_know(title):
-    listed = rows(section(title), "blank | wrong answer")
+def test_the_wrong_answers_are_those_that_the_pages_know(title):
+    listed = rows(section(title), "blank | what the check says")
     assert listed
-    for cell, misconception, said in listed:
+    for cell, words, question in listed:
         (name,) = quoted(cell)
-        assert misconception in WRONG[name], (name, misconception)
-        assert said
+        assert any(words in message for message in BLANKS[name].mistakes), (name, words)
+        assert question
 
 
 @each
@@ -139,7 +140,7 @@ def test_every_slide_that_the_plan_names_is_there():
         assert all(int(n) <= last for pair in named for n in pair if n)
 
 
-@pytest.mark.parametrize("path", [FOLDER / "README.md", *SLIDES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*FOLDER.glob("*.md")], ids=lambda path: path.name)
 def test_every_link_and_command_is_there(path):
     text = path.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
@@ -160,13 +161,53 @@ def test_slides_tell_no_solution(path):
                 assert ast.unparse(node.value) not in text, name
 
 
+@pytest.mark.parametrize("path", SLIDES, ids=lambda path: path.stem)
+def test_every_slide_has_a_note_for_the_speaker(path):
+    notes = slides.notes(path)
+    assert len(notes) == len(slides.split(path))
+    assert all(notes)
+
+
+def numbers(line: str) -> list[float]:
+    """The numbers in the cells of a row that follow its name."""
+    return [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", line.split("|", 2)[2])]
+
+
+def test_the_numbers_at_the_board_are_those_of_attention():
+    text = (FOLDER / "board.md").read_text(encoding="utf-8")
+    given = torch.tensor(
+        [numbers(x) for x in re.findall(r"^\| character \d \|.*,.*,.*", text, re.M)]
+    )
+    q, k, v = given[:, :4], given[:, 4:8], given[:, 8:]
+    scores = [numbers(x) for x in re.findall(r"^\| query \d \|.*", text, re.M)]
+    assert torch.allclose(q @ k.T / 2, torch.tensor(scores))
+    where = visible(torch.arange(3), torch.arange(3))
+    weights = attention_weights(q, k, where)
+    told = text.partition("weight 1")[2].partition("**4.")[0]
+    for row, expected in zip(re.findall(r"^\| character.*", told, re.M), weights, strict=True):
+        found = numbers(row)
+        assert found == pytest.approx(expected[: len(found)].tolist(), abs=0.003)
+    outputs = [
+        numbers(x) for x in re.findall(r"^\| character.*", text.partition("output")[2], re.M)
+    ]
+    assert torch.allclose(weights @ v, torch.tensor(outputs[-3:]), atol=0.03)
+
+
+def test_the_exam_has_as_many_points_as_it_says():
+    questions, _, answers = (FOLDER / "exam.md").read_text(encoding="utf-8").partition("\n---\n")
+    points = [int(n) for n in re.findall(r"^\d+\. \*\((\d+) points\)\*", questions, re.M)]
+    assert f"Ten questions, {sum(points)} points" in questions
+    assert len(points) == len(re.findall(r"^\d+\. ", answers, re.M)) == 10
+
+
 # ------------------------------------------------------------------ rendering
 
 
 def test_slides_are_written_into_a_folder_of_their_own(tmp_path, capsys):
     out = tmp_path / "slides"
     assert main(["slides", "--out", str(out)]) == 0
-    assert sorted(path.stem for path in out.glob("*.html")) == [path.stem for path in SLIDES]
+    there = sorted(path.stem for path in out.glob("*.html"))
+    assert there == sorted([*slides.TO_PRINT, *(path.stem for path in SLIDES)])
     for path in SLIDES:
         page = (out / f"{path.stem}.html").read_text(encoding="utf-8")
         assert page.count("<section") == len(slides.split(path))
