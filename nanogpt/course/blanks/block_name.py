@@ -25,7 +25,8 @@ def run_again(answer, blocks):
     name = answer(name_of(answer, blocks[:-1]), tokens)
     yield "your code changes `tokens`, which belong to the caller", tokens != blocks[-1]
     yield "the name cannot be a dictionary key", not hashes(name)
-    yield "the same block gets another name the second time", bool(name != name_of(answer, blocks))
+    again = name_of(answer, blocks)
+    yield "the same block gets another name the second time", not same(name, again)
 
 
 def hashes(name):
@@ -37,11 +38,16 @@ def hashes(name):
     return True
 
 
+def same(one, other):
+    """Whether a dictionary takes them for the same name."""
+    return hashes(one) and hashes(other) and one in {other}
+
+
 def run_differ(answer, pairs):
     """The last blocks of two sequences that differ, so their names must differ."""
     for one, other in pairs:
-        same = name_of(answer, one) == name_of(answer, other)
-        yield f"the last blocks of {one} and {other} have the same name", bool(same)
+        both = same(name_of(answer, one), name_of(answer, other))
+        yield f"the last blocks of {one} and {other} have the same name", both
 
 
 def run_places(answer, size):
@@ -51,8 +57,7 @@ def run_places(answer, size):
     for i in range(size):
         other = [*block]
         other[i] += 100
-        same = name_of(answer, [other]) == name
-        yield f"token {i} of {size} is not in the name", bool(same)
+        yield f"token {i} of {size} is not in the name", same(name, name_of(answer, [other]))
 
 
 def run_many(answer, side):
@@ -128,7 +133,7 @@ BLANK = Blank(
         ],
         "only the first token is in the name: all of them must be.": ["tuple(tokens) -> tokens[0]"],
         "only the last token is in the name: all of them must be.": ["tuple(tokens) -> tokens[-1]"],
-        "the name is a list or contains one, and a list cannot be a dictionary key: use tuples, tuple(tokens).": [
+        "the name is or contains a list, a set or a dictionary, which cannot be a dictionary key: use tuples, tuple(tokens).": [
             "tuple(tokens) -> tokens"
         ],
         "the same block gets a different name each time, so it would never be found: leave out counters, random numbers and memory addresses.": [

@@ -55,7 +55,8 @@ BLANK = Blank(
     number="08.3",
     solution=every_second,
     cases=[
-        Case(run_pattern, queries=[*range(8)], keys=[*range(8)]),
+        Case(run_pattern, queries=[*range(2, 8)], keys=[*range(8)]),
+        Case(run_pattern, queries=[0, 1, 2], keys=[0, 1, 2]),
         Case(run_two),
         Case(run_pattern, queries=[7], keys=[*range(8)]),
         Case(run_pattern, queries=[4], keys=[*range(8)]),
@@ -92,11 +93,11 @@ BLANK = Blank(
         "all queries see even positions, but a query at 7 sees 7, 5, 3 and 1: use the gap.": [
             "gap % 2 -> k_pos[None, :] % 2"
         ],
-        "queries at odd positions see nothing: it is the gap that must be even.": [
-            "gap % 2 == 0 -> (q_pos[:, None] % 2 == 0) & (k_pos % 2 == 0)"
-        ],
         "& binds more tightly than ==, so the mask is compared with 0: put gap % 2 == 0 in parentheses.": [
             "(gap % 2 == 0) -> gap % 2 == 0"
+        ],
+        "a query sees what comes after it, and not what comes before: the gap is q_pos - k_pos.": [
+            "visible(q_pos, k_pos) -> (gap <= 0) & (k_pos >= 0)"
         ],
         "the mask is transposed: it has a row for each query and a column for each key.": [
             "return visible(q_pos, k_pos) & (gap % 2 == 0) -> return (visible(q_pos, k_pos) & (gap % 2 == 0)).T"
@@ -139,6 +140,7 @@ def every_second(q_pos, k_pos, *unused):
     advice={
         "the shape of the mask": "It has a row for each query and a column for each key, also for the keys that are skipped: compare q_pos[:, None] with k_pos[None, :].",
         "the dtype of the mask": "It must hold booleans.",
+        "must match": "q_pos[:, None] has shape (T, 1) and k_pos[None, :] has shape (1, S): compared with each other, they give (T, S).",
         "its own token": "A gap of 0 is even, and True means visible.",
         "the future": "Require a gap of at least 0, as visible(q_pos, k_pos) does, and join conditions with &.",
         "empty slot": "Also require that k_pos is at least 0, as visible(q_pos, k_pos) does.",

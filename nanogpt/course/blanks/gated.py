@@ -1,8 +1,10 @@
-"""Notebook 13, blank 2: gated."""
+"""Notebook 13, blank 2: gated, the feed-forward layer of Llama and its relatives."""
 
+import torch
 import torch.nn.functional as F
 
-from ..page import Blank
+from ..observing import Arguments, form, gradient, numbers
+from ..page import Blank, Case
 
 
 def gated(x, gate, up, down):
@@ -10,11 +12,120 @@ def gated(x, gate, up, down):
     return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def inputs(shape, hidden, dtype=torch.float64, factor=1.0):
+    """x of that shape and the three matrices, stored as in nn.Linear."""
+    C = shape[-1]
+    shapes = {"x": shape, "gate": (hidden, C), "up": (hidden, C), "down": (C, hidden)}
+    made = {
+        name: numbers(*one, seed=i, dtype=dtype) for i, (name, one) in enumerate(shapes.items())
+    }
+    return made | {"x": made["x"] * factor}
+
+
+def run_part(answer, shape, hidden, dtype=torch.float64, factor=1.0):
+    """One output."""
+    given = Arguments(**inputs(shape, hidden, dtype, factor))
+    out = answer(*given.tensors.values())
+    yield from given.changes()
+    yield "the shape of the output", form(out)
+    yield "the output", out
+
+
+def run_gradients(answer):
+    """The gradients of x and the three matrices."""
+    given = {name: x.requires_grad_() for name, x in inputs((2, 3), 4).items()}
+    out = answer(*given.values())
+    yield "no gradient flows through your output, so a model would not learn", not out.requires_grad
+    total = (out * numbers(2, 3, seed=9)).sum()
+    for name, found in gradient(total, given).items():
+        yield f"the gradient of {name}", found
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="13.2",
     solution=gated,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run_part, shape=(2, 3, 5), hidden=7),
+        Case(run_part, shape=(4, 4), hidden=4),
+        Case(run_part, shape=(6,), hidden=3),
+        Case(run_part, shape=(2, 5), hidden=4, factor=1000.0),
+        Case(run_part, shape=(2, 3, 4), hidden=6, dtype=torch.bfloat16, tolerance=0.1),
+        Case(run_gradients),
+        Case(run_part, shape=(2, 2, 3, 16), hidden=40, dtype=torch.float32),
+    ],
+    mistakes={
+        "the wrong one is gated: SiLU belongs on the gate, not on up's output.": [
+            "F.silu(x @ gate.T) * (x @ up.T) -> (x @ gate.T) * F.silu(x @ up.T)"
+        ],
+        "the gate is not multiplied in: only up's output goes through an activation.": (
+            ["F.silu(x @ gate.T) * (x @ up.T) -> F.silu(x @ up.T)"],
+            ["F.silu(x @ gate.T) * (x @ up.T) -> F.relu(x @ up.T)"],
+            ["F.silu(x @ gate.T) * (x @ up.T) -> F.gelu(x @ up.T)"],
+        ),
+        "up's output is left out: multiply the gate with it.": [" * (x @ up.T) -> "],
+        "the activation is missing: the gate goes through SiLU.": ["F.silu -> "],
+        "the gate goes through another function than SiLU, such as ReLU, GELU or a sigmoid: F.silu(x) is x · sigmoid(x).": (
+            ["F.silu -> F.relu"],
+            ["F.silu -> F.gelu"],
+            ["F.silu(x @ gate.T) -> F.gelu(x @ gate.T, approximate='tanh')"],
+            ["F.silu(x @ gate.T) -> (x @ gate.T) * torch.sigmoid(1.702 * (x @ gate.T))"],
+            ["F.silu -> torch.sigmoid"],
+            ["F.silu -> torch.tanh"],
+            ["F.silu(x @ gate.T) -> (x @ gate.T).softmax(-1)"],
+            ["F.silu(x @ gate.T) -> (x @ gate.T) * torch.sigmoid(-(x @ gate.T))"],
+            ["F.silu(x @ gate.T) -> F.relu(x @ gate.T) ** 2"],
+            ["F.silu -> F.hardswish"],
+        ),
+        "you add the gate: multiply.": [") * (x @ -> ) + (x @"],
+        "SiLU comes before the product: you apply it to the product of both.": [
+            "F.silu(x @ gate.T) * (x @ up.T) -> F.silu((x @ gate.T) * (x @ up.T))"
+        ],
+        "SiLU is applied to both factors: leave up's output as it is.": ["* (x -> * F.silu(x"],
+        "SiLU is applied to x, before the gate's matrix: apply it to the matrix's output.": [
+            "F.silu(x @ gate.T) -> (F.silu(x) @ gate.T)"
+        ],
+        "one matrix computes both factors: `gate` and `up` each compute their own.": (
+            ["gate.T -> up.T"],
+            ["up.T -> gate.T"],
+        ),
+        "`down` is missing: the output has the width of x.": [" @ down.T -> "],
+        "`down` is applied to each factor: multiply them first, in parentheses, then @ down.T once.": [
+            "return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T -> return (F.silu(x @ gate.T) @ down.T) * (x @ up.T @ down.T)"
+        ],
+        "x is added: the block adds the residual, not this layer.": ["return ( -> return x + ("],
+        "SiLU is applied to the output: nothing follows `down`.": [
+            "return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T -> return F.silu((F.silu(x @ gate.T) * (x @ up.T)) @ down.T)"
+        ],
+    },
+    wrong=[
+        "F.silu(x @ gate.T) -> (x @ gate.T) * (x @ gate.T).exp() / (1 + (x @ gate.T).exp())",
+        "F.silu(x @ gate.T) -> F.silu((x @ gate.T).detach())",
+        "down.T -> down",
+        "return -> x *= 2\n    x = x / 2\n    return",
+    ],
+    right=[
+        """
+def gated(x, gate, up, down):
+    g, u = (x @ torch.cat([gate, up]).T).chunk(2, dim=-1)
+    return torch.matmul(nn.SiLU()(g) * u, down.t())
+""",
+        """
+def gated(x, gate, up, down):
+    g = torch.einsum("...c,hc->...h", x, gate)
+    u = torch.einsum("...c,hc->...h", x, up)
+    return torch.einsum("...h,ch->...c", g / (1 + torch.exp(-g)) * u, down)
+""",
+        """
+def gated(x, gate, up, down):
+    g = x @ gate.T
+    return F.linear(x @ up.mT * g * torch.sigmoid(g), down)
+""",
+    ],
     hints=(
         "Which of the two inner vectors decides how much of the other one passes, and which one is passed on? How large is `down`'s input?",
         "`x @ up.T` has the inner width. So has the gate, and the two are multiplied element-wise. `F.silu` is the activation.",
@@ -23,9 +134,9 @@ BLANK = Blank(
     advice={
         "the shape of": "The output has the shape of x: `down` comes last.",
         "no gradient": "Leave detach() and no_grad() out.",
-        "the gradient": "x and the three matrices all get gradients.",
+        "the gradient": "x and the three matrices all get gradients: leave detach() out.",
         "the output": "SiLU of x @ gate.T, times x @ up.T, then @ down.T.",
-        "mat1 and mat2": "nn.Linear stores (out, in), so transpose the matrix: x @ gate.T.",
+        "your code raised": "nn.Linear stores (out, in), so each matrix is transposed: x @ gate.T and x @ up.T are multiplied element-wise, in parentheses, then @ down.T.",
     },
     axes=[("text", "token", "number"), ("row", "number"), ("number",)],
 )

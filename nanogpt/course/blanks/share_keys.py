@@ -1,6 +1,9 @@
-"""Notebook 13, blank 1: share_keys."""
+"""Notebook 13, blank 1: share_keys, the keys of grouped-query attention for every query head."""
 
-from ..page import Blank
+import torch
+
+from ..observing import Arguments, form, gradient, numbers
+from ..page import Blank, Case
 
 
 def share_keys(k, n_head):
@@ -8,11 +11,119 @@ def share_keys(k, n_head):
     return k.repeat_interleave(n_head // k.shape[1], dim=1)
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def run_keys(answer, heads, n_head, B=2, S=4, hs=5, dtype=torch.float64):
+    """The keys of every query head."""
+    k = numbers(B, S, heads, hs, dtype=dtype).transpose(1, 2)  # a view, as in a model
+    given = Arguments(k=k)
+    got = answer(k, n_head)
+    yield from given.changes()
+    yield f"the shape, from {form(k)}", form(got)
+    yield "the dtype of the keys", str(got.dtype)
+    yield "the KV head that each query head gets", [source(got[:, h], k) for h in range(n_head)]
+    yield "the keys", got
+
+
+def source(keys, k):
+    """The KV head in k that has these keys; None if there is none."""
+    return next((g for g in range(k.shape[1]) if torch.equal(keys, k[:, g])), None)
+
+
+def run_gradient(answer):
+    """The keys' gradients from all query heads that read them."""
+    k = numbers(2, 2, 3, 4).requires_grad_()
+    shared = answer(k, 6)
+    yield (
+        "no gradient flows through your keys, so a model would not learn",
+        not shared.requires_grad,
+    )
+    total = (shared * numbers(2, 6, 3, 4, seed=1)).sum()
+    yield "the gradient of k", gradient(total, {"k": k})["k"]
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="13.1",
     solution=share_keys,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run_keys, heads=3, n_head=9),
+        Case(run_keys, heads=2, n_head=4),
+        Case(run_keys, heads=1, n_head=4),
+        Case(run_keys, heads=2, n_head=2),
+        Case(run_keys, heads=2, n_head=6, B=1, S=1),
+        Case(run_keys, heads=4, n_head=8, B=4, S=4, hs=4),
+        Case(run_keys, heads=2, n_head=10, B=3, S=7, hs=2, dtype=torch.bfloat16),
+        Case(run_gradient),
+    ],
+    mistakes={
+        "the keys are dealt out like cards: neighbours share, so the first query heads all get the first keys.": [
+            "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k.repeat(1, n_head // k.shape[1], 1, 1)"
+        ],
+        "nothing is repeated: each of the n_head query heads needs keys.": [
+            "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k"
+        ],
+        "each KV head is repeated n_head times: it serves n_head // k.shape[1] query heads.": [
+            "n_head // k.shape[1] -> n_head"
+        ],
+        "each KV head is repeated k.shape[1] times: that is how many there are, and each serves n_head // k.shape[1].": [
+            "n_head // k.shape[1] -> k.shape[1]"
+        ],
+        "each KV head is always repeated twice: it serves n_head // k.shape[1] query heads.": [
+            "n_head // k.shape[1] -> 2"
+        ],
+        "without dim=1 the tensor is flattened: repeat along the heads.": [", dim=1 -> "],
+        "another dimension is repeated, not the heads: they are dimension 1.": (
+            ["dim=1 -> dim=0"],
+            ["dim=1 -> dim=2"],
+            ["dim=1 -> dim=3"],
+        ),
+        "all query heads get KV head 0: that is right only if there is a single KV head.": [
+            "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k[:, :1].expand(-1, n_head, -1, -1)"
+        ],
+        "the KV heads are in reverse order: query head 0 gets the first.": [
+            "dim=1) -> dim=1).flip(1)"
+        ],
+        "the group size is computed from another dimension of k: the heads are k.shape[1].": (
+            ["n_head // k.shape[1] -> n_head // k.shape[0]"],
+            ["n_head // k.shape[1] -> n_head // k.shape[2]"],
+        ),
+        "heads and positions are swapped: return (B, n_head, S, hs).": [
+            "dim=1) -> dim=1).transpose(1, 2)"
+        ],
+        "the group is left as a separate dimension: merge the two, (B, n_head, S, hs).": (
+            [
+                "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k[:, :, None].expand(-1, -1, n_head // k.shape[1], -1, -1)"
+            ],
+        ),
+        "the keys are detached, so a model would not learn: leave detach() and no_grad() out.": [
+            "k.repeat -> k.detach().repeat"
+        ],
+    },
+    wrong=[
+        "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k.expand(-1, n_head, -1, -1)",
+        "dim=1) -> dim=1).float()",
+        "return -> k = k / 2\n    return",
+    ],
+    right=[
+        """
+def share_keys(k, n_head):
+    B, H, S, hs = k.shape
+    return k[:, :, None].expand(B, H, n_head // H, S, hs).reshape(B, n_head, S, hs)
+""",
+        """
+def share_keys(k, n_head):
+    group = n_head // k.size(1)
+    return torch.stack([k[:, h // group] for h in range(n_head)], dim=1)
+""",
+        """
+def share_keys(k, n_head):
+    heads = torch.arange(n_head) * k.shape[1] // n_head
+    return k[:, heads]
+""",
+    ],
     hints=(
         "With 3 KV heads and 9 query heads, in which order must the keys be: 0 1 2 0 1 2 0 1 2, or 0 0 0 1 1 1 2 2 2?",
         "Each KV head serves `n_head // k.shape[1]` query heads. `torch.repeat_interleave` repeats each entry of a dimension before moving on to the next.",
@@ -21,8 +132,12 @@ BLANK = Blank(
     advice={
         "the shape": "(B, n_head, S, hs): each KV head n_head // k.shape[1] times, along dimension 1.",
         "no gradient": "Leave detach() and no_grad() out.",
-        "the keys of": "Neighbours share: query head h gets KV head h // group, where group is n_head // k.shape[1].",
+        "the dtype": "Copies keep the dtype.",
+        "the KV head": "Neighbours share: query head h gets KV head h // group, where group is n_head // k.shape[1].",
+        "the keys": "Copies equal the original: change no number.",
         "the gradient": "Keys get gradients from every query head that reads them.",
+        "repeat_interleave()": "The number of repeats is an integer: divide with //.",
+        "expanded size": "expand repeats only dimensions of size 1, but there are more KV heads: add a dimension first, as in k[:, :, None].",
     },
     axes=[("text", "position", "number"), ("text", "head", "position", "number")],
 )
