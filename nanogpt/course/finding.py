@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -127,8 +127,10 @@ def _explain(
     if not perhaps and isinstance(value, Tensor) and _is_evidence(value):
         perhaps = mistake_of(blank, answer, shown, until=what)
     case = blank.cases[len(shown) - 1]
-    words = describe(blank, answer, case, what, shown[-1], right)
-    return Objection(f"{words} Perhaps {perhaps}", perhaps) if perhaps else Objection(words)
+    if perhaps:  # it says what to do, so the advice is left out
+        words = describe(replace(blank, advice={}), answer, case, what, shown[-1], right)
+        return Objection(f"{words} Perhaps {perhaps}", perhaps)
+    return Objection(describe(blank, answer, case, what, shown[-1], right))
 
 
 def mistake_of(
@@ -150,7 +152,10 @@ def mistake_of(
     scores = [0] * len(found)
     innocent = set()
     for case in later:
-        theirs = observe(case, answer)
+        try:
+            theirs = observe(case, answer)
+        except TooLong:  # what is known already is said
+            break
         is_right = difference(theirs, _right(case, blank.solution), case.tolerance) is None
         for i, (_, mistake) in enumerate(found):
             scores[i] += agrees(case, mistake, theirs)
