@@ -1,8 +1,22 @@
-"""Notebook 04, blank 1: MaskedHead."""
+"""Notebook 04, blank 1: MaskedHead, whose mask compares positions, with or without a cache."""
+
+import torch
+import torch.nn as nn
 
 from ...attention import attend
-from ..page import Blank
-from .head import Head
+from ..observing import numbers
+from ..page import Blank, Case
+from .head import (
+    WIDTH,
+    Backwards,
+    Head,
+    Recording,
+    Slots,
+    new_head,
+    run_cached,
+    run_gradients,
+    run_head,
+)
 from .visible import visible
 
 
@@ -18,40 +32,177 @@ class MaskedHead(Head):
         return attend(q, k, v, visible(pos, k_pos))
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def run_inherited(answer):
+    """Is forward the answer's own, or that of the class above it?"""
+    above = answer.__mro__[1] if isinstance(answer, type) else nn.Module
+    inherited = []
+
+    class Above(above):
+        def forward(self, x, pos):
+            inherited.append(above)
+            return super().forward(x, pos)
+
+    if above is not nn.Module:
+        head, _ = new_head(type(answer.__name__, (answer, Above), {}))
+        head.eval()(numbers(2, 3, WIDTH), torch.arange(3))
+        head.cache = Recording()
+        head(numbers(2, 3, WIDTH), torch.arange(3))
+    yield "the work is left to the forward of Head", bool(inherited)
+
+
+# ------------------------------------------------------------------ what people write
+
+MASK = "visible(pos, k_pos)"
+ONES = "torch.ones(len(pos), len(k_pos)).bool()"
+UPDATE = "k, v, k_pos = self.cache.update(k, v, pos)"
+FORWARD = """
+class MaskedHead(Head):
+    def forward(self, x, pos):
+        return """
 BLANK = Blank(
     number="04.1",
     solution=MaskedHead,
     method="forward",
-    cases=[],
-    mistakes={},
+    # In training mode no cache is on here, so a head may or may not check the mode.
+    cases=[
+        Case(run_head, dropout=0.5),
+        Case(run_cached, pieces=[1, 1, 1, 1, 1]),
+        Case(run_cached, pieces=[9, 1, 1, 1]),
+        Case(run_cached, pieces=[5, 4, 3], texts=2),
+        Case(run_cached, pieces=[9, 1, 1, 2], cache=Slots),
+        Case(run_cached, pieces=[5, 4, 1], cache=Backwards),
+        Case(run_gradients),
+        Case(run_head, factor=1000.0),  # exp() overflows
+        Case(run_cached, pieces=[40, 1, 1, 200], B=1),
+        Case(run_inherited),
+    ],
+    mistakes={
+        "with a cache, the prompt is read without a mask: its first tokens see its last ones, so "
+        "there is something to hide.": [f"{MASK} -> {MASK} | (self.cache is not None)"],
+        "there is no mask at all, with a cache or without: a token sees those after it.": [
+            f"{MASK} -> {ONES}"
+        ],
+        "the mask is a triangle aligned top left, like is_causal=True or None: in a decode step the "
+        "query sees only the first key, but must see all.": (
+            [f"{MASK} -> {ONES}.tril()"],
+            [f"{MASK} -> None"],
+            [f"{MASK} -> {MASK} if len(pos) > 1 else None"],
+        ),
+        "the mask is a triangle aligned bottom right: that is wrong if a cache has empty slots. "
+        "Compare positions, not shapes.": [f"{MASK} -> {ONES}.tril(len(k_pos) - len(pos))"],
+        "a piece of several tokens that comes later, after others, gets a wrong mask or none: each "
+        "of its tokens sees all keys up to its own position. Compare positions, not shapes.": (
+            [f"{MASK} -> {MASK} if len(pos) == len(k_pos) else {ONES}"],
+            [f"{MASK} -> {ONES}.tril() if len(pos) > 1 else {ONES}"],
+        ),
+        "empty slots, whose position is -1, are visible, if only to a single query: "
+        "visible(pos, k_pos) hides them.": (
+            [f"{MASK} -> k_pos[None] <= pos[:, None]"],
+            [f"{MASK} -> {MASK} if len(pos) > 1 else {ONES}"],
+        ),
+        "a query does not see its own token: <=, not <.": [
+            f"{MASK} -> (k_pos[None] < pos[:, None]) & (k_pos >= 0)"
+        ],
+        "the mask is inverted or transposed: it has a row for each query, and is True where that one "
+        "may look, at the keys up to its own position.": (
+            [f"{MASK} -> ~{MASK}"],
+            [f"{MASK} -> k_pos[None] >= pos[:, None]"],
+        ),
+        "the queries' positions are used for the keys: visible(pos, pos). With a cache there are "
+        "more keys, at k_pos.": [f"{MASK} -> visible(pos, pos)"],
+        "the keys or the queries are numbered from 0 in each call: update returns each key's "
+        "position, and `pos` has the queries'.": (
+            [f"{MASK} -> visible(pos, torch.arange(k.shape[1]))"],
+            [f"{MASK} -> visible(torch.arange(len(pos)), k_pos)"],
+            ["update(k, v, pos) -> update(k, v, torch.arange(len(pos)))"],
+        ),
+        "what update returns is ignored: attend to all its keys and values.": [
+            f"{UPDATE} -> self.cache.update(k, v, pos)"
+        ],
+        "the cache is not used: call self.cache.update(k, v, pos) if it is not None and this is not "
+        "training.": ["self.cache is not None and not self.training -> False"],
+        "keys and values are swapped in the result of update: it is k, v, k_pos.": [
+            f"{UPDATE} -> {UPDATE.replace('k, v, k_pos =', 'v, k, k_pos =')}"
+        ],
+        "the work is left to the forward of Head: write it here, with attend and a mask made of "
+        "positions.": (
+            [f"{FORWARD}super().forward(x, pos)\n"],
+            [f"{FORWARD}super().forward(x, pos) * 1.0\n"],
+            [FORWARD[: FORWARD.index("    def")] + "    pass\n"],
+        ),
+    },
+    wrong=[
+        "update(k, v, pos) -> update(q, v, pos)",
+        "update(k, v, pos) -> update(v, k, pos)",
+        "return -> x = x * 2\n        return self.value(x) +",
+        "k, v, visible(pos, k_pos) -> k.detach(), v, visible(pos, k_pos)",
+        f"{MASK} -> {MASK}, self.dropout",
+        f"{UPDATE} -> {UPDATE}; {UPDATE}",
+    ],
+    right=[
+        """
+class MaskedHead(Head):
+    def forward(self, x, pos):
+        q, new_k, new_v = self.query(x), self.key(x), self.value(x)
+        if self.cache is None or self.training:
+            all_k, all_v, at = new_k, new_v, pos
+        else:
+            all_k, all_v, at = self.cache.update(new_k, new_v, pos)
+        allowed = torch.stack([(at <= p) & (at >= 0) for p in pos])
+        return attend(q, all_k, all_v, allowed)
+""",
+        """
+class MaskedHead(Head):
+    def forward(self, x, pos):
+        q = self.query(x)
+        k = self.key(x)
+        v = self.value(x)
+        seen = pos
+        if not self.training and self.cache:
+            k, v, seen = self.cache.update(k, v, pos)
+        return attention_weights(q, k, visible(pos, seen)) @ v
+""",
+        """
+class MaskedHead(Head):
+    def forward(self, x, pos):
+        k, v, at = self.key(x), self.value(x), pos
+        if self.cache is not None:
+            k, v, at = self.cache.update(k, v, pos)
+        ok = torch.logical_and(at.unsqueeze(0) <= pos.unsqueeze(1), at.unsqueeze(0) != -1)
+        return F.scaled_dot_product_attention(self.query(x), k, v, attn_mask=ok)
+""",
+    ],
     hints=(
         "Which keys may the prompt's first character see, and which must the newest one see in a decode step?",
         "The prompt's first character must not see the second. A query may attend to a key if the key's position is not after its own. Which function of notebook 02 expresses that, for any T and S?",
         "k_pos = pos; with a cache k, v, k_pos = self.cache.update(k, v, pos); then return attend(q, k, v, visible(pos, k_pos))",
     ),
     advice={
-        "the weights of a head": "config has the sizes, and nn.Linear takes in_features first.",
-        "self.cache = None": "Set it in __init__: kv_cache(model) sets and removes it.",
+        "left to the forward of Head": "Write it here, with attend and a mask made of positions.",
         "two equal calls": "Dropout belongs to training only, and a call must leave nothing behind.",
-        "a second text": "Nothing may be carried over from one text to the next.",
         "alone than in a batch": "A text's output depends only on that text.",
         "the future in": "visible(pos, k_pos) says what a query sees.",
-        "shape of the output": "Return the weights times the values.",
+        "a second text": "Nothing may be carried over from one text to the next.",
+        "shape of the output": "Return the weights times the values. The mask has a row for each "
+        "query, visible(pos, k_pos).",
         "no gradient flows": "Use no detach() and no no_grad() on the way.",
         "in training the gradient": "Something on the way is detached, or computed differently.",
-        "the number of updates in training": "In training a cache is not used: the guard must check both whether there is a cache and whether this is training.",
-        "the number of updates": "In eval mode each pass calls cache.update once, however many tokens it has.",
+        "the number of updates": "In eval mode each pass calls cache.update once, however many tokens "
+        "it has.",
         "that the cache gets": "update(k, v, pos) takes this head's keys and values, unchanged.",
-        "while a cache is on": "In training mode a cache that is on must change nothing, not even dropout.",
         "without dropout": "config.dropout is 0 here, so the output must equal eval mode's.",
-        "after training": "In eval mode after training the cache is used again.",
         "without a cache again": "The head must keep nothing of a cached text.",
-        "with a cache": "A cache must not change the output: does the mask use positions, the keys' own?",
-        "in training two calls": "Set no seed in a head: do not reset the random numbers.",
-        "spread of": "Is each weight dropped by its own random draw, with probability config.dropout?",
-        "mean of": "The remaining weights must be scaled by 1 / (1 - p).",
-        "NoneType": "Without a cache self.cache is None: the guard must check both whether there is a cache and whether this is training.",
-        "the output in eval": "Is √hs wrong, or the mask, or are k and v mixed up?",
+        "with a cache": "A cache must not change the output: does the mask use positions, the keys' "
+        "own?",
+        "NoneType": "Without a cache self.cache is None: check `self.cache is not None` first.",
+        "must match the size": "The mask has a row for each query and a column for each key, (T, S): "
+        "visible(pos, k_pos).",
+        "too many values to unpack": "update returns three: keys, values and positions.",
+        "the output in eval": "Are the scores divided by √hs, is the mask right, and are queries, keys and "
+        "values in their places?",
     },
     axes=[("text", "token", "number")],
 )

@@ -1,7 +1,14 @@
-"""Notebook 04, blank 7: one_text."""
+"""Notebook 04, blank 7: one_text, which leaves empty memories however a text ends."""
 
-from ..page import Blank
+import torch
+from torch import Tensor
+
+from ...sampling import draw_noise
+from ..observing import Arguments, form
+from ..page import Blank, Case
 from ..traps import MemoryHead, decode
+from .read_on import remembering
+from .repaired_loop import SIZE
 
 
 def one_text(model, prompt, noise):
@@ -16,11 +23,195 @@ def one_text(model, prompt, noise):
             head.memory.clear()
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+class Pressed(KeyboardInterrupt):
+    """The stop button, pressed by the check."""
+
+
+def given(T, n, B=1):
+    """A prompt (B, T) and noise (n, B, V)."""
+    generator = torch.Generator().manual_seed(T)
+    prompt = torch.randint(SIZE, (B, T), generator=generator)
+    return Arguments(prompt=prompt, noise=draw_noise(n, B, SIZE, generator))
+
+
+def text(answer, model, heads, arguments, which):
+    """One text, and what the memories hold afterwards."""
+    tokens = answer(model, *arguments.tensors.values())
+    yield from arguments.changes()
+    yield f"the form of {which} text", form(tokens)
+    if isinstance(tokens, Tensor):
+        yield f"the tokens of {which} text", tokens
+    usable = all(hasattr(getattr(head, "memory", None), "append") for head in heads)
+    yield f"after {which} text a memory is no list", not usable
+    yield f"heads with something in their memory after {which} text", full(heads)
+
+
+def full(heads):
+    """How many heads have something in their memory."""
+    return sum(bool(getattr(head, "memory", None)) for head in heads)
+
+
+def run_texts(answer):
+    """Texts of several lengths, one after the other."""
+    model, heads = remembering(answer)
+    yield from text(answer, model, heads, given(5, 6), "the first")
+    yield from text(answer, model, heads, given(1, 5), "the second")
+    yield from text(answer, model, heads, given(4, 3, B=2), "the third")
+    tokens = decode(model, *given(5, 6).tensors.values())
+    yield "the tokens that `decode` generates after all that", tokens
+
+
+def run_found(answer):
+    """Memories filled by another text."""
+    model, heads = remembering(answer)
+    decode(model, *given(6, 2).tensors.values())
+    yield from text(answer, model, heads, given(5, 6), "this")
+
+
+def run_stopped(answer, error, after, layer):
+    """An error in a layer after n passes: does it reach the caller, and what is left over?"""
+    model, heads = remembering(answer)
+    passes = 0
+
+    def stop(module, inputs):
+        nonlocal passes
+        passes += 1
+        if passes > after:
+            raise error("stopped by the check")
+
+    hook = model.blocks[layer].ffwd.register_forward_pre_hook(stop)
+    try:
+        answer(model, *given(5, 9).tensors.values())
+        end = "no error"
+    except (Exception, Pressed) as stopped:
+        end = type(stopped).__name__
+    hook.remove()
+    kind = "the stop button" if error is Pressed else "an error"
+    yield f"what reaches the caller of {kind} half-way", end
+    yield f"heads with something in their memory after {kind}", full(heads)
+    yield from text(answer, model, heads, given(4, 3), "the next")
+
+
+# ------------------------------------------------------------------ what people write
+
+HEADS = "[module for module in model.modules() if isinstance(module, MemoryHead)]"
+CLEAR = "    for head in heads:\n        head.memory.clear()\n"
+CLEAR_INSIDE = "        for head in heads:\n            head.memory.clear()\n"
+NO_FINALLY = """
+def one_text(model, prompt, noise):
+    heads = [module for module in model.modules() if isinstance(module, MemoryHead)]
+    for head in heads:
+        head.memory.clear()
+    tokens = decode(model, prompt, noise)
+    for head in heads:
+        head.memory.clear()
+    return tokens
+"""
+ONLY_EXCEPTIONS = """
+def one_text(model, prompt, noise):
+    heads = [module for module in model.modules() if isinstance(module, MemoryHead)]
+    for head in heads:
+        head.memory.clear()
+    try:
+        tokens = decode(model, prompt, noise)
+    except Exception:
+        for head in heads:
+            head.memory.clear()
+        raise
+    for head in heads:
+        head.memory.clear()
+    return tokens
+"""
 BLANK = Blank(
     number="04.7",
     solution=one_text,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run_texts),
+        Case(run_found),
+        Case(run_stopped, error=ValueError, after=2, layer=1),
+        Case(run_stopped, error=Pressed, after=2, layer=0),
+        Case(run_stopped, error=Pressed, after=0, layer=1),
+    ],
+    mistakes={
+        "the memories are never emptied, so the next text attends to this one: clear the memory of "
+        "each head.": [f"{HEADS} -> []"],
+        "the memories are emptied at the beginning, but afterwards the heads still hold the text: "
+        "empty them at the end, too.": [f"finally:\n{CLEAR_INSIDE} -> finally:\n        pass\n"],
+        "it assumes that the memories are empty when it begins, but another text had filled them.": [
+            f"{CLEAR}    try ->     try"
+        ],
+        "after an error half-way the memories are full: clean-up that must always run belongs in "
+        "`finally`.": [NO_FINALLY],
+        "the stop button raises no Exception, so it leaves the memories full: `finally` also runs "
+        "after it.": [ONLY_EXCEPTIONS],
+        "an error or the stop button does not reach the caller: `finally` alone lets it propagate, "
+        "without `except` and without a `return` inside it.": (
+            ["finally: -> except Exception:\n        pass\n    finally:"],
+            ["finally: -> except BaseException:\n        pass\n    finally:"],
+        ),
+        "only some heads are emptied: each head of each layer has a memory of its own, and "
+        "`model.modules()` has them all.": (
+            [f"{HEADS} -> {HEADS}[:1]"],
+            [f"{HEADS} -> {HEADS}[:2]"],
+            [f"{HEADS} -> {HEADS}[-1:]"],
+            [f"finally:\n{CLEAR_INSIDE} -> finally:\n        head.memory.clear()\n"],
+        ),
+        "the memories are None afterwards, but a head appends to a list: empty them with clear().": [
+            f"finally:\n{CLEAR_INSIDE} -> finally:\n{CLEAR_INSIDE.replace('.clear()', ' = None')}"
+        ],
+        "all heads get the same list: each needs its own, or clear() the existing ones.": [
+            f"{CLEAR}    try ->     memory = []\n{CLEAR.replace('.clear()', ' = memory')}    try"
+        ],
+        "only the last piece is removed from each memory: clear() removes all.": [
+            "head.memory.clear() -> head.memory[-1:] = []"
+        ],
+        "the prompt is returned in front of the new tokens: decode returns only the new ones.": [
+            "return decode(model, prompt, noise) -> return torch.cat([prompt, decode(model, prompt, noise)], dim=1)"
+        ],
+    },
+    right=[
+        """
+def one_text(model, prompt, noise):
+    def wipe(m):
+        if isinstance(m, MemoryHead):
+            del m.memory[:]
+    model.apply(wipe)
+    try:
+        text = decode(model, prompt, noise)
+    finally:
+        model.apply(wipe)
+    return text
+""",
+        """
+from contextlib import ExitStack
+
+def one_text(model, prompt, noise):
+    with ExitStack() as stack:
+        for block in model.blocks:
+            for head in block.sa.heads:
+                head.memory = []
+                stack.callback(head.memory.clear)
+        return decode(model, prompt, noise)
+""",
+        """
+def one_text(model, prompt, noise):
+    def forget():
+        for head in filter(lambda m: hasattr(m, "memory"), model.modules()):
+            head.memory = []
+
+    forget()
+    try:
+        text = decode(model, prompt, noise)
+    except BaseException:
+        forget()
+        raise
+    forget()
+    return text
+""",
+    ],
     hints=(
         "When must the memories be empty, and which of these moments also comes after an error? What does Python run however a block ends?",
         "`model.modules()` yields every module, including the heads. `try: … finally: …` runs its last part even after an error.",
@@ -30,6 +221,8 @@ BLANK = Blank(
         "the form of": "It must return what decode returns, the new tokens.",
         "the tokens of": "All memories must be empty when a text begins.",
         "that `decode` generates": "The heads must be able to remember again: leave empty lists.",
+        "a memory is no list": "A head appends to its memory, and decode does not turn it on: leave "
+        "an empty list, as clear() does.",
         "after the stop": "Clean-up that must always run belongs in `finally`.",
         "after an error": "Clean-up that must always run belongs in `finally`.",
         "memory after": "Empty the memories of all heads when the text has ended.",

@@ -1,8 +1,12 @@
-"""Notebook 04, blank 4: repaired_baseline."""
+"""Notebook 04, blank 4: repaired_baseline, the uncached text whatever mode the model is in."""
 
 import torch
+import torch.nn as nn
+from torch import Tensor
 
-from ..page import Blank
+from ..observing import form
+from ..page import Blank, Case
+from .repaired_loop import Watched, texts
 from .sample import sample
 
 
@@ -18,11 +22,132 @@ def repaired_baseline(model, prompt, noise):
     return text[:, prompt.shape[1] :]
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def run(answer, T, n, training, block_size=24):
+    """Two runs with the same noise, by a model with dropout: only its mode may make it random."""
+    model = Watched(block_size, dropout=0.5).double().train(training)
+    mode = "training" if training else "eval"
+    for turn in range(2):
+        again = " of a second run" * turn
+        given = texts(T, n)
+        with torch.no_grad():
+            tokens = answer(model, *given.tensors.values())
+        yield from given.changes()
+        yield f"what is returned{again}", form(tokens)
+        yield f"the baseline has a cache on{again}", any(model.cached) or model.caching
+        if isinstance(tokens, Tensor):
+            yield f"the tokens{again}", tokens
+        yield f"the mode of a model that was in {mode} mode", modes(model)
+        rates = {part.p for part in model.modules() if isinstance(part, nn.Dropout)}
+        yield "your code changes the model's dropout rate", rates != {0.5}
+
+
+def modes(model):
+    """The mode of a model and of its layers, in words."""
+    words = {True: "training", False: "eval"}
+    inside = {words[part.training] for part in model.modules() if part is not model}
+    return f"{words[model.training]}, and that of its layers {' and '.join(sorted(inside))}"
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="04.4",
     solution=repaired_baseline,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run, T=5, n=6, training=False),
+        Case(run, T=5, n=6, training=True),
+        Case(run, T=4, n=6, training=True, block_size=9),  # to the end of the block
+        Case(run, T=1, n=7, training=True),
+    ],
+    mistakes={
+        "dropout is still on in training mode: model.eval() turns it off, before the loop. A seed "
+        "or no_grad() does not.": (
+            ["model.eval() -> pass"],
+            ["model.eval() -> torch.manual_seed(0)"],
+            ["    model.eval()\n -> ", "model(text) -> model(text)\n        model.eval()"],
+        ),
+        "the model is left in eval mode, so training continues without dropout: save "
+        "model.training before eval(), and restore it at the end.": [
+            "model.train(was_training) -> pass"
+        ],
+        "the model is put into training mode at the end, whatever it was before: model.train(mode) "
+        "takes the mode.": ["(was_training) -> ()"],
+        "the mode at the end is the opposite of the original one: model.train(was_training).": [
+            "(was_training) -> (not was_training)"
+        ],
+        "model.training is set by hand, so the layers keep their mode: model.train(was_training) "
+        "sets all.": ["model.train(was_training) -> model.training = was_training"],
+        "the prompt is returned in front of the new tokens: leave it out.": [
+            "text[:, prompt.shape[1] :] -> text"
+        ],
+        "only the last token is read: without a cache every pass needs the whole text.": [
+            "model(text) -> model(text[:, -1:])"
+        ],
+        "only the prompt is read, again and again: read the text so far.": [
+            "model(text) -> model(prompt)"
+        ],
+        "the first logits are used: use the last ones, which are logits[:, -1].": [
+            "logits[:, -1] -> logits[:, 0]"
+        ],
+        "the noise is not used, and the likeliest token is chosen.": [
+            "sample(logits[:, -1], row) -> logits[:, -1].argmax(-1, keepdim=True)"
+        ],
+        "each step uses the first row of noise: there is one for each token.": [
+            "row) -> noise[0])"
+        ],
+    },
+    wrong=[
+        "model.eval() -> [setattr(part, 'p', 0.0) for part in model.modules()]",
+        "text[:, prompt -> text[:, -prompt",
+        "model(text) -> model(text[:, -8:])",
+        "model.train(was_training) -> model.train(was_training) if was_training else None\n"
+        "    model.lm_head.train()",
+    ],
+    right=[
+        """
+def repaired_baseline(model, prompt, noise):
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        model.eval()
+        seq = prompt.clone()
+        new = []
+        for row in noise:
+            new.append(sample(model(seq)[0][:, -1, :], row))
+            seq = torch.hstack([seq, new[-1]])
+        return torch.hstack(new)
+    finally:
+        for part, mode in modes:
+            part.training = mode
+""",
+        """
+from copy import deepcopy
+
+def repaired_baseline(model, prompt, noise):
+    quiet = deepcopy(model).eval()
+    text = prompt
+    for t in range(noise.shape[0]):
+        pos = torch.arange(text.shape[1])
+        text = torch.cat((text, sample(quiet(text, pos=pos)[0][:, -1, :], noise[t])), dim=-1)
+    return text[:, -len(noise) :]
+""",
+        """
+@torch.no_grad()
+def repaired_baseline(model, prompt, noise):
+    if model.training:
+        model.eval()
+        new = repaired_baseline(model, prompt, noise)
+        model.train()
+        return new
+    text = prompt.clone()
+    for row in noise:
+        logits, _ = model(text[:, -model.config.block_size :])
+        text = torch.cat([text, sample(logits[:, -1], row)], dim=1)
+    return text[:, prompt.shape[1] :]
+""",
+    ],
     hints=(
         "Which layer of the model draws its own random numbers, and in which mode? In which mode should training find the model afterwards?",
         "`model.training` is the model's mode. `model.eval()` turns dropout off. `model.train(mode)` takes the mode as an argument.",
@@ -30,10 +155,12 @@ BLANK = Blank(
     ),
     advice={
         "what is returned": "Return the n new tokens, (1, n), without the prompt.",
-        "has a cache on": "The baseline is what the cached text is compared with.",
-        "the tokens": "It must be the true text, in eval mode: read the whole text at each step, and sample from the last logits with a row of noise.",
+        "has a cache on": "The baseline is what the cached text is compared with, so it has none.",
+        "the tokens": "It must be the true text, in eval mode: read the whole text at each step, "
+        "and sample from the last logits with a row of noise.",
         "the mode of": "Save model.training at the start, and pass it to model.train(…) at the end.",
         "dropout rate": "model.eval() turns dropout off and keeps its rate.",
+        "tuple indices": "The model returns logits and a loss: logits, _ = model(…).",
     },
     axes=[("text", "token")],
 )

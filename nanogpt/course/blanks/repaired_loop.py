@@ -1,9 +1,14 @@
-"""Notebook 04, blank 2: repaired_loop."""
+"""Notebook 04, blank 2: repaired_loop, which reads every token exactly once, at its own position."""
 
 import torch
+from torch import Tensor
 
 from ...cache import kv_cache
-from ..page import Blank
+from ...config import GPTConfig
+from ...model import GPT
+from ...sampling import draw_noise
+from ..observing import Arguments, form
+from ..page import Blank, Case
 from ..traps import places
 from .kv_cache import KVCache
 from .sample import sample
@@ -23,11 +28,206 @@ def repaired_loop(model, prompt, noise):
     return torch.cat(out, dim=1)
 
 
+# ------------------------------------------------------------------ what a check runs
+
+SIZE = 11  # of the vocabulary
+
+
+class Watched(GPT):
+    """A small model with random weights that notes what it reads, where, and how."""
+
+    def __init__(self, block_size, n_layer=1, **options):
+        dropout = options.pop("dropout", 0.0)
+        sizes = {"n_layer": n_layer, "n_head": 2, "n_embd": 8, "dropout": dropout}
+        super().__init__(GPTConfig(SIZE, block_size, **sizes), **options)
+        generator = torch.Generator().manual_seed(block_size)
+        for weight in self.parameters():
+            if weight.ndim > 1:
+                weight.data = torch.randn(weight.shape, generator=generator)
+        self.tokens = []
+        self.positions = []
+        self.cached = []
+
+    def forward(self, idx, targets=None, pos=None):
+        result = super().forward(idx, targets, pos)  # first: it has a message for a wrong `pos`
+        where = torch.arange(idx.shape[1]) if pos is None else pos
+        self.tokens.append(idx.clone())
+        self.positions += where.reshape(-1, idx.shape[1])[0].tolist()
+        self.cached.append(self.caching)
+        return result
+
+
+def texts(T, n):
+    """A prompt (1, T) and noise (n, 1, V)."""
+    prompt = torch.randint(SIZE, (1, T), generator=torch.Generator().manual_seed(T + 1))
+    return Arguments(prompt=prompt, noise=draw_noise(n, 1, SIZE, torch.Generator().manual_seed(n)))
+
+
+def run(answer, T, n, block_size, turns=1):
+    """Complete texts: the tokens, and everything that the model reads."""
+    model = Watched(block_size).double().eval()
+    for turn in range(turns):
+        again = " of a second text" * turn
+        given = texts(T, n + turn)
+        with torch.no_grad():
+            tokens = answer(model, *given.tensors.values())
+        yield from given.changes()
+        yield f"what is returned{again}", form(tokens)
+        yield f"the number of tokens that the model reads{again}", len(model.positions)
+        yield f"the positions that the model reads{again}", torch.tensor(model.positions)
+        yield f"a pass of the model{again} without a cache", not all(model.cached)
+        if isinstance(tokens, Tensor):
+            yield f"the tokens returned{again}", tokens
+        if model.tokens:
+            yield f"the tokens that the model reads{again}", torch.cat(model.tokens, dim=1)
+        yield f"the cache is still on afterwards{again}", model.caching
+        for notes in (model.tokens, model.positions, model.cached):
+            notes.clear()
+
+
+# ------------------------------------------------------------------ what people write
+
+PREFILL = "with kv_cache(model, KVCache):\n"
+READ_BEFORE = (
+    f"{PREFILL} -> {PREFILL}        model(prompt, pos=places(0, prompt.shape[1], prompt))\n"
+)
+WHOLE_TEXT = (
+    "x = sample(logits[:, -1], row) -> x = torch.cat([x, sample(logits[:, -1], row)], dim=1)"
+)
 BLANK = Blank(
     number="04.2",
     solution=repaired_loop,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run, T=5, n=4, block_size=16),
+        Case(run, T=1, n=12, block_size=30),
+        Case(run, T=6, n=1, block_size=8),
+        Case(run, T=2, n=19, block_size=20),  # to the end of the block
+        Case(run, T=7, n=5, block_size=16, turns=2),
+    ],
+    mistakes={
+        "the prompt's last token is read twice: the prefill's own logits decide the first new "
+        "token. The loop needs no separate prefill if its first x is the whole prompt.": (
+            [
+                READ_BEFORE,
+                "x = prompt\n -> x = prompt[:, -1:]\n",
+                "start = 0 -> start = prompt.shape[1]",
+            ],
+            [
+                READ_BEFORE,
+                "x = prompt\n -> x = prompt[:, -1:]\n",
+                "start = 0 -> start = prompt.shape[1] - 1",
+            ],
+            [READ_BEFORE],
+        ),
+        "only the prompt's last token is read: the cache needs all of them, so the first x is the "
+        "prompt.": (
+            ["x = prompt\n -> x = prompt[:, -1:]\n"],
+            ["x = prompt\n -> x = prompt[:, -1:]\n", "start = 0 -> start = prompt.shape[1] - 1"],
+        ),
+        "the position does not move on by what was read, first the T tokens of the prompt and then "
+        "one at a time: the token sampled in turn t (from 0) is at T + t.": (
+            ["start += x.shape[1] -> pass"],
+            ["start += x.shape[1] -> start += 1"],
+            ["start += x.shape[1] -> start = x.shape[1]"],
+            ["start += x.shape[1] -> start = prompt.shape[1]"],
+            ["start += x.shape[1] -> start += prompt.shape[1]"],
+        ),
+        "positions are one too large: the prompt is at 0 to T - 1, and the token sampled in turn t "
+        "(from 0) at T + t.": (
+            ["start = 0 -> start = 1"],
+            ["start += x.shape[1] -> start += x.shape[1] + (start == 0)"],
+        ),
+        "new tokens are read one position too early: the first of them is at T, because the prompt "
+        "takes 0 to T - 1.": [
+            "start += x.shape[1] -> start = max(start + x.shape[1], prompt.shape[1] - 1)",
+            "max(start + x.shape[1] -> max(start + 1",
+        ],
+        "the cache is off, but only the newest token is read: put the loop inside `with "
+        "kv_cache(model, KVCache):`.": ["with kv_cache(model, KVCache): -> if True:"],
+        "the whole text is read at each step, with a cache or without: read each token once.": (
+            [WHOLE_TEXT, "start += x.shape[1] -> pass", "append(x) -> append(x[:, -1:])"],
+            [
+                WHOLE_TEXT,
+                "start += x.shape[1] -> pass",
+                "append(x) -> append(x[:, -1:])",
+                "with kv_cache(model, KVCache): -> if True:",
+            ],
+        ),
+        "each step has a new cache, which has forgotten the text: use one with-block around all "
+        "steps.": [
+            "with kv_cache(model, KVCache): -> if True:",
+            "logits, _ = -> with kv_cache(model, KVCache):\n                logits, _ =",
+        ],
+        "the prompt is read again together with each new token: reading the new token is enough.": [
+            "out.append(x) -> out.append(x)\n            x = torch.cat([prompt, x], dim=1)"
+        ],
+        "the last new token is read, too: the logits after it are never used.": [
+            "    return torch.cat ->         model(x, pos=places(start, 1, x))\n    return torch.cat"
+        ],
+        "the first token's logits are used: use the last ones, logits[:, -1].": [
+            "logits[:, -1] -> logits[:, 0]"
+        ],
+        "the noise is not used, and the likeliest token is chosen.": [
+            "sample(logits[:, -1], row) -> logits[:, -1].argmax(-1, keepdim=True)"
+        ],
+        "each step uses the first row of noise: there is one for each token.": [
+            "row) -> noise[0])"
+        ],
+        "the prompt is returned in front of the new tokens: return only those.": [
+            "torch.cat(out -> torch.cat([prompt, *out]"
+        ],
+        "the tokens are yielded, or returned as a list: join them with torch.cat(out, dim=1).": (
+            ["torch.cat(out, dim=1) -> out"],
+            ["out.append(x) -> yield x"],
+        ),
+    },
+    wrong=[
+        "in noise: -> in noise[1:]:",
+        "out, dim=1 -> out",
+        "torch.cat(out, dim=1) -> x",
+        "in noise: -> in noise.flip(0):",
+    ],
+    right=[
+        """
+def repaired_loop(model, prompt, noise):
+    T = prompt.shape[1]
+    with kv_cache(model, KVCache):
+        logits, _ = model(prompt, pos=torch.arange(T))
+        text = prompt
+        for t in range(len(noise)):
+            text = torch.cat([text, sample(logits[:, -1], noise[t])], 1)
+            if t + 1 < len(noise):
+                logits, _ = model(text[:, -1:], pos=torch.tensor([T + t]))
+    return text[:, T:]
+""",
+        """
+@torch.no_grad()
+def repaired_loop(model, prompt, noise):
+    ids = prompt[0].tolist()
+    with kv_cache(model, StaticKVCache):
+        for t in range(len(ids) + len(noise) - 1):
+            logits = model(torch.tensor([[ids[t]]]), pos=torch.tensor([t]))[0]
+            if t >= prompt.shape[1] - 1:
+                ids.append(int(sample(logits[:, -1], noise[t - prompt.shape[1] + 1])))
+    return torch.tensor([ids[prompt.shape[1] :]])
+""",
+        """
+def repaired_loop(model, prompt, noise):
+    return torch.cat([*generate_with_cache(model, prompt, noise, KVCache)], dim=1)
+""",
+        """
+def repaired_loop(model, prompt, noise):
+    out = []
+    with kv_cache(model, KVCache):
+        if prompt.shape[1] > 1:
+            model(prompt[:, :-1], pos=places(0, prompt.shape[1] - 1, prompt))
+        x = prompt[:, -1:]
+        for start, row in enumerate(noise, prompt.shape[1] - 1):
+            x = sample(model(x, pos=places(start, 1, x))[0][:, -1], row)
+            out.append(x)
+    return torch.cat(out, dim=1)
+""",
+    ],
     hints=(
         "What do the prefill's last logits predict, and what does the trap do with them? How often does it read the prompt's last token?",
         "Count the tokens in the cache after the first turn of the loop. How many did the prompt have? The loop needs no separate prefill: let the first `x` be the whole prompt.",
@@ -35,12 +235,15 @@ BLANK = Blank(
     ),
     advice={
         "what is returned": "Return the n new tokens, (1, n), without the prompt.",
-        "the number of tokens that": "`model` itself must read each token once, and the last new one never.",
+        "the number of tokens that": "`model` itself must read each token once, and the last new one "
+        "never.",
         "the positions that": "The token sampled in turn t (from 0) is at position T + t.",
         "without a cache": "Put the loop inside `with kv_cache(model, KVCache):`.",
         "still on": "Use `with kv_cache(model, KVCache):`.",
         "the tokens returned": "A pass's last logits, with their own row of noise, give the next token.",
         "the tokens that the model reads": "The prompt's tokens come first, then the new ones.",
+        "tuple indices": "The model returns logits and a loss: logits, _ = model(…).",
+        "'int' object": "`pos` is a tensor, the positions of x: places(start, x.shape[1], x).",
     },
     axes=[("text", "token"), ("token",)],
 )
