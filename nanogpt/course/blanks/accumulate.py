@@ -1,6 +1,11 @@
-"""Notebook 11, blank 2: accumulate."""
+"""Notebook 11, blank 2: accumulate, the gradient of a batch in parts."""
 
-from ..page import Blank
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from ..observing import Arguments, numbers
+from ..page import Blank, Case
 
 
 def accumulate(model, x, y, parts):
@@ -13,26 +18,217 @@ def accumulate(model, x, y, parts):
     return total
 
 
+# ------------------------------------------------------------------ what a check runs
+
+WIDTH = 3  # numbers per example
+
+
+class Line(nn.Module):
+    """A linear model, (n, 3) -> (n,) and the mean loss, that records what it reads, and when."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(numbers(WIDTH, seed=1))
+        self.read = []
+        self.open = 0  # forward passes whose backward pass is still to come
+        self.most_open = 0
+
+    def forward(self, idx, targets=None):
+        out = idx @ self.w
+        if targets is None:
+            return out, None
+        if len(targets) != len(idx):
+            raise ValueError(
+                f"the model is given {len(idx)} examples of x and {len(targets)} of y: split both"
+            )
+        self.read.append(torch.cat([idx, targets[:, None]], dim=1))
+        loss = (out - targets).square().mean()
+        if loss.requires_grad:
+            self.open += 1
+            self.most_open = max(self.most_open, self.open)
+            loss.register_hook(self._close)
+        return out, loss
+
+    def _close(self, gradient):
+        self.open -= 1
+
+
+def run_batch(answer, examples, parts):
+    """Two batches with different numbers."""
+    for turn in range(2):
+        model = Line()
+        x = numbers(examples, WIDTH, seed=10 + turn)
+        y = numbers(examples, seed=20 + turn)
+        given = Arguments(x=x, y=y)
+        before = model.w.detach().clone()
+        loss = answer(model, x, y, parts)
+        yield from given.changes()
+        yield (
+            "your code updates the weights: only compute the gradients",
+            not torch.equal(model.w.detach(), before),
+        )
+        yield "the model is left in eval mode", not model.training
+        yield "no gradient is left in the weights", model.w.grad is None
+        yield "the gradient", model.w.grad
+        yield "the parts that the model reads", sorted(map(len, model.read))
+        whole = torch.cat([given.before["x"], given.before["y"][:, None]], dim=1)
+        yield (
+            "examples are left out, read twice, or paired with the target of another one",
+            # Sorted, because parts may be read in any order.
+            sorted(torch.cat(model.read).tolist()) != sorted(whole.tolist()),
+        )
+        yield "passes of the model that are kept for backward() at the same time", model.most_open
+        yield "the type of the loss", type_of(loss)
+        yield "the loss", float(loss.detach() if isinstance(loss, Tensor) else loss)
+
+
+def type_of(loss):
+    """A number of any kind, or what else it is."""
+    if loss is None:
+        return "none"
+    return "a number" if hasattr(loss, "__float__") else f"a {type(loss).__name__}"
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="11.2",
     solution=accumulate,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run_batch, examples=6, parts=2),
+        Case(run_batch, examples=8, parts=4),
+        Case(run_batch, examples=5, parts=1),
+        Case(run_batch, examples=5, parts=5),
+        Case(run_batch, examples=60, parts=12),
+    ],
+    mistakes={
+        "the gradient and the loss are `parts` times too large, because means are added: divide the loss of each part by `parts`.": [
+            " / parts -> "
+        ],
+        "the gradient is `parts` times too large, though the loss is right: divide before backward().": [
+            " / parts -> ",
+            "return total -> return total / parts",
+        ],
+        "only the last part counts, because the gradients are cleared in between: let them add up.": [
+            "        loss.backward() ->         model.zero_grad()\n        loss.backward()"
+        ],
+        "the gradients are cleared at the end: leave them in the weights.": (
+            ["return total -> model.zero_grad()\n    return total"],
+            ["return total -> model.zero_grad(set_to_none=False)\n    return total"],
+        ),
+        "backward() is called once, for the last part only: it belongs inside the loop.": [
+            "        loss.backward()\n -> ",
+            "    return total ->     loss.backward()\n    return total",
+        ],
+        "backward() is called once, after the loop, so all parts stay in memory until then: call it in the loop.": [
+            "        loss.backward()\n -> ",
+            "total += loss.item() -> total = total + loss",
+            "return total -> total.backward()\n    return total.item()",
+        ],
+        "the whole batch is read at once: the model must get one part at a time.": (
+            ["chunk(parts) -> chunk(1)", " / parts -> "],
+            ["chunk(parts) -> chunk(1)"],
+        ),
+        "x.split(n) makes parts of n examples, and x.chunk(n) makes n parts.": ["chunk -> split"],
+        "x is split but y is not: split both the same way.": [
+            "zip(x.chunk(parts), y.chunk(parts)) -> ((part, y) for part in x.chunk(parts))"
+        ],
+        "a loss is divided by a number of examples: it is already their mean. Divide by `parts`.": (
+            ["[1] / parts -> [1] / len(x_part)"],
+            ["[1] / parts -> [1] / len(x)"],
+            ["[1] / parts -> [1] / parts / len(x_part)"],
+        ),
+        "the returned loss is divided once too often or not at all: the divided losses add up to the mean.": (
+            ["loss.item() -> loss.item() * parts"],
+            ["return total -> return total / parts"],
+            ["loss.item() -> loss.item() / parts"],
+        ),
+        "the gradient is divided by `parts` twice, the loss of a part and what adds up: once is enough.": (
+            [
+                "return total -> for p in model.parameters():\n        p.grad /= parts\n    return total"
+            ],
+            ["[1] / parts -> [1] / parts**2"],
+            [
+                "return total -> for p in model.parameters():\n        p.grad /= parts\n    return total / parts"
+            ],
+        ),
+        "the returned loss is only the last part's: add up all of them.": (
+            ["total += -> total ="],
+            ["total += -> total = parts *"],
+        ),
+        "the function returns inside the loop, after the first part: move `return` out of it.": [
+            "    return total ->         return total"
+        ],
+    },
+    wrong=[
+        "y.chunk(parts) -> y.chunk(parts)[::-1]",
+        "total = 0.0 -> total = 0.0\n    model.eval()",
+        "return total -> torch.optim.SGD(model.parameters(), 0.1).step()\n    return total",
+        "loss.backward() -> loss.backward(retain_graph=True)\n        loss.backward()",
+        "x.chunk(parts) -> x.chunk(parts)[: max(1, parts - 1)]",
+    ],
+    right=[
+        """
+def accumulate(model, x, y, parts):
+    n = len(x) // parts
+    losses = []
+    for i in range(parts):
+        _, loss = model(x[i * n : (i + 1) * n], y[i * n : (i + 1) * n])
+        (loss / parts).backward()
+        losses.append(loss)
+    return sum(losses) / parts
+""",
+        """
+def accumulate(model, x, y, parts):
+    total = 0
+    for i in range(parts):
+        loss = model(x[i::parts], y[i::parts])[1] / parts
+        loss.backward()
+        total = total + loss.detach()
+    return total
+""",
+        """
+def accumulate(model, x, y, parts):
+    model.zero_grad()
+    total = 0.0
+    for part in zip(x.chunk(parts), y.chunk(parts)):
+        logits, loss = model(*part)
+        loss.backward()
+        total += float(loss.detach())
+    for p in model.parameters():
+        p.grad /= parts
+    return total / parts
+""",
+        """
+def accumulate(model, x, y, parts):
+    losses = []
+    for a, b in reversed(list(zip(x.split(len(x) // parts), y.split(len(y) // parts)))):
+        loss = model(a, targets=b)[1]
+        loss.backward(torch.tensor(1 / parts, dtype=loss.dtype))
+        losses.append(loss.detach())
+    return torch.stack(losses).mean()
+""",
+    ],
     hints=(
         "Two parts have the losses 2 and 4, each a mean over its examples. What is the loss of the whole batch, and what do two calls of backward() add up to?",
         "`x.chunk(parts)` gives the parts. Divide each loss by `parts` before `backward()`. Then the gradients add up to the gradient of the mean, and the losses to the mean loss.",
         "in the loop over zip(x.chunk(parts), y.chunk(parts)): loss = model(x_part, y_part)[1] / parts; loss.backward(); total += loss.item()",
     ),
     advice={
-        "no gradient": "Call backward() on the loss of each part.",
+        "updates the weights": "The optimizer does that later.",
+        "in eval mode": "Leave the mode unchanged.",
+        "does not require grad": "Here gradients must be on: no no_grad(), detach() or set_grad_enabled(False) before backward().",
+        "no gradient": "Call backward() on the loss of each part, and don't clear the gradients afterwards.",
         "the gradient": "It is the gradient of the mean over the whole batch: divide each part's loss by `parts`, and let the gradients add up.",
         "the parts that": "The model reads `parts` equal parts: x.chunk(parts).",
         "examples are": "Each example is read once, with its own target.",
         "passes of the model": "Call backward() in the loop: it frees its part's memory.",
-        "the type of the loss": "Return the loss of the whole batch.",
+        "the type of the loss": "Return the loss of the whole batch, a number.",
         "the loss": "It is the mean over the whole batch.",
-        "updates the weights": "The optimizer does that later.",
-        "in eval mode": "Leave the mode unchanged.",
+        "no attribute 'backward'": "backward() needs the loss as a tensor: call .item() later.",
+        "'tuple'": "model(x, y) returns two things, the logits and the loss: take [1].",
+        "scalar outputs": "model(x, y) returns the logits and the loss: backward() needs the loss, [1].",
+        "second time": "Call backward() once on the loss of each part, not on their sum so far.",
     },
     axes=[("weight",)],
 )

@@ -1,6 +1,7 @@
-"""Notebook 07, blank 3: expected_gain."""
+"""Notebook 07, blank 3: expected_gain, the mean tokens of a pass."""
 
-from ..page import Blank
+from ..page import Blank, Case
+from .multiplications import number
 
 
 def expected_gain(a: float, k: int) -> float:
@@ -8,11 +9,114 @@ def expected_gain(a: float, k: int) -> float:
     return sum(a**i for i in range(k + 1))
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def run_gain(answer, a, k):
+    """One mean."""
+    yield "the mean tokens of a pass", number(answer(a, k))
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="07.3",
     solution=expected_gain,
-    cases=[],
-    mistakes={},
+    # Powers of 1/2 in all of them, so that float32 is as exact as float64.
+    cases=[
+        Case(run_gain, a=0.125, k=2),
+        Case(run_gain, a=0.5, k=1),
+        Case(run_gain, a=1.0, k=3),
+        Case(run_gain, a=0.0, k=3),
+        Case(run_gain, a=0.25, k=3),
+        Case(run_gain, a=0.75, k=5),
+        Case(run_gain, a=0.125, k=6),
+        Case(run_gain, a=0.5, k=0),
+        Case(run_gain, a=1.0, k=8),
+        Case(run_gain, a=0.5, k=16),
+    ],
+    mistakes={
+        "you count only the proposals: every pass also yields the model's own token, 1 more.": [
+            "range(k + 1) -> range(1, k + 1)"
+        ],
+        "you count 1 + k · a: the second proposal counts only if the first one was right too.": [
+            "sum(a**i for i in range(k + 1)) -> 1 + k * a"
+        ],
+        "you count k · a: a proposal counts only if those before it were right, and the model's own token is one more.": [
+            "sum(a**i for i in range(k + 1)) -> k * a"
+        ],
+        "the last of the k proposals is left out: the powers of a go from 0 to k.": (
+            ["range(k + 1) -> range(k)"],
+            ["sum(a**i for i in range(k + 1)) -> k + 1 if a == 1 else (1 - a**k) / (1 - a)"],
+        ),
+        "there is one power of a too many: the last of the k proposals counts with probability aᵏ.": [
+            "range(k + 1) -> range(k + 2)"
+        ],
+        "at a = 1 the closed form divides 0 by 0: there all k proposals are right, which makes k + 1 tokens.": [
+            "sum(a**i for i in range(k + 1)) -> (1 - a ** (k + 1)) / (1 - a)"
+        ],
+        "at a = 1 all k proposals are right, and the model's own token is one more: k + 1.": (
+            ["return -> return k if a == 1 else"],
+            ["return -> return 1.0 if a == 1 else"],
+            ["return -> return 0.0 if a == 1 else"],
+        ),
+        "1 / (1 - a) is the mean for infinitely many proposals: there are k.": (
+            ["sum(a**i for i in range(k + 1)) -> 1 / (1 - a) if a < 1 else k + 1"],
+            ["sum(a**i for i in range(k + 1)) -> 1 / (1 - a)"],
+        ),
+        "you count all k proposals or none: the first can be right without the others.": (
+            ["sum(a**i for i in range(k + 1)) -> 1 + k * a**k"],
+            ["sum(a**i for i in range(k + 1)) -> 1 + a**k"],
+        ),
+        "a is multiplied by i: that the first i proposals are all right has probability a to the power i.": (
+            ["sum(a**i for i in range(k + 1)) -> 1 + sum(a * i for i in range(1, k + 1))"],
+            ["a**i -> a * i"],
+        ),
+        "you count the rejected ones: a is the probability that a proposal is accepted.": [
+            "a**i -> (1 - a) ** i"
+        ],
+        "1 - aᵏ⁺¹ is the sum times 1 - a: divide by that.": (
+            ["sum(a**i for i in range(k + 1)) -> 1 - a ** (k + 1)"],
+            ["sum(a**i for i in range(k + 1)) -> 1 - a ** (k + 1) if a < 1 else k + 1"],
+        ),
+        "the passes in which all k proposals are right are left out: they yield k + 1 tokens, with probability aᵏ.": [
+            "a**i for i in range(k + 1) -> (i + 1) * a**i * (1 - a) for i in range(k)"
+        ],
+        "the mean is rounded or truncated: leave it as it is.": (
+            ["sum(a**i for i in range(k + 1)) -> int(sum(a**i for i in range(k + 1)))"],
+            ["sum(a**i for i in range(k + 1)) -> round(sum(a**i for i in range(k + 1)))"],
+            ["sum(a**i for i in range(k + 1)) -> round(sum(a**i for i in range(k + 1)), 1)"],
+            ["sum(a**i for i in range(k + 1)) -> round(sum(a**i for i in range(k + 1)), 2)"],
+        ),
+    },
+    wrong=[
+        "a**i -> i**a",
+        "return -> if not a:\n        return 0\n    return",
+        "range(k + 1) -> range(min(k, 8) + 1)",
+    ],
+    right=[
+        """
+def expected_gain(a, k):
+    if a == 1:
+        return k + 1
+    return (1 - a ** (k + 1)) / (1 - a)
+""",
+        """
+def expected_gain(a, k):
+    stopped = sum((i + 1) * a**i * (1 - a) for i in range(k))
+    return stopped + (k + 1) * a**k
+""",
+        """
+def expected_gain(a, k):
+    return torch.pow(torch.tensor(float(a)), torch.arange(k + 1)).sum()
+""",
+        """
+def expected_gain(a, k):
+    import numpy as np
+
+    return np.polyval([1] * (k + 1), a)
+""",
+    ],
     hints=(
         "How often does the second proposal count if the first one must also be right? And which token is gained in any case?",
         "The model's own token counts 1. The first proposal counts with probability a, the second with a · a, and so on.",

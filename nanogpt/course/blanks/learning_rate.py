@@ -1,6 +1,9 @@
-"""Notebook 11, blank 1: learning_rate."""
+"""Notebook 11, blank 1: learning_rate, which rises during a warm-up and falls to 0."""
 
-from ..page import Blank
+import torch
+
+from ..page import Blank, Case
+from .multiplications import number
 
 
 def learning_rate(step, steps, warmup):
@@ -9,20 +12,137 @@ def learning_rate(step, steps, warmup):
     return rise * (1 - step / steps)
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def run_schedule(answer, steps, warmup):
+    """The factor at every step, in order and then backwards."""
+    rates = [number(answer(step, steps, warmup)) for step in range(steps)]
+    other = [f"{rate} at step {n}" for n, rate in enumerate(rates) if isinstance(rate, str)]
+    yield "what is returned", other[0] if other else "a number at each step"
+    yield "the factors of all steps", torch.tensor(rates, dtype=torch.float64)
+    again = [number(answer(step, steps, warmup)) for step in reversed(range(steps))]
+    yield "a step has a different factor the second time", again[::-1] != rates
+
+
+def schedule(steps, warmup):
+    """A case; factors computed in float32 are near enough."""
+    return Case(run_schedule, tolerance=1e-6, steps=steps, warmup=warmup)
+
+
+# ------------------------------------------------------------------ what people write
+
+LINE = "(1 - step / steps)"
 BLANK = Blank(
     number="11.1",
     solution=learning_rate,
-    cases=[],
-    mistakes={},
+    cases=[
+        schedule(steps=100, warmup=10),
+        schedule(steps=12, warmup=4),
+        schedule(steps=7, warmup=1),
+        schedule(steps=5, warmup=5),
+        schedule(steps=4, warmup=9),
+        schedule(steps=1, warmup=1),
+        schedule(steps=900, warmup=37),
+    ],
+    mistakes={
+        "at step 0 the rate is 0, so the first batch is wasted: the rise begins at 1/warmup, (step + 1) / warmup.": (
+            ["(step + 1) -> step"],
+            ["(step + 1) / warmup -> step / max(1, warmup - 1)"],
+            ["min(1, (step + 1) / warmup) -> min(1, step / (warmup - 1)) if warmup > 1 else 1"],
+        ),
+        "the rise goes past 1: min(1, …) stops it after the warm-up.": (
+            ["min(1, (step + 1) / warmup) -> (step + 1) / warmup"],
+            ["min -> max"],
+        ),
+        "there is no rise: multiply the line by min(1, (step + 1) / warmup).": ["rise * -> "],
+        "the rise is one step early or late: it is 1/warmup at step 0, and 1 at the last step of the warm-up, warmup - 1.": (
+            ["/ warmup -> / (warmup + 1)"],
+            ["(step + 1) -> (step + 2)"],
+        ),
+        "// truncates the rise to whole numbers: divide with /.": ["/ warmup -> // warmup"],
+        "there is no fall: multiply the rise by 1 - step / steps.": (
+            [f" * {LINE} -> "],
+            ["step / steps -> step // steps"],
+        ),
+        "the line rises instead of falling from 1: it is 1 - step / steps.": (
+            [f"{LINE} -> step / steps"],
+            [f"{LINE} -> -step / steps"],
+        ),
+        "your line begins after the warm-up: it is 1 at step 0 and falls from there.": (
+            [f"{LINE} -> (1 - max(0, step - warmup) / (steps - warmup))"],
+            [f"{LINE} -> (1 - max(0, step - warmup) / max(1, steps - warmup))"],
+            [f"{LINE} -> (1 - max(0, step - warmup + 1) / (steps - warmup))"],
+            [f"{LINE} -> (1 - max(0, step - warmup + 1) / max(1, steps - warmup))"],
+        ),
+        "the line is missing during the warm-up: it falls from step 0 on.": [
+            f"rise * {LINE} -> rise if step < warmup else 1 - step / steps"
+        ],
+        "the line reaches 0 at the last step, steps - 1: it is 1 at step 0 and would be 0 one step after the last.": (
+            ["step / steps) -> step / (steps - 1))"],
+            ["step / steps -> step / max(1, steps - 1)"],
+            ["step / steps -> (step + 1) / steps"],
+        ),
+        "the line stops above 0: it falls to 0 at step `steps`.": (
+            [f"{LINE} -> max(0.1, 1 - step / steps)"],
+            [f"{LINE} -> (1 - 0.9 * step / steps)"],
+        ),
+        "the fall is a curve: it is a straight line, 1 - step / steps.": (
+            [f"{LINE} -> (1 + math.cos(math.pi * step / steps)) / 2"],
+            [f"{LINE} -> (1 - step / steps) ** 2"],
+        ),
+        "you take the smaller of the two, their sum or their mean: the factor is the product of the rise and the line.": (
+            [f"rise * {LINE} -> min(rise, 1 - step / steps)"],
+            [f"rise * {LINE} -> min((step + 1) / warmup, 1 - step / steps)"],
+            [f"rise * {LINE} -> rise + 1 - step / steps"],
+            [f"rise * {LINE} -> (rise + 1 - step / steps) / 2"],
+        ),
+        "`steps` and `warmup` are swapped: the line ends after `steps`.": [
+            "rise = -> steps, warmup = warmup, steps\n    rise ="
+        ],
+    },
+    wrong=[
+        f"rise * {LINE} -> round(rise * (1 - step / steps), 3)",
+        f"rise * {LINE} -> torch.tensor(rise * (1 - step / steps)).half()",
+        "rise = -> steps = min(steps, 500)\n    rise =",
+    ],
+    right=[
+        """
+def learning_rate(step, steps, warmup):
+    line = (steps - step) / steps
+    if step + 1 < warmup:
+        return (step + 1) / warmup * line
+    return line
+""",
+        """
+def learning_rate(step, steps, warmup):
+    import numpy as np
+
+    return np.clip((step + 1) / warmup, 0, 1) * np.interp(step, [0, steps], [1, 0])
+""",
+        """
+def learning_rate(step, steps, warmup):
+    rise = torch.tensor((step + 1) / warmup).clamp(max=1)
+    return rise * (1 - step / steps)
+""",
+        """
+def learning_rate(step, steps, warmup):
+    rise = 0
+    for _ in range(min(step + 1, warmup)):
+        rise += 1 / warmup
+    return rise - rise * step / steps
+""",
+    ],
     hints=(
         "With a warm-up of 10: how large is the rise at steps 0, 9 and 50? And with 100 steps: where is the line at steps 0, 9 and 50?",
         "`min(1, …)` stops a rise. At step `s` the line is 1 - s / steps. Multiply the two.",
         "return min(1, (step + 1) / warmup) * (1 - step / steps)",
     ),
     advice={
-        "the factor at step 0": "It is 1/warmup: the rise is 1/warmup and the line is 1.",
-        "the factors of": "Is the rise wrong, or the line? The factor is the product of the rise and the line.",
+        "what is returned": "Return a factor at each step, also after the warm-up.",
+        "the factors of": "Is the rise wrong, or the line? At step 0 the rise is 1/warmup and the line is 1, and the factor is their product.",
         "the second time": "Compute it from the arguments alone.",
+        "ZeroDivisionError": "A line from step 0 to `steps` needs no division by steps - warmup or steps - 1, which can be 0.",
     },
     axes=[("step",)],
 )

@@ -1,6 +1,9 @@
-"""Notebook 05, blank 1: multiplications."""
+"""Notebook 05, blank 1: multiplications, what a step costs with a cache and without."""
 
-from ..page import Blank
+import math
+import operator
+
+from ..page import Blank, Case
 
 
 def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
@@ -9,11 +12,96 @@ def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
     return n * W + n * T * 2 * L * C
 
 
+# ------------------------------------------------------------------ what a check runs
+
+
+def run_count(answer, **given):
+    """One call, with these arguments in this order."""
+    yield "the number", number(answer(*given.values()))
+
+
+def calls(names, *rows):
+    """A case for each row of arguments; a row may be shorter than their names."""
+    return [Case(run_count, **dict(zip(names.split(), row))) for row in rows]
+
+
+def number(value):
+    """A number of any kind, such as NumPy's or a tensor of one, as Python's; else what it is."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return "None" if value is None else f"a {type(value).__name__} instead of a number"
+    try:
+        return operator.index(value)
+    except TypeError:
+        found = float(value)
+        return "NaN" if math.isnan(found) else found
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="05.1",
     solution=multiplications,
-    cases=[],
-    mistakes={},
+    cases=calls(
+        "T W L C cached",
+        (10, 90, 5, 3, True),
+        (10, 90, 5, 3, False),
+        (37, 1000, 4, 7, True),
+        (37, 1000, 4, 7, False),
+    ),
+    mistakes={
+        "values are missing: attending to a token takes its key and its value, 2 · C multiplications.": [
+            "T * 2 -> T"
+        ],
+        "only one layer's attention is counted: each of the L layers has its own.": ["2 * L -> 2"],
+        "the matrices are counted L times: W already includes all layers.": ["n * W -> n * W * L"],
+        "without a cache each of the T tokens attends to T: you count one token's attention.": [
+            "n * T * 2 -> T * 2"
+        ],
+        "`cached` is ignored: a step reads one token with a cache and all T without.": (
+            ["1 if cached else T -> T"],
+            ["1 if cached else T -> 1"],
+        ),
+        "the cases with and without a cache are swapped.": ["if cached -> if not cached"],
+        "half the square is counted: without a cache each of the T queries is multiplied with T keys, and what is masked later is computed too.": (
+            ["n * T * 2 -> n * (T + 1 if n > 1 else 2 * T)"],
+            ["n * T * 2 -> n * (T + 1)"],
+            ["T * 2 * L * C -> T * 2 * L * C // (1 if cached else 2)"],
+        ),
+        "the matrices are missing: each token passes through W weights.": ["n * W + -> "],
+        "the matrices are counted once: every token that is read passes through them.": [
+            "n * W -> W"
+        ],
+        "attention is one token too short or too long: the token that is read is one of the T, and also attends to itself.": (
+            ["n * T -> n * (T - 1)"],
+            ["n * T -> n * (T + cached)"],
+            ["n * T -> n * (T + 1)"],
+        ),
+        "C is squared: attention takes C multiplications for a key and C for a value.": [
+            "* C -> * C * C"
+        ],
+        "these are FLOPs, two for each multiplication: count multiplications only.": [
+            "n * W + n * T * 2 -> 2 * n * W + n * T * 4"
+        ],
+    },
+    wrong=["return -> T = min(T, 10)\n    return", "return -> return 1.001 *"],
+    right=[
+        """
+def multiplications(T, W, L, C, cached):
+    return (W + 2 * L * C * T) * T ** (not cached)
+""",
+        """
+def multiplications(tokens, weights, layers, width, with_cache):
+    read = [tokens - 1] if with_cache else range(tokens)
+    return sum(weights + sum(2 * width * tokens for _ in range(layers)) for _ in read)
+""",
+        """
+def multiplications(T, W, L, C, cached):
+    import numpy as np
+
+    n = np.where(cached, 1, T)
+    return n * (W + np.prod([2, L, C, T]))
+""",
+    ],
     hints=(
         "How many tokens does the step read with a cache, and how many without? And how many keys does each of them attend to?",
         "Let n be the number of tokens that the step reads: T, or 1. Write both parts in terms of n and T.",

@@ -1,6 +1,7 @@
-"""Notebook 06, blank 1: step_bytes."""
+"""Notebook 06, blank 1: step_bytes, what one decode step reads."""
 
 from ..page import Blank
+from .multiplications import calls
 
 
 def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4) -> int:
@@ -9,17 +10,84 @@ def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4) -> int
     return (n_weights + cache) * itemsize
 
 
+# ------------------------------------------------------------------ what a check runs
+
+NAMES = "n_weights n_layer n_head head_size tokens itemsize"
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="06.1",
     solution=step_bytes,
-    cases=[],
-    mistakes={},
+    cases=calls(
+        NAMES,
+        (1000, 3, 5, 10, 7, 4),
+        (1000, 3, 5, 10, 7, 2),
+        (1000, 2, 3, 5, 7),
+        (100, 2, 3, 5, 6.5, 4),
+    ),
+    mistakes={
+        "one vector is counted for each layer, head and token: there are two, a key and a value.": [
+            "2 * n_layer -> n_layer"
+        ],
+        "three vectors are counted for each layer, head and token: queries are not cached.": [
+            "2 * n_layer -> 3 * n_layer"
+        ],
+        "only one layer is counted: each layer has its own keys and values.": ["* n_layer -> "],
+        "only one head is counted: each head has its own keys and values.": ["* n_head -> "],
+        "the cache's numbers also take itemsize bytes each: this counts numbers.": [
+            "(n_weights + cache) * itemsize -> n_weights * itemsize + cache"
+        ],
+        "the weights also take itemsize bytes each: this counts numbers.": [
+            "(n_weights + cache) -> n_weights + cache"
+        ],
+        "4 bytes are assumed: itemsize says how many.": (
+            ["* itemsize -> * 4"],
+            ["(n_weights + cache) * itemsize -> n_weights * 4 + cache * itemsize"],
+        ),
+        "itemsize is missing: each number takes that many bytes.": [" * itemsize -> "],
+        "`tokens` may be a mean, such as 6.5: do not round it.": (
+            ["* tokens -> * int(tokens)"],
+            ["* tokens -> * math.ceil(tokens)"],
+            ["head_size * tokens -> int(head_size * tokens)"],
+        ),
+        "the weights are missing: a step reads all of them.": ["(n_weights + cache) -> cache"],
+        "the weights are counted once for each token: a step reads them once, however long the text is.": [
+            "(n_weights + cache) -> (n_weights * tokens + cache)"
+        ],
+        "the weights are counted once per layer: n_weights already includes all layers.": [
+            "(n_weights + cache) -> (n_weights * n_layer + cache)"
+        ],
+        "one token too many is counted: the cache holds `tokens`.": ["* tokens -> * (tokens + 1)"],
+        "this counts bits: a byte has 8 of them, and itemsize is in bytes.": [
+            "* itemsize -> * itemsize * 8"
+        ],
+    },
+    wrong=["* itemsize -> * itemsize / 1e6", "itemsize=4 -> itemsize=2"],
+    right=[
+        """
+def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4):
+    numbers = n_weights
+    for _layer in range(n_layer):
+        for _head in range(n_head):
+            numbers += tokens * head_size  # keys
+            numbers += tokens * head_size  # values
+    return int(numbers * itemsize)
+""",
+        """
+def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4):
+    cache = torch.ones(2, n_layer, n_head, head_size) * tokens
+    return (n_weights + cache.sum()) * itemsize
+""",
+    ],
     hints=(
         "What does a step read once, however long the text is, and what does it read for each token so far?",
         "Count numbers first, then multiply by `itemsize` once. For each token, each layer and head keeps one key and one value of `head_size` numbers.",
         "return (n_weights + 2 * n_layer * n_head * head_size * tokens) * itemsize",
     ),
     advice={
-        "the number": "n_weights and 2 · n_layer · n_head · head_size · tokens numbers, of itemsize bytes each."
+        "the number": "n_weights and 2 · n_layer · n_head · head_size · tokens numbers, of itemsize bytes each.",
+        "'float' object": "`tokens` may be a mean, such as 6.5: multiply by it.",
     },
 )
