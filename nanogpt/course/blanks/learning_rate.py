@@ -54,6 +54,7 @@ BLANK = Blank(
         "the rise goes past 1: min(1, …) stops it after the warm-up.": (
             ["min(1, (step + 1) / warmup) -> (step + 1) / warmup"],
             ["min -> max"],
+            ["min(1, (step + 1) / warmup) -> (step + 1) / warmup if step <= warmup else 1"],
         ),
         "there is no rise: multiply the line by min(1, (step + 1) / warmup).": ["rise * -> "],
         "the rise is one step early or late: it is 1/warmup at step 0, and 1 at the last step of the warm-up, warmup - 1.": (
@@ -90,6 +91,9 @@ BLANK = Blank(
         "the fall is a curve: it is a straight line, 1 - step / steps.": (
             [f"{LINE} -> (1 + math.cos(math.pi * step / steps)) / 2"],
             [f"{LINE} -> (1 - step / steps) ** 2"],
+            [
+                f"rise * {LINE} -> rise * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup))) / 2"
+            ],
         ),
         "you take the smaller of the two, their sum or their mean: the factor is the product of the rise and the line.": (
             [f"rise * {LINE} -> min(rise, 1 - step / steps)"],
@@ -97,9 +101,10 @@ BLANK = Blank(
             [f"rise * {LINE} -> rise + 1 - step / steps"],
             [f"rise * {LINE} -> (rise + 1 - step / steps) / 2"],
         ),
-        "`steps` and `warmup` are swapped: the line ends after `steps`.": [
-            "rise = -> steps, warmup = warmup, steps\n    rise ="
-        ],
+        "the line ends after `warmup`, not after `steps`: it is 1 - step / steps.": (
+            ["rise = -> steps, warmup = warmup, steps\n    rise ="],
+            ["step / steps -> step / warmup"],
+        ),
     },
     wrong=[
         f"rise * {LINE} -> round(rise * (1 - step / steps), 3)",
