@@ -206,21 +206,6 @@ class AskedHead(Head):
         order = torch.arange(k.shape[1])
         return attend(self.query(x), k, v, visible(order, order)[-x.shape[1] :])
 """,
-        """
-class AskedHead(Head):
-    def __init__(self, config):
-        super().__init__(config)
-        self.memory = None
-
-    def forward(self, x, pos):
-        q = self.query(x)
-        ks, vs = [self.key(x)], [self.value(x)]
-        if not (self.memory is None or self.training):
-            self.memory += [(ks[0], vs[0])]
-            ks, vs = zip(*self.memory)
-        k, v = torch.cat(list(ks), 1), torch.cat(list(vs), 1)
-        return attend(q, k, v, visible(pos, torch.arange(k.shape[1])))
-""",
     ],
     hints=(
         "What turns the memory on, and how can a head tell? What must it do while the loss is measured in eval mode?",

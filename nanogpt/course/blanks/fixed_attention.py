@@ -63,64 +63,16 @@ def run_graphs(answer, n=3):
 
 # ------------------------------------------------------------------ what people write
 
-COUNTED = """
-class FixedAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 32, 16))
-        self.register_buffer("v", torch.zeros(1, 32, 16))
-        self.n = 0
-
-    def forward(self, q, k, v, pos):
-        self.k[:, self.n : self.n + 1] = k
-        self.v[:, self.n : self.n + 1] = v
-        self.n += 1
-        hidden = torch.arange(32) >= self.n
-        scores = (q @ self.k.mT * 0.25).masked_fill(hidden, float("-inf"))
-        return scores.softmax(-1) @ self.v
-"""
-COUNTED_SLOTS = COUNTED.replace(">= self.n", "> pos")
-SHIFTED = """
-class FixedAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 32, 16))
-        self.register_buffer("v", torch.zeros(1, 32, 16))
-
-    def forward(self, q, k, v, pos):
-        self.k = torch.cat([self.k[:, 1:], k], dim=1)
-        self.v = torch.cat([self.v[:, 1:], v], dim=1)
-        scores = (q @ self.k.mT * 0.25).masked_fill(torch.arange(31, -1, -1) > pos, float("-inf"))
-        return scores.softmax(-1) @ self.v
-"""
-GROWING = """
-class FixedAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.k = self.v = None
-
-    def forward(self, q, k, v, pos):
-        if self.k is not None:
-            k = torch.cat([self.k, k], 1)
-            v = torch.cat([self.v, v], 1)
-        self.k = k
-        self.v = v
-        return (q @ k.mT * 0.25).softmax(-1) @ v
-"""
-SLICED = """
-class FixedAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 32, 16))
-        self.register_buffer("v", torch.zeros(1, 32, 16))
-
-    def forward(self, q, k, v, pos):
-        self.k[:, pos] = k
-        self.v[:, pos] = v
-        end = int(pos) + 1
-        return (q @ self.k[:, :end].mT * 0.25).softmax(-1) @ self.v[:, :end]
-"""
-CHOSEN = SLICED.replace("int(pos) + 1", "torch.arange(32) <= pos").replace(":end]", "end]")
+SCORES = '(q @ self.k.mT * 0.25).masked_fill(torch.arange(32) > pos, float("-inf"))'
+COUNTED = [
+    "super().__init__() -> super().__init__()\n        self.n = -1",
+    "self.k.index_copy_ -> self.n += 1\n        self.k.index_copy_",
+    "(1, pos, -> (1, torch.tensor([self.n]),",
+]
+JOINED = [
+    "self.k.index_copy_(1, pos, k) -> self.k = torch.cat([self.k, k], dim=1)",
+    "self.v.index_copy_(1, pos, v) -> self.v = torch.cat([self.v, v], dim=1)",
+]
 BLANK = Blank(
     number="04.8",
     solution=FixedAttention,
@@ -192,15 +144,29 @@ BLANK = Blank(
         ),
         "a text that goes on from an earlier slot is wrong: `pos` says which slot a token has, and "
         "how far it sees, not the number of calls or what the buffers hold.": (
-            [COUNTED],
-            [COUNTED_SLOTS],
-            [SHIFTED],
-            [GROWING],
+            COUNTED,
+            [*COUNTED, "> pos -> > self.n"],
+            [*JOINED, "32, 16 -> 0, 16", f"{SCORES} -> q @ self.k.mT * 0.25"],
+            [
+                *JOINED,
+                "[self.k -> [self.k[:, 1:]",
+                "[self.v -> [self.v[:, 1:]",
+                "(32) -> (31, -1, -1)",
+            ],
             ["torch.arange(32) > pos -> (self.k == 0).all(-1)[:, None]"],
         ),
         "the output is right, but needs several graphs: some shape still changes, as with a slice, "
         "or Python asks for the value of pos. Keep 32 slots, and hide with a mask made of "
-        "tensors.": ([SLICED], [CHOSEN]),
+        "tensors.": (
+            [
+                f"{SCORES} -> q @ self.k[:, : int(pos) + 1].mT * 0.25",
+                "@ self.v -> @ self.v[:, : int(pos) + 1]",
+            ],
+            [
+                f"{SCORES} -> q @ self.k[:, torch.arange(32) <= pos].mT * 0.25",
+                "@ self.v -> @ self.v[:, torch.arange(32) <= pos]",
+            ],
+        ),
     },
     wrong=[
         "scores.softmax(-1) -> (scores.exp() / scores.exp().sum(-1, keepdim=True))",
@@ -234,19 +200,6 @@ class FixedAttention(nn.Module):
         self.v = torch.where(here, v, self.v)
         scores = torch.einsum("btd,bsd->bts", q, self.k) / 4
         return F.softmax(torch.where(torch.arange(32) <= pos, scores, -1e9), dim=-1) @ self.v
-""",
-        """
-class FixedAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("k", torch.zeros(1, 32, 16))
-        self.register_buffer("v", torch.zeros(1, 32, 16))
-
-    def forward(self, q, k, v, pos):
-        index = pos.view(1, 1, 1).expand(1, 1, 16)
-        self.k.scatter_(1, index, k)
-        self.v.scatter_(1, index, v)
-        return attend(q, self.k, self.v, visible(pos, torch.arange(32)))
 """,
     ],
     hints=(

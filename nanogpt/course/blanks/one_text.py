@@ -1,14 +1,12 @@
 """Notebook 04, blank 7: one_text, which leaves empty memories however a text ends."""
 
-import torch
 from torch import Tensor
 
-from ...sampling import draw_noise
-from ..observing import Arguments, form
+from ..observing import form
 from ..page import Blank, Case
 from ..traps import MemoryHead, decode
+from .generate_with_cache import texts
 from .read_on import remembering
-from .repaired_loop import SIZE
 
 
 def one_text(model, prompt, noise):
@@ -30,17 +28,10 @@ class Pressed(KeyboardInterrupt):
     """The stop button, pressed by the check."""
 
 
-def given(T, n, B=1):
-    """A prompt (B, T) and noise (n, B, V)."""
-    generator = torch.Generator().manual_seed(T)
-    prompt = torch.randint(SIZE, (B, T), generator=generator)
-    return Arguments(prompt=prompt, noise=draw_noise(n, B, SIZE, generator))
-
-
-def text(answer, model, heads, arguments, which):
+def text(answer, model, heads, given, which):
     """One text, and what the memories hold afterwards."""
-    tokens = answer(model, *arguments.tensors.values())
-    yield from arguments.changes()
+    tokens = answer(model, *given.tensors.values())
+    yield from given.changes()
     yield f"the form of {which} text", form(tokens)
     if isinstance(tokens, Tensor):
         yield f"the tokens of {which} text", tokens
@@ -57,18 +48,18 @@ def full(heads):
 def run_texts(answer):
     """Texts of several lengths, one after the other."""
     model, heads = remembering(answer)
-    yield from text(answer, model, heads, given(5, 6), "the first")
-    yield from text(answer, model, heads, given(1, 5), "the second")
-    yield from text(answer, model, heads, given(4, 3, B=2), "the third")
-    tokens = decode(model, *given(5, 6).tensors.values())
+    yield from text(answer, model, heads, texts(1, 5, 6), "the first")
+    yield from text(answer, model, heads, texts(1, 1, 5), "the second")
+    yield from text(answer, model, heads, texts(2, 4, 3), "the third")
+    tokens = decode(model, *texts(1, 5, 6).tensors.values())
     yield "the tokens that `decode` generates after all that", tokens
 
 
 def run_found(answer):
     """Memories filled by another text."""
     model, heads = remembering(answer)
-    decode(model, *given(6, 2).tensors.values())
-    yield from text(answer, model, heads, given(5, 6), "this")
+    decode(model, *texts(1, 6, 2).tensors.values())
+    yield from text(answer, model, heads, texts(1, 5, 6), "this")
 
 
 def run_stopped(answer, error, after, layer):
@@ -84,7 +75,7 @@ def run_stopped(answer, error, after, layer):
 
     hook = model.blocks[layer].ffwd.register_forward_pre_hook(stop)
     try:
-        answer(model, *given(5, 9).tensors.values())
+        answer(model, *texts(1, 5, 9).tensors.values())
         end = "no error"
     except (Exception, Pressed) as stopped:
         end = type(stopped).__name__
@@ -92,7 +83,7 @@ def run_stopped(answer, error, after, layer):
     kind = "the stop button" if error is Pressed else "an error"
     yield f"what reaches the caller of {kind} half-way", end
     yield f"heads with something in their memory after {kind}", full(heads)
-    yield from text(answer, model, heads, given(4, 3), "the next")
+    yield from text(answer, model, heads, texts(1, 4, 3), "the next")
 
 
 # ------------------------------------------------------------------ what people write

@@ -8,7 +8,7 @@ import torch.nn as nn
 from ..observing import Arguments, form
 from ..page import Blank, Case
 from ..traps import MemoryHead, places
-from .repaired_loop import SIZE, Watched
+from .generate_with_cache import SIZE, Watched
 
 
 def read_on(model, x):
@@ -76,9 +76,8 @@ BLANK = Blank(
         Case(run, pieces=[5, 1, 1], texts=2),
         Case(run, pieces=[1, 1, 1]),
         Case(run, pieces=[5, 3, 2], B=3),
-        Case(run, pieces=[4, 1, 1], texts=2),
         Case(run, pieces=[3, 2, 2, 1], begun=2),
-        Case(run, pieces=[30, *[1] * 10]),
+        Case(run, pieces=[9, 1, 1, 1, 8]),
     ],
     mistakes={
         "each call is numbered from 0: the next tokens continue after those in the memory.": [

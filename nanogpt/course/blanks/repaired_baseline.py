@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..observing import form
 from ..page import Blank, Case
-from .repaired_loop import Watched, texts
+from .generate_with_cache import Watched, texts
 from .sample import sample
 
 
@@ -31,7 +31,7 @@ def run(answer, T, n, training, block_size=24):
     mode = "training" if training else "eval"
     for turn in range(2):
         again = " of a second run" * turn
-        given = texts(T, n)
+        given = texts(1, T, n)
         with torch.no_grad():
             tokens = answer(model, *given.tensors.values())
         yield from given.changes()
