@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .comparing import agrees, difference
+from .comparing import agrees, difference, is_number
 from .editing import known_mistakes
 from .limits import TooLong, limit
 from .observing import ERROR, Observed, observe
@@ -124,7 +124,7 @@ def _explain(
     perhaps = mistake_of(blank, answer, shown)
     if perhaps and _is_evidence(value):
         return Objection(perhaps, perhaps)
-    if not perhaps and isinstance(value, Tensor) and _is_evidence(value):
+    if not perhaps and isinstance(value, Tensor) and value.numel() > 1 and _is_evidence(value):
         perhaps = mistake_of(blank, answer, shown, until=what)
     case = blank.cases[len(shown) - 1]
     if perhaps:  # it says what to do, so the advice is left out
@@ -183,7 +183,9 @@ def _is_right(case: Case, right: Answer, mistake: Anew) -> bool:
 
 
 def _is_evidence(value: Any) -> bool:
-    """Whether only this mistake would show it: an error or a NaN alone has many causes."""
+    """Whether only this mistake would show it: an error, a NaN or a 0 alone has many causes."""
     if value is None or isinstance(value, BaseException):
         return False
-    return not (isinstance(value, Tensor) and bool(value.isnan().all()))
+    if isinstance(value, Tensor):
+        return not bool(value.isnan().all())
+    return not (is_number(value) and value == 0)
