@@ -1,6 +1,11 @@
-"""Notebook 02, blank 4: sample."""
+"""Notebook 02, blank 4: sample, which draws tokens by a race with exponential noise."""
 
-from ..page import Blank
+import torch
+
+from ...sampling import draw_noise
+from ..comparing import alike
+from ..observing import Arguments, form, numbers
+from ..page import Blank, Case
 
 
 def sample(logits, noise):
@@ -9,22 +14,138 @@ def sample(logits, noise):
     return (probs / noise).argmax(-1, keepdim=True)
 
 
+# ------------------------------------------------------------------ what a check runs
+
+CLEAR = 1e-3  # in log space: a closer race may go either way
+
+
+def run_race(answer, B, V, factor, level=0.0, rows=20):
+    """The winners of races that are not too close to call. Each row has its own offset."""
+    logits = factor * numbers(B, V, seed=V) + level * torch.arange(1, B + 1)[:, None]
+    for row in draw_noise(rows, B, V, torch.Generator().manual_seed(B)).double():
+        given = Arguments(logits=logits.clone(), noise=row.clone())
+        tokens = answer(*given.tensors.values())
+        yield from given.changes()
+        yield "the shape of the tokens", form(tokens)
+        yield "the dtype of the tokens", str(getattr(tokens, "dtype", "none"))
+        two = (logits.log_softmax(-1) - row.log()).topk(2).values
+        clear = (two[:, 0] - two[:, 1] > CLEAR)[:, None]
+        yield "the tokens", torch.where(clear, tokens, -1)
+
+
+def run_again(answer):
+    """The same call twice."""
+    logits = numbers(20, 9)
+    noise = draw_noise(1, 20, 9, torch.Generator().manual_seed(0))[0].double()
+    first = answer(logits.clone(), noise.clone())
+    same = alike(answer(logits.clone(), noise.clone()), first)
+    yield "the same noise gives different tokens: your code draws its own random numbers", not same
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="02.4",
     solution=sample,
-    cases=[],
-    mistakes={},
+    cases=[
+        Case(run_again),
+        Case(run_race, B=8, V=5, factor=1.0, rows=3),
+        Case(run_race, B=40, V=65, factor=1.0, rows=50),
+        Case(run_race, B=40, V=65, factor=0.2, rows=50),
+        Case(run_race, B=7, V=300, factor=4.0),
+        Case(run_race, B=3, V=17, factor=1.0, level=900.0),
+        Case(run_race, B=6, V=65, factor=12.0, level=-900.0),
+        Case(run_race, B=2, V=3000, factor=0.3, rows=50),
+    ],
+    mistakes={
+        "the noise is not used: the largest probability / noise wins.": [" / noise -> "],
+        "the noise is multiplied, or its logarithm added: the largest probability / noise wins, "
+        "which is the largest logit - log(noise).": ["/ noise -> * noise"],
+        "the noise is added or subtracted: divide, because the largest probability / noise wins.": (
+            ["/ noise -> + noise"],
+            ["/ noise -> - noise"],
+            ["probs / noise -> logits + noise"],
+            ["probs / noise -> logits - noise"],
+        ),
+        "the softmax is missing, or comes after the division: the race is won by probability / "
+        "noise, not by logit / noise.": (
+            ["logits.softmax(-1) -> logits"],
+            ["logits.softmax(-1) -> logits", "(probs / noise) -> (probs / noise).softmax(-1)"],
+        ),
+        "a sigmoid does not turn logits into probabilities: use a softmax.": [
+            "softmax(-1) -> sigmoid()"
+        ],
+        "the softmax runs over the rows: its dimension is the last, -1.": [
+            "softmax(-1) -> softmax(0)"
+        ],
+        "the softmax is applied twice.": ["softmax(-1) -> softmax(-1).softmax(-1)"],
+        "the loser of the race is picked: the largest probability / noise wins, so use argmax.": (
+            ["argmax -> argmin"],
+            ["argmax(-1, keepdim=True) -> argsort(-1)[:, :1]"],
+        ),
+        "the probabilities are not used: the largest probability / noise wins, not the least noise.": [
+            "probs / noise -> 1 / noise"
+        ],
+        "tokens are (B, 1): keep the last dimension with keepdim=True.": [", keepdim=True -> "],
+        "the winner's value is returned: a token is its integer index, from argmax.": [
+            "argmax -> amax"
+        ],
+        "all rows share a noise or a token: each row has its own race.": (
+            ["/ noise -> / noise[:1]"],
+            ["keepdim=True) -> keepdim=True)[:1].expand(len(logits), 1)"],
+        ),
+        "exp() of a large logit overflows, and of a low one is 0: subtract each row's own maximum "
+        "first, or use softmax, which does.": (
+            ["logits.softmax(-1) -> logits.exp()"],
+            ["logits.softmax(-1) -> logits.exp() / logits.exp().sum(-1, keepdim=True)"],
+            ["logits.softmax(-1) -> (logits - logits.max()).exp()"],
+        ),
+        "the noise is changed before the race: it is already exponential, so divide by it as it is.": (
+            ["/ noise -> / noise**2"],
+            ["/ noise -> / noise.sqrt()"],
+            ["/ noise -> / -noise.log()"],
+            ["probs / noise -> probs.log() - (-noise.log()).log()"],
+            ["probs / noise -> probs.log() - (-noise.log()).log().nan_to_num()"],
+            ["/ noise -> / (noise / noise.sum(-1, keepdim=True)) ** 2"],
+        ),
+        "a temperature is built in: sample at temperature 1, because the caller divides by another.": (
+            ["logits.softmax -> (logits / 0.8).softmax"],
+            ["logits.softmax -> (logits / 0.9).softmax"],
+        ),
+        "the last candidate is left out and never sampled: all of them race.": [
+            "(probs / noise) -> (probs / noise)[:, :-1]"
+        ],
+    },
+    wrong=[
+        "logits.softmax -> (logits / 1.05).softmax",
+        "logits.softmax(-1) -> logits.softmax(-1).clamp(min=1e-4)",
+        "(probs / noise) -> (probs / noise)[:, :512]",
+        "logits.softmax -> logits.clamp(-50, 50).softmax",
+    ],
+    right=[
+        """
+def sample(logits, noise):
+    return (logits - torch.log(noise)).max(dim=-1, keepdim=True).indices
+""",
+        """
+def sample(logits, noise):
+    race = (logits.log_softmax(-1) - noise.log()).tolist()
+    return torch.tensor([[max(range(len(row)), key=row.__getitem__)] for row in race])
+""",
+        """
+def sample(logits, noise):
+    return torch.argmin(noise / F.softmax(logits.float(), dim=-1), dim=1)[:, None]
+""",
+    ],
     hints=(
         "In the race each token rings after noise / probability seconds, and the first to ring is the sample. Which token is that?",
         "Softmax along the last dimension, one division, `argmax`.",
         "return (logits.softmax(-1) / noise).argmax(-1, keepdim=True)",
     ),
     advice={
-        "the shape of": "Each row needs one token: (B, 1).",
+        "the shape of": "Each row needs one token: a tensor (B, 1).",
         "the dtype of": "A token is an integer, the index returned by argmax.",
-        "the token of": "Use the noise as it is: the largest probability / noise wins.",
-        "is never sampled": "All race.",
-        "the shares": "Is it a softmax, and the noise used as it is?",
+        "your code draws": "Use the noise passed in, and nothing random besides.",
         "the tokens": "All candidates race, each row with its own unmodified noise, at temperature 1. Only differences of logits count.",
     },
     axes=[("row", "token")],
