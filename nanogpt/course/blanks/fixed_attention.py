@@ -96,13 +96,16 @@ BLANK = Blank(
             ["> pos -> < pos"],
             ["> pos -> <= pos"],
         ),
-        "only the newest slot is visible: attend to all up to it.": ["> pos -> != pos"],
-        "only slot 0 is visible, as with is_causal=True: attend to all slots up to pos.": [
-            "> pos -> > 0"
-        ],
-        "the buffers hold only the newest token: each stays in its own slot, `pos`, and index_copy_ "
-        "writes in place, while index_copy returns a new tensor.": (
+        "only one slot is visible, the newest or, as with is_causal=True, the first: attend to all up "
+        "to pos.": (
+            ["> pos -> != pos"],
+            ["> pos -> > 0"],
+        ),
+        "the new key and value are not in slot `pos`, or do not stay there: index_copy_ writes in "
+        "place, while index_copy returns a new tensor.": (
             ["(1, pos -> (1, pos * 0"],
+            ["(1, pos -> (1, (pos + 1) % 32"],
+            ["(1, pos -> (1, 31 - pos"],
             [
                 "self.k.index_copy_(1, pos, k) -> keys = self.k.index_copy(1, pos, k)",
                 "self.v.index_copy_(1, pos, v) -> values = self.v.index_copy(1, pos, v)",
@@ -110,22 +113,13 @@ BLANK = Blank(
                 "@ self.v -> @ values",
             ],
         ),
-        "the new key and value are in another slot than `pos`: self.k.index_copy_(1, pos, k).": (
-            ["(1, pos -> (1, (pos + 1) % 32"],
-            ["(1, pos -> (1, 31 - pos"],
-        ),
-        "the values are not written into the buffer, so the output is 0: index_copy_ writes in "
-        "place, and index_copy returns a new tensor.": (
+        "the values are not in the buffer when it is read, so the output is 0: write first, and in "
+        "place, with index_copy_ and not index_copy.": (
             ["self.v.index_copy_(1, pos, v) -> pass"],
             ["index_copy_ -> index_copy"],
         ),
         "the keys are not written into the buffer, so all slots get equal weights: also write "
         "self.k.": ["self.k.index_copy_(1, pos, k) -> pass"],
-        "the slots are read before the new key and value are written: write first.": [
-            "self.k.index -> out = self._read(q, pos)\n        self.k.index",
-            "        scores -> \n    def _read(self, q, pos):\n        scores",
-            "(1, pos, v) -> (1, pos, v)\n        return out",
-        ],
         "the new key and value are added to what their slots hold: overwrite it.": [
             "copy_ -> add_"
         ],

@@ -98,16 +98,12 @@ BLANK = Blank(
             ["start += x.shape[1] -> start = prompt.shape[1]"],
             ["start += x.shape[1] -> start += prompt.shape[1]"],
         ),
-        "positions are one too large: the prompt is at 0 to T - 1, and the token sampled in turn t "
-        "(from 0) at T + t.": (
+        "positions are one too large or one too small: the prompt is at 0 to T - 1, and the token "
+        "sampled in turn t (from 0) at T + t.": (
             ["start = 0 -> start = 1"],
             ["start += x.shape[1] -> start += x.shape[1] + (start == 0)"],
+            ["start += x.shape[1] -> start += x.shape[1] - (start == 0)"],
         ),
-        "new tokens are read one position too early: the first of them is at T, because the prompt "
-        "takes 0 to T - 1.": [
-            "start += x.shape[1] -> start = max(start + x.shape[1], prompt.shape[1] - 1)",
-            "max(start + x.shape[1] -> max(start + 1",
-        ],
         "the cache is off, but only the newest token is read: put the loop inside `with "
         "kv_cache(model, KVCache):`.": ["with kv_cache(model, KVCache): -> if True:"],
         "the whole text is read at each step, with a cache or without: read each token once.": (
