@@ -101,8 +101,8 @@ BLANK = Blank(
             ["> pos -> != pos"],
             ["> pos -> > 0"],
         ),
-        "the new key and value are not in slot `pos`, or do not stay there: index_copy_ writes in "
-        "place, while index_copy returns a new tensor.": (
+        "the new key and value are not in slot `pos` when the buffers are read, or do not stay there: "
+        "write them first, into that slot and in place, as index_copy_ does.": (
             ["(1, pos -> (1, pos * 0"],
             ["(1, pos -> (1, (pos + 1) % 32"],
             ["(1, pos -> (1, 31 - pos"],
