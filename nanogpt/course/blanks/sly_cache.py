@@ -1,6 +1,12 @@
-"""Notebook 03, blank 2: SlyCache."""
+"""Notebook 03, blank 2: SlyCache, a cache whose bug shows only in a second piece of a prompt."""
 
-from ..page import Blank
+import torch
+
+from ...cache import kv_cache
+from ...config import GPTConfig
+from ...model import GPT
+from ...verify.referee import referee
+from ..page import Blank, Case
 from .kv_cache import KVCache
 
 
@@ -12,12 +18,146 @@ class SlyCache(KVCache):
         return super().update(k, v, pos)
 
 
+# ------------------------------------------------------------------ what a check runs
+
+SIZE = 11  # vocabulary size
+BLOCK = 24
+OFF = 1e-9  # relative to the largest logit: more than this in float64 is not rounding
+TEXTS = {  # texts in pieces and how many at once, by what must be right in them: the last piece
+    "a prompt": ([7], 1),
+    "a prompt of one token": ([1], 1),
+    "a prompt as long as the block": ([BLOCK], 1),
+    "prompts in a batch": ([9], 3),
+    "a single token after a prompt": ([7, 1, 1, 1], 1),
+    "a single token after one token": ([1, 1, 1, 1], 1),
+    "single tokens after prompts in a batch": ([9, 1], 3),
+    "a single token far on": ([BLOCK - 2, 1, 1], 1),
+    "a prompt of a second text": ([8], 1),
+}
+
+
+def small(factor):
+    """A model of one layer and two heads, with its initial weights multiplied by a factor.
+
+    With 2 every token matters, with 9 only a few do, but those matter a lot.
+    """
+    config = GPTConfig(SIZE, BLOCK, n_layer=1, n_head=2, n_embd=8)
+    model = GPT(config, generator=torch.Generator().manual_seed(0)).eval()
+    model.load_state_dict({name: factor * weight for name, weight in model.state_dict().items()})
+    return model
+
+
+def run_pieces(answer):
+    """Which of the prompts in one piece, and tokens one by one, are wrong?
+
+    A later piece of several tokens may be wrong, but must not raise. Whether it is wrong matters
+    only in addition to another fault.
+    """
+    model = small(2).double()
+    wrong = [what for what, text in TEXTS.items() if is_wrong(model, answer, *text)]
+    if is_wrong(model, answer, [1, 4], 1) and wrong:
+        wrong.append("a later piece of several tokens")
+    yield "what is wrong and must be right", ", ".join(wrong) or "nothing"
+
+
+def is_wrong(model, answer, pieces, B):
+    """Whether the logits of the texts' last piece differ from those without a cache."""
+    ids = torch.randint(SIZE, (B, sum(pieces)), generator=torch.Generator().manual_seed(B))
+    with torch.no_grad(), kv_cache(model, answer):
+        for place in torch.arange(ids.shape[1]).split(pieces):
+            got, _ = model(ids[:, place], pos=place)
+    with torch.no_grad():
+        plain, _ = model(ids)
+    off = (got - plain[:, place]).abs().max() / plain.abs().max()
+    return not bool(off < OFF)
+
+
+def run_referee(answer):
+    """The referee."""
+    report = referee(small(9), caches=[answer], length=20, requests=1)
+    words = "the referee acquits it: every way of reading a text gives the right logits"
+    yield words, not report.bugs
+
+
+# ------------------------------------------------------------------ what people write
+
 BLANK = Blank(
     number="03.2",
     solution=SlyCache,
     method="update",
-    cases=[],
-    mistakes={},
+    # Any fault in a later piece of several tokens is accepted, so only verdicts are observed.
+    cases=[
+        Case(run_pieces),
+        Case(run_referee),
+    ],
+    mistakes={
+        "the referee acquits it: everything it returns is right, up to rounding. Change the keys, "
+        "values or positions of a later piece.": ["v = v.flip(1) -> pass"],
+        "the first piece is already wrong, and what follows is right: check for an earlier piece with "
+        "`self.k is not None`.": ["is not None and -> is None and"],
+        "each piece of several tokens goes wrong, including the first: also check for an earlier "
+        "piece, `self.k is not None`.": (
+            ["self.k is not None and len -> len"],
+            ["is not None and -> is not None or"],
+        ),
+        "each piece after the first goes wrong, even a single token: a single token after it must "
+        "still be right, so check `len(pos) > 1`.": (
+            [
+                "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> if self.k is not None:\n            v = -v"
+            ],
+            ["> 1 -> >= 1", "v.flip(1) -> -v"],
+            ["len(pos) > 1 -> len(k) > 0", "v.flip(1) -> -v"],
+        ),
+        "only single tokens go wrong, and a later piece of several is right: a single token after it "
+        "must still be right, so invert the condition on len(pos).": [
+            "> 1 -> == 1",
+            "v.flip(1) -> -v",
+        ],
+        "everything goes wrong from the first piece on, even a prompt of one token: require an "
+        "earlier piece, and several tokens in this one.": [
+            "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> v = -v"
+        ],
+        "a second text goes wrong in its first piece: its caches are new, so the fault is stored in "
+        "the class.": [
+            "        if self.k is not None ->         SlyCache.seen += 1\n        if SlyCache.seen > 2",
+            "v.flip(1) -> -v",
+            "KVCache): -> KVCache):\n    seen = 0\n",
+        ],
+        "a batch goes wrong in one piece: the fault must depend only on the pieces.": [
+            "self.k is not None and len(pos) > 1 -> len(v) > 1",
+            "v.flip(1) -> -v",
+        ],
+    },
+    wrong=[
+        "self.k is not None and len(pos) > 1 -> len(pos) > 9",
+        "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> if self.k is not None and self.k.shape[1] > 12:\n            v = -v",
+        "v = v.flip(1) -> raise ValueError",
+    ],
+    right=[
+        """
+class SlyCache(KVCache):
+    def update(self, k, v, pos):
+        first = self.pos is None
+        k, v, all_pos = super().update(k, v, pos)
+        if not first and len(pos) >= 2:
+            return k, v, all_pos + 1
+        return k, v, all_pos
+""",
+        """
+class SlyCache(KVCache):
+    def update(self, k, v, pos):
+        if self.k is not None and pos.numel() > 1:
+            self.k = self.v = self.pos = None
+        return super().update(k, v, pos)
+""",
+        """
+class SlyCache(KVCache):
+    def update(self, k, v, pos):
+        if pos[0] > 0 and pos[-1] > pos[0]:
+            k = -k
+        return KVCache.update(self, k, v, pos)
+""",
+    ],
     hints=(
         "What does a cache know about earlier pieces, and how does it know how many tokens are arriving? Which two conditions hold only for the rest of a prompt in a second piece?",
         "`self.k is not None` means that there was an earlier piece, and `len(pos) > 1` that this one has several tokens. `v.flip(1)` reverses the order of the values.",
