@@ -1,5 +1,7 @@
 """Notebook 04, blank 4: repaired_baseline, the uncached text whatever mode the model is in."""
 
+from contextlib import suppress
+
 import torch
 import torch.nn as nn
 from torch import Tensor
@@ -11,14 +13,16 @@ from .sample import sample
 
 
 def repaired_baseline(model, prompt, noise):
-    """The uncached text; leaves model.training as it was.  (1, T), (n, 1, V) -> (1, n)"""
+    """The uncached text; leaves model.training as it was, even after an error.  (1, T), (n, 1, V) -> (1, n)"""
     was_training = model.training
     text = prompt
     model.eval()
-    for row in noise:
-        logits, _ = model(text)
-        text = torch.cat([text, sample(logits[:, -1], row)], dim=1)
-    model.train(was_training)
+    try:
+        for row in noise:
+            logits, _ = model(text)
+            text = torch.cat([text, sample(logits[:, -1], row)], dim=1)
+    finally:
+        model.train(was_training)
     return text[:, prompt.shape[1] :]
 
 
@@ -44,6 +48,26 @@ def run(answer, T, n, training, block_size=24):
         yield "your code changes the model's dropout rate", rates != {0.5}
 
 
+class Interrupted(Exception):
+    """As a Ctrl-C, or a memory that is full."""
+
+
+def run_interrupted(answer):
+    """An error in the second pass: training goes on afterwards, with dropout."""
+    model = Watched(24, dropout=0.5).double().train()
+    passes = []
+
+    def count(module, args):
+        passes.append(1)
+        if len(passes) == 2:
+            raise Interrupted
+
+    model.register_forward_pre_hook(count)
+    with suppress(Interrupted):
+        answer(model, *texts(1, 5, 4).tensors.values())
+    yield "after an error in the model its mode", modes(model)
+
+
 def modes(model):
     """The mode of a model and of its layers, in words."""
     words = {True: "training", False: "eval"}
@@ -61,17 +85,22 @@ BLANK = Blank(
         Case(run, T=5, n=6, training=True),
         Case(run, T=4, n=6, training=True, block_size=9),  # to the end of the block
         Case(run, T=1, n=7, training=True),
+        Case(run_interrupted),
     ],
     mistakes={
         "dropout is still on in training mode: model.eval() turns it off, before the loop. A seed "
         "or no_grad() does not.": (
             ["model.eval() -> pass"],
             ["model.eval() -> torch.manual_seed(0)"],
-            ["    model.eval()\n -> ", "model(text) -> model(text)\n        model.eval()"],
+            ["    model.eval()\n -> ", "model(text) -> model(text)\n            model.eval()"],
         ),
         "the model is left in eval mode, so training continues without dropout: save "
         "model.training before eval(), and restore it at the end.": [
             "model.train(was_training) -> pass"
+        ],
+        "after an error in the model it stays in eval mode: restore the mode in a `finally`.": [
+            "try: -> if True:",
+            "finally: -> if True:",
         ],
         "the model is put into training mode at the end, whatever it was before: model.train(mode) "
         "takes the mode.": ["(was_training) -> ()"],
@@ -133,32 +162,19 @@ def repaired_baseline(model, prompt, noise):
         text = torch.cat((text, sample(quiet(text, pos=pos)[0][:, -1, :], noise[t])), dim=-1)
     return text[:, -len(noise) :]
 """,
-        """
-@torch.no_grad()
-def repaired_baseline(model, prompt, noise):
-    if model.training:
-        model.eval()
-        new = repaired_baseline(model, prompt, noise)
-        model.train()
-        return new
-    text = prompt.clone()
-    for row in noise:
-        logits, _ = model(text[:, -model.config.block_size :])
-        text = torch.cat([text, sample(logits[:, -1], row)], dim=1)
-    return text[:, prompt.shape[1] :]
-""",
     ],
     hints=(
         "Which layer of the model draws its own random numbers, and in which mode? In which mode should training find the model afterwards?",
         "`model.training` is the model's mode. `model.eval()` turns dropout off. `model.train(mode)` takes the mode as an argument.",
-        "was_training = model.training; model.eval(); the loop; then model.train(was_training)",
+        "was_training = model.training; model.eval(); try: the loop; finally: model.train(was_training)",
     ),
     advice={
         "what is returned": "Return the n new tokens, (1, n), without the prompt.",
         "has a cache on": "The baseline is what the cached text is compared with, so it has none.",
         "the tokens": "It must be the true text, in eval mode: read the whole text at each step, "
         "and sample from the last logits with a row of noise.",
-        "the mode of": "Save model.training at the start, and pass it to model.train(…) at the end.",
+        "the mode of": "Save model.training at the start, and pass it to model.train(…) at the end, in a "
+        "`finally`: an error must not leave another mode.",
         "dropout rate": "model.eval() turns dropout off and keeps its rate.",
         "tuple indices": "The model returns logits and a loss: logits, _ = model(…).",
     },
