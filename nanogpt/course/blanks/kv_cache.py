@@ -49,7 +49,7 @@ def update(cache, given, after):
     held = cache.update(*given.tensors.values())
     yield from given.changes()
     yield f"what update returns {after}", kinds(held)
-    yield f"the number of tokens returned {after}", form(held[2])
+    yield f"the number of tokens returned {after}", lengths(held)
     for name, part in zip(("keys", "values", "positions"), held, strict=True):
         yield f"the shape of the {name} {after}", form(part)
     for name, part in zip(("keys", "values"), held[:2], strict=True):
@@ -60,6 +60,15 @@ def update(cache, given, after):
     for name, part in zip(("positions", "values", "keys"), held[::-1], strict=True):
         yield f"the {name} {after}", part
     return held
+
+
+def lengths(held):
+    """The number of tokens, or of keys, values and positions if these are not equal."""
+    k, v, pos = held
+    counts = [part.shape[1] if part.ndim == 3 else len(part) for part in (k, v)] + [pos.numel()]
+    if len(set(counts)) == 1:
+        return str(counts[0])
+    return "keys: {}, values: {}, positions: {}".format(*counts)
 
 
 def run_past(answer, capacity):
@@ -130,6 +139,9 @@ BLANK = Blank(
         "only the new positions are returned: keep them like keys and values.": [
             "pos = torch.cat([self.pos, pos]) -> pass"
         ],
+        "only one position is kept of a piece of several tokens: append all of pos.": [
+            "[self.pos, pos] -> [self.pos, pos[-1:]]"
+        ],
         "the positions are counted from 0: keep the ones passed in.": [
             "return k -> pos = torch.arange(k.shape[1])\n        return k"
         ],
@@ -168,6 +180,27 @@ class KVCache:
         k, v, pos = zip(*self.held)
         return [torch.cat(k, 1), torch.cat(v, 1), torch.cat(pos)]
 """,
+        """
+class KVCache:
+    def __init__(self, capacity=None):
+        self.used = self.room = 0
+
+    def update(self, k, v, pos):
+        end = self.used + len(pos)
+        if end > self.room:  # twice as much, so that few tokens are copied
+            self.room = 2 * end
+            rooms = [x.new_zeros(len(x), self.room, x.shape[2]) for x in (k, v)]
+            rooms.append(pos.new_zeros(self.room))
+            if self.used:
+                rooms[0][:, : self.used] = self.rooms[0][:, : self.used]
+                rooms[1][:, : self.used] = self.rooms[1][:, : self.used]
+                rooms[2][: self.used] = self.rooms[2][: self.used]
+            self.rooms = rooms
+        keys, values, places = self.rooms
+        keys[:, self.used : end], values[:, self.used : end], places[self.used : end] = k, v, pos
+        self.used = end
+        return keys[:, :end], values[:, :end], places[:end]
+""",
     ],
     hints=(
         "After the second call, whose keys must `update` return: this call's, or all of them so "
@@ -181,6 +214,7 @@ class KVCache:
         "not an nn.Module": "Inside a head it would become part of the model, and kv_cache(model) "
         "could not remove it.",
         "no method `update`": "A head calls cache.update(k, v, pos).",
+        "'capacity'": "A cache may be built without one: def __init__(self, capacity=None).",
         "what update returns": "It must return three tensors: keys, values, positions.",
         "the number of tokens": "Return all tokens so far, once each: the cache forgets some, or "
         "holds some twice.",
