@@ -39,8 +39,12 @@ def close(got, expected, atol=1e-10):
 # ------------------------------------------------------------------ caches
 
 
+# What a cache sees of a decoder: its window and sinks, and how many heads share keys.
+SEEN_BY_CACHES = ["plain", "n_kv_head=1", "window=5", "sinks=2 window=5", "full_every=2 window=5"]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("row", DECODERS)
+@pytest.mark.parametrize("row", [*SEEN_BY_CACHES, *COMBINED])
 def test_rings_and_pages_give_the_logits_of_the_text_in_one(row):
     """Chunks of one, of several, and around the length of a window."""
     model = decoder(**DECODERS[row])
@@ -52,10 +56,10 @@ def test_rings_and_pages_give_the_logits_of_the_text_in_one(row):
             close(all_logits(model, idx, cache, chunks), whole)
 
 
-# Each field in float32; 16 bits are summed in another way, and 64 bits in other registers.
-ROUNDED = [(row, torch.float32) for row in DECODERS]
-ROUNDED += [(row, torch.bfloat16) for row in COMBINED]
-ROUNDED += [("all at once", torch.float64)]
+# Together they have every operation; 16 bits are summed in another way, 64 in other registers.
+# The tokens in exact mode, for each field alone: tests/test_every_decoder.py.
+ROUNDED = [(row, torch.float32) for row in ("plain", *COMBINED)]
+ROUNDED += [("all at once", dtype) for dtype in (torch.bfloat16, torch.float64)]
 
 
 @pytest.mark.slow
@@ -68,7 +72,7 @@ def test_in_exact_mode_every_path_gives_the_same_bits(row, dtype):
         expected = models[0](idx)[0]
         for model in models:
             assert torch.equal(model(idx[:, :5])[0], expected[:, :5])
-            for cache, chunks in ((DynamicCache, [5, 1, 26]), (StaticCache, 1)):
+            for cache, chunks in ((DynamicCache, [5, 1, 26]), (StaticCache, 1), (PagedCache, 7)):
                 assert torch.equal(all_logits(model, idx, cache, chunks), expected)
                 assert torch.equal(all_logits(model, idx[1:2], cache, chunks), expected[1:2])
         weights = flatten(models[0])

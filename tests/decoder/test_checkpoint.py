@@ -12,7 +12,7 @@ from conftest import FORMS, name, tiny_model, tokens
 from decoding_fixtures import decoder
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from shapes import DECODERS, ROPE
+from shapes import COMBINED, DECODERS, ROPE
 
 from nanogpt import files
 from nanogpt.decoder import checkpoint
@@ -76,8 +76,8 @@ def test_a_model_of_either_class_comes_back_to_the_bit(tmp_path, per_head, shape
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("row", DECODERS)
-def test_a_decoder_of_every_shape_comes_back_to_the_bit(tmp_path, row):
+@pytest.mark.parametrize("row", ["tied", "vocab_size=14", *COMBINED])
+def test_a_decoder_comes_back_to_the_bit(tmp_path, row):
     model = decoder(torch.float32, **DECODERS[row])
     chars = CHARS + "n" * (model.config.vocab_size == 14)
     back = assert_comes_back(tmp_path / "fox", model, meta_of(model, vocabulary=chars)).model
@@ -206,7 +206,7 @@ SPOILS = {
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-@pytest.mark.parametrize("key", tiny_model(n_layer=1, n_head=1).state_dict())
+@pytest.mark.parametrize("key", ["token_embedding_table.weight", "ln_f.bias", "lm_head.weight"])
 def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, key, spoil):
     model = tiny_model(n_layer=1, n_head=1)
     before = saved.read_bytes()
@@ -222,7 +222,7 @@ def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, 
 
 @pytest.mark.parametrize(
     "changes",
-    [*CHANGES, {"losses": {"val": float("nan")}}, {"notes": float("nan")}, {"notes": "\ud800"}],
+    [*CHANGES[:4], {"losses": {"val": float("nan")}}, {"notes": float("nan")}, {"notes": "\ud800"}],
     ids=str,
 )
 def test_metadata_that_could_not_be_read_are_not_saved(saved, changes):

@@ -286,7 +286,7 @@ def test_a_lecture_shape_comes_back_from_its_decoder(shape):
 
 
 @every_decoder
-def test_what_the_lecture_does_not_have_is_named(row):
+def test_fields_beyond_the_lecture_are_named(row):
     config = config_in(row)
     beyond = beyond_lecture(config)
     newer = DECODERS[row].keys() - GPTConfig.__dataclass_fields__.keys()

@@ -20,7 +20,7 @@ from shapes import DECODERS, ROPE
 from nanogpt import DraftModel, Flat, Native, Native8, SamplingParams
 from nanogpt.engines.decoder_library import decoder_library, helpers_library
 from nanogpt.engines.generation import complete, generate
-from nanogpt.engines.native import rounded
+from nanogpt.engines.native import Session, rounded
 from nanogpt.training.recipes import MODERN
 
 pytestmark = pytest.mark.slow
@@ -87,10 +87,26 @@ def test_native_reads_large_batches_in_blocks():
 
 
 def test_native_reads_a_long_prompt_and_writes_a_long_text():
-    """The loop hands over 1, 2, 4, … 64, 64, … tokens; prompts come in chunks of 16 positions."""
+    """`complete` decodes the whole text in one call; prompts come in chunks of 16 positions."""
     model = shared_model(block_size=192, n_layer=1)
     for T in (1, 2, 15, 16, 17, 18, 33, 160, 191, 192):
         assert_same_tokens(model, Native, prompt_of(T, 1), 193 - T)
+
+
+def test_native_hands_over_1_4_16_and_then_64_tokens_at_a_time(monkeypatch):
+    """As they are asked for one by one: the first at once, later ones in longer calls."""
+    model = shared_model(block_size=192, n_layer=1)
+    calls = []
+    decode = Session.decode
+    record = lambda session, start, end: (calls.append(end), decode(session, start, end))  # noqa: E731
+    monkeypatch.setattr(Session, "decode", record)
+    T = 3
+    prompt = prompt_of(T, 1)
+    steps = generate(model, prompt, 150, engine=Native, generator=seeded(1))
+    text = torch.cat([prompt, *steps], dim=1)
+    assert torch.equal(text, uncached(model, prompt, 150))
+    ends = [T + n - 1 for n in (1, 5, 21, 85, 149, 150)]
+    assert calls == ends
 
 
 def test_a_default_dtype_changes_nothing():

@@ -185,7 +185,7 @@ def test_each_thing_is_built_once(folder):
     assert make.calls == len(names(folder)) == 3
 
 
-def test_who_needs_what_is_being_built_waits_for_it(folder):
+def test_a_build_that_another_thread_makes_is_waited_for(folder):
     begun = threading.Event()
     gate = threading.Event()
     found = []
@@ -342,7 +342,7 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
     assert any(name.startswith("answer-") for name in names(tmp_path))
 
 
-def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
+def test_a_build_that_does_not_load_is_described_in_one_line(tmp_path, monkeypatch):
     source = tmp_path / "answer.cpp"
     source.write_text("", encoding="utf-8")
 
@@ -361,7 +361,7 @@ def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("small", [{"vocab_size": 8}, {"n_embd": 8}, {"block_size": 8}])
-def test_what_torch_would_write_into_the_code_is_refused_before_a_build(monkeypatch, small):
+def test_sizes_that_torch_would_compile_in_are_refused_before_a_build(monkeypatch, small):
     monkeypatch.setattr(toolchain, "kept_build", None)
     with pytest.raises(CannotBuild, match="up to 8 numbers is compiled in"):
         Compiled(replace(shared_model().config, **small))

@@ -99,7 +99,6 @@ AT_ONCE = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:past block_size")
 @pytest.mark.parametrize("ways", AT_ONCE.values(), ids=AT_ONCE)
 def test_threads_generate_independently_with_one_model(model, ways):
     """All are stopped inside their first step, while the model itself is used."""
