@@ -17,7 +17,6 @@ from shapes import COMBINED, DECODERS, ROPE
 from nanogpt import files
 from nanogpt.decoder import checkpoint
 from nanogpt.decoder.checkpoint import (
-    FORMAT,
     CheckpointError,
     load_checkpoint,
     save_checkpoint,
@@ -135,35 +134,21 @@ def test_a_missing_checkpoint_says_what_to_do(tmp_path):
 
 
 config = vars(tiny_model().config)
+# What a later version may write, and what a caller may pass. Files that somebody edited, and whose
+# digest still matches, are outside of what is supported.
 CHANGES = [
     {"format": "nanogpt-notebooks checkpoint 9"},
-    {"format": [FORMAT]},
-    {"config": [1, 2, 3]},
     {"config": config | {"n_experts": 8}},
-    {"config": config | {"n_layer": "2"}},
-    {"config": config | {"n_head": 3}},
-    {"config": config | {"n_layer": 10**9}},  # beyond all memory
-    {"config": config | {"block_size": 10**15}},
-    {"config": config | {"n_head": 4}},  # as many numbers, in other tensors
     {"config": config | {"block_size": 25}},
-    {"config": config | {"per_head": False}},  # version 0.2 wrote such switches
-    {"config": config | {"positions": "learned", "tied": True}},
-    {"config": config | {"positions": "rotary", "rope_scaling": {"factor": "8"}}},
-    {"config": config | {"positions": "rotary", "rope_scaling": {"factors": 8}}},
-    {"config": config | {"positions": "learned", "norm": "batch"}},
-    {"vocabulary": list(CHARS)},
+    {"config": config | {"n_layer": 10**9}},  # beyond all memory
     {"vocabulary": CHARS[:-1]},
-    {"vocabulary": CHARS[:-1] + "a"},
-    {"losses": {"val": None}},
-    {"corpus": "fox"},
     {"step": "many"},
 ]
-WHOLE = [[], None, "nanogpt", {"format": "pt"}, *(meta_of(tiny_model()) | c for c in CHANGES)]
 
 
-@pytest.mark.parametrize("meta", WHOLE)
-def test_metadata_of_a_wrong_kind_ends_in_our_error(tmp_path, meta):
-    raw(tmp_path / "fox.safetensors", meta)
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_metadata_of_another_version_end_in_our_error(tmp_path, changes):
+    raw(tmp_path / "fox.safetensors", meta_of(tiny_model()) | changes)
     with pytest.raises(CheckpointError, match="not our metadata|has format|do not fit"):
         load_checkpoint(tmp_path / "fox")
 
@@ -172,28 +157,6 @@ def test_metadata_of_a_wrong_kind_ends_in_our_error(tmp_path, meta):
 def test_foreign_weights_say_how_to_load_them(tmp_path, metadata):
     save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata=metadata)
     with pytest.raises(CheckpointError, match="not our metadata .*model.load_state_dict"):
-        load_checkpoint(tmp_path / "fox")
-
-
-WEIGHT = tiny_model().state_dict()["lm_head.weight"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"lm_head.weight": None},
-        {"lm_head.more": WEIGHT.clone()},
-        {"lm_head.weight": WEIGHT.T.contiguous()},
-        {"lm_head.weight": None, "lm_head.wait": WEIGHT},
-        dict.fromkeys(tiny_model().state_dict()),
-    ],
-    ids=["missing", "extra", "other shape", "renamed", "none at all"],
-)
-def test_tensors_that_do_not_fit_the_config_are_named_as_such(tmp_path, changes):
-    state = tiny_model().state_dict() | changes
-    state = {key: tensor for key, tensor in state.items() if tensor is not None}
-    raw(tmp_path / "fox.safetensors", meta_of(tiny_model()), state)
-    with pytest.raises(CheckpointError, match="tensors do not fit its config"):
         load_checkpoint(tmp_path / "fox")
 
 
@@ -222,7 +185,7 @@ def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, 
 
 @pytest.mark.parametrize(
     "changes",
-    [*CHANGES[:4], {"losses": {"val": float("nan")}}, {"notes": float("nan")}, {"notes": "\ud800"}],
+    [*CHANGES, {"losses": {"val": float("nan")}}, {"notes": "\ud800"}],
     ids=str,
 )
 def test_metadata_that_could_not_be_read_are_not_saved(saved, changes):

@@ -96,25 +96,13 @@ STEPS = [(Interpreted, row) for row in DECODERS] + [(FiveSteps, row) for row in 
 
 @pytest.mark.parametrize(("kind", "row"), STEPS)
 def test_a_step_of_tensors_alone_computes_every_field_of_a_config(kind, row):
-    """The logits of engines that return them are in test_eager.py."""
+    """Logits of engines that return them: test_eager.py; tokens: tests/test_every_decoder.py."""
     (dtype, margin) = (torch.float32, 1e-3) if kind is Interpreted else (torch.float64, 1e-6)
     model = decoder(dtype, **DECODERS[row])
     built = kind(model.config, batch=2, dtype=dtype)
     block = model.config.block_size
     assert_same_tokens(model, built, prompt_of(9, 2), block - 8, SAMPLING[2])
     assert_right_probabilities(model, built, 7, 9, 2, by=6, margin=margin)
-
-
-# One with a table of positions, one with nearly every other field: that each field is computed is
-# shown above, in test_eager.py, and for native code in test_kernels.py.
-@pytest.mark.parametrize("row", ["GPT-2", "all at once"])
-@pytest.mark.parametrize(
-    "kind", [Uncached, Batched, Static, Flat, OneStep, pytest.param(Native, marks=pytest.mark.slow)]
-)
-def test_an_engine_chosen_by_its_class_decodes_a_decoder(kind, row):
-    model = decoder(torch.float32, **COMBINED[row])
-    for T, sampling in ((1, PLAIN), (12, SAMPLING[1])):
-        assert_same_tokens(model, kind, prompt_of(T), 41 - T, sampling)
 
 
 @pytest.mark.release

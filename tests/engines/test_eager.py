@@ -4,7 +4,7 @@ import pytest
 import torch
 from decoding_fixtures import decoder as decoder_of
 from engine_fixtures import EAGER, prompt_of, shared_model
-from shapes import COMBINED, DECODERS
+from shapes import COMBINED
 
 from nanogpt import Batched, Flat, Static, Uncached
 
@@ -32,13 +32,10 @@ def test_a_decoder_reads_chunks_of_any_size_at_any_place_and_forgets_its_end(kin
         assert_right_logits(model, kind, prompt_of(19))
 
 
-# Flat is the model as a function; the others run the modules of tests/decoder/test_step.py.
-COMPUTED = [(Flat, row) for row in DECODERS]
-COMPUTED += [(kind, row) for kind in (Uncached, Batched, Static) for row in COMBINED]
-
-
-@pytest.mark.parametrize(("kind", "row"), COMPUTED)
-def test_every_field_of_a_config_is_computed(kind, row):
-    model = decoder_of(**DECODERS[row])
+# The step and the modules that they run are compared for every field in tests/decoder/test_step.py.
+@pytest.mark.parametrize("row", COMBINED)
+@pytest.mark.parametrize("kind", [Uncached, Batched, Static, Flat])
+def test_every_architecture_is_computed(kind, row):
+    model = decoder_of(**COMBINED[row])
     c = model.config
     assert_right_logits(model, kind, prompt_of(c.block_size, 2, vocab=c.vocab_size))

@@ -15,7 +15,7 @@ from engine_fixtures import (
     shared_model,
     uncached,
 )
-from shapes import DECODERS, ROPE
+from shapes import ROPE
 
 from nanogpt import DraftModel, Flat, Native, Native8, SamplingParams
 from nanogpt.engines.decoder_library import decoder_library, helpers_library
@@ -41,14 +41,6 @@ def test_native_computes_every_width_and_head_size(per_head, sizes):
     assert_right_probabilities(model, Native, 17, 24, batch=2, by=vocab // 3)
     sampling = SamplingParams(temperature=1.3, top_k=11, top_p=0.9)
     assert_same_tokens(model, Native, prompt_of(5, vocab=vocab), 30, sampling)
-
-
-@pytest.mark.parametrize("row", ["the keeper", "Qwen 3", "all at once"])
-def test_native_computes_what_newer_models_have(row):
-    model = shared_model(**DECODERS[row] | {"n_embd": 24, "block_size": 40})
-    for batch, T in ((1, 18), (5, 17)):
-        assert_same_tokens(model, Native, prompt_of(T, batch), 41 - T)
-    assert_right_probabilities(model, Native, 3, 38, batch=1, by=4)
 
 
 @pytest.mark.parametrize("cap", [1e5, 1e8])

@@ -59,15 +59,6 @@ def test_one_row_at_a_time_is_the_whole():
     assert torch.equal(Noise(seeded(5), want.shape)[:], want)
 
 
-def test_rows_that_are_forgotten_cannot_be_read():
-    made = Noise(seeded(5), (9000, 1, V))
-    n = noise.DRAWN // V
-    made.row(0)
-    made.row(n)
-    with pytest.raises(AssertionError, match=f"row 5: rows before {n} were dropped"):
-        made[5:7]
-
-
 @pytest.mark.parametrize("first", [1, 5, 60])
 def test_rows_may_be_left_out(first):
     want = draw_noise(70, 2, V, seeded(5))
@@ -171,11 +162,3 @@ def test_other_uses_of_the_generator_change_no_token(draws):
         for text, token in zip(texts, pair, strict=True):
             text.append(token)
     assert all(torch.equal(torch.cat(a, dim=1), b) for a, b in zip(texts, want, strict=True))
-
-
-def test_without_a_generator_the_seed_is_the_usual_one(draws, monkeypatch):
-    model = shared_model()
-    found = complete(model, prompt_of(4), N_NEW)
-    monkeypatch.setattr(generation, "AT_ONCE", 2**24)
-    assert torch.equal(found, complete(model, prompt_of(4), N_NEW))
-    assert draws
