@@ -16,7 +16,6 @@ from nanogpt.engines.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.engines.eager import PerHead, Uncached
 from nanogpt.engines.generation import complete, generate
 from nanogpt.engines.native import Native
-from nanogpt.model import Head
 from nanogpt.sampling import SamplingParams, draw_noise
 
 
@@ -218,30 +217,3 @@ def test_the_number_advised_by_a_length_error_works(model):
         with pytest.raises(ValueError, match=f"at most {25 - T}"):
             generate(model, tokens(1, T), 26 - T)
         assert len(list(generate(model, tokens(1, T), 25 - T))) == 25 - T
-
-
-def test_heads_without_a_cache_attribute_are_refused():
-    """Without a cache, a head that reads one token a step would see no earlier ones."""
-
-    class Forgetful(Head):
-        def __init__(self, config):
-            super().__init__(config)
-            del self.cache
-
-        def forward(self, x, pos):
-            self.__dict__["cache"] = None
-            try:
-                return super().forward(x, pos)
-            finally:
-                del self.__dict__["cache"]
-
-    model = tiny_model(head=Forgetful)
-    for target, settings in (
-        (model, {}),
-        (model, {"engine": PerHead}),
-        (tiny_model(), {"draft": DraftModel(model)}),
-    ):
-        with pytest.raises(ValueError, match="self.cache = None"):
-            generate(target, tokens(1, 5), 8, **settings)
-    plain = complete(model, tokens(1, 5), 8, cache=None)
-    assert torch.equal(plain, complete(tiny_model(), tokens(1, 5), 8))
