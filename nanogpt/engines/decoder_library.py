@@ -21,14 +21,12 @@ from torch import Tensor
 from ..decoder.config import DecoderConfig
 from ..decoder.layout import PartKind, WeightPart, block_parts, outer_parts
 from ..decoder.step import Affine, Weights, named_tensors
+from ..timing import CPU
 from .shared_types import HEADER, Function, address, declarations, declare, index
 from .toolchain import load_library
 
 SOURCE = Path(__file__).with_name("decoder.cpp")
 HELPERS = Path(__file__).with_name("helpers.cpp")
-# Explicit, so that torch's default dtype and device do not matter.
-FLOAT = {"dtype": torch.float32, "device": "cpu"}
-INT8 = {"dtype": torch.int8, "device": "cpu"}
 
 INT = ctypes.c_int64
 DOUBLE = ctypes.c_double
@@ -258,6 +256,16 @@ def helpers_library() -> ctypes.CDLL:
     return declare(library, HELPER_FUNCTIONS)
 
 
+def floats(*shape: int) -> Tensor:
+    """Memory for float32 numbers, whatever torch's default dtype is."""
+    return torch.empty(shape, dtype=torch.float32, device=CPU)
+
+
+def integers(*shape: int) -> Tensor:
+    """Memory for 64-bit integers."""
+    return torch.empty(shape, dtype=torch.int64, device=CPU)
+
+
 def up(n: int, to: int) -> int:
     """n, rounded up to a multiple of `to`."""
     return -(-n // to) * to
@@ -411,19 +419,19 @@ class Packed:
         rows = parts * up(n // parts, self.lanes)
         scales = bias = None
         if self.bits == 32:
-            panels = self._memory((rows, K), FLOAT)
+            panels = self._memory((rows, K), torch.float32)
         else:
-            panels = self._memory((rows, up(K, 2)), INT8)
-            scales = self._memory((rows, -(-K // self.group)), FLOAT)
+            panels = self._memory((rows, up(K, 2)), torch.int8)
+            scales = self._memory((rows, -(-K // self.group)), torch.float32)
         if a.bias is not None:
-            bias = self._memory((rows,), FLOAT)
+            bias = self._memory((rows,), torch.float32)
         group = self.group if self.by_group else K
         source = CSource(None, None, panels, scales, bias, n, K, parts, group)
         self.matrices[name] = source, CMatrix(panels, scales, bias)
         return self.matrices[name]
 
-    def _memory(self, shape: tuple[int, ...], kind: dict[str, Any]) -> int:
-        memory = torch.empty(shape, **kind)
+    def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        memory = torch.empty(shape, dtype=dtype, device=CPU)
         self.lib.use_huge_pages(memory.data_ptr(), memory.nbytes)
         self.memory.append(memory)
         return memory.data_ptr()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..cache import DynamicCache
 from ..config import check_int, check_type
-from ..generation import CachedReader
+from ..generation import CachedReader, Reader
 from ..model import LanguageModel
 from ..sampling import SamplingParams, check_length, check_prompt, sample
 from .speculation import Speculation
+
+if TYPE_CHECKING:
+    from .base import Engine
+    from .noise import Noise
 
 Guess = Callable[[Tensor, Tensor], Tensor | None]
 
@@ -25,7 +30,7 @@ class Draft(ABC):
     """
 
     vocab_size: int | None = None  # of its own vocabulary, if it has one
-    engine: type | None = None  # decodes the draft if an engine decodes the target
+    engine: type[Engine] | None = None  # decodes the draft if an engine decodes the target
 
     def __init__(self, k: int = 4):
         check_int("k", k, 1)
@@ -40,11 +45,19 @@ class Draft(ABC):
         text only grows, shrinks, or changes its last token.
         """
 
-    def loop(self, reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams) -> Speculation:
+    def loop(
+        self, reader: Reader, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
+    ) -> Speculation:
         """The speculative loop over the target's reader, with this draft.  -> n × (B, 1)"""
         return Speculation(reader, self, prompt, noise, sampling)
 
-    def check(self, model: LanguageModel, prompt: Tensor, n_new: int, engine=None) -> None:
+    def check(
+        self,
+        model: LanguageModel,
+        prompt: Tensor,
+        n_new: int,
+        engine: type[Engine] | Engine | None = None,
+    ) -> None:
         """Raise ValueError if this draft cannot serve this generation."""
         if self.engine is not None and not getattr(engine, "decodes_drafts", False):
             pair = f"the draft is decoded by {self.engine.__name__}, which requires engine=Native"
@@ -93,12 +106,12 @@ class NGram(Draft):
         m = min(len(self.tables) - 1, text.shape[1])
         row = torch.zeros(len(text), dtype=torch.long, device=text.device)
         for token in text[:, text.shape[1] - m :].unbind(1):
-            row = row * self.vocab_size + token
+            row = row * self.tables[0].shape[1] + token
         if self.tables[0].device.type != text.device.type:  # move them once
             self.tables = [table.to(text.device) for table in self.tables]
         return self.tables[m][row]
 
-    def begin(self, prompt, sampling):
+    def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
         return lambda text, noise: sample(self.logits(text), noise, sampling)
 
 
@@ -116,7 +129,7 @@ class PromptLookup(Draft):
         check_int("n", n, 1)
         self.n = n
 
-    def begin(self, prompt, sampling):
+    def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
         return lambda text, noise: self.following(text)
 
     def following(self, text: Tensor) -> Tensor | None:
@@ -142,7 +155,7 @@ class DraftModel(Draft):
     bytes. With any other engine the draft's own modules run, and an `engine` here is refused.
     """
 
-    def __init__(self, model: LanguageModel, k: int = 4, engine=None):
+    def __init__(self, model: LanguageModel, k: int = 4, engine: type[Engine] | None = None):
         super().__init__(k)
         check_type("model", model, LanguageModel)
         decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
@@ -153,7 +166,13 @@ class DraftModel(Draft):
         self.engine = engine
         self.vocab_size = model.config.vocab_size
 
-    def check(self, model, prompt, n_new, engine=None):
+    def check(
+        self,
+        model: LanguageModel,
+        prompt: Tensor,
+        n_new: int,
+        engine: type[Engine] | Engine | None = None,
+    ) -> None:
         super().check(model, prompt, n_new, engine)
         device = self.model.device
         if device != model.device:
@@ -165,10 +184,10 @@ class DraftModel(Draft):
         positions = self.model.config.max_positions
         check_length(prompt.shape[1], n_new - 1, positions, "the draft model, for all but one: ")
 
-    def begin(self, prompt, sampling):
+    def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
         reader = CachedReader(self.model, DynamicCache, self.model.config.block_size)
 
-        def guess(text, noise):
+        def guess(text: Tensor, noise: Tensor) -> Tensor:
             valid = min(reader.length, text.shape[1] - 1)  # the last token may have changed
             reader.rewind(reader.length - valid)  # wrong guesses
             return sample(reader.read(text[:, valid:])[:, -1], noise, sampling)

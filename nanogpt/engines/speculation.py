@@ -16,8 +16,9 @@ arXiv 2408.07978; as exponential races: Kobus and Gündüz 2025, arXiv 2504.1547
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +27,10 @@ from ..config import check_int, check_number
 from ..data import send
 from ..generation import Reader
 from ..sampling import SamplingParams, check_tokens, sample
+
+if TYPE_CHECKING:
+    from .drafts import Draft
+    from .noise import Noise
 
 
 @dataclass
@@ -82,7 +87,9 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
     the model reads several tokens in one pass.
     """
 
-    def __init__(self, draft, prompt: Tensor, noise: Tensor, sampling: SamplingParams):
+    def __init__(
+        self, draft: Draft, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
+    ):
         self.vocab_size = noise.shape[-1]
         self.sampling = sampling
         self.stats = DraftStats()
@@ -92,7 +99,7 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         self._steps = self._run(prompt, noise)
 
     @abstractmethod
-    def _run(self, prompt: Tensor, noise: Tensor) -> Iterator[Tensor]:
+    def _run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
         """Yield a (B, 1) token for each row of noise."""
 
     def __next__(self) -> Tensor:
@@ -152,12 +159,20 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
 class Speculation(SpeculativeLoop):
     """The speculative loop over any reader."""
 
-    def __init__(self, reader: Reader, *args):
+    def __init__(
+        self,
+        reader: Reader,
+        draft: Draft,
+        prompt: Tensor,
+        noise: Tensor | Noise,
+        sampling: SamplingParams,
+    ):
         self.reader = reader
-        super().__init__(*args)
+        super().__init__(draft, prompt, noise, sampling)
 
     @torch.no_grad()
-    def _run(self, text: Tensor, noise: Tensor) -> Iterator[Tensor]:
+    def _run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
+        text = prompt
         place = 0  # the number of the next token
         while place < len(noise):
             rows = noise[place : place + self.k + 1]
