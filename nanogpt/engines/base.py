@@ -136,8 +136,8 @@ class Engine:
         )
 
     @classmethod
-    def supports(cls, model: LanguageModel) -> Refusal | None:
-        """The second gate: why this engine cannot decode this model now; None if it can."""
+    def refuses_model(cls, model: LanguageModel) -> Refusal | None:
+        """The second gate: why this engine does not decode this model now; None if it does."""
         refusal = cls.refuses(model.config)
         if refusal:
             return refusal
@@ -215,7 +215,7 @@ def engine_for(
     if not issubclass(given, Engine):
         raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native, or one you built")
     # 1. Does the engine compute this model? Asked before minutes are spent on a build.
-    refusal = given.supports(model)
+    refusal = given.refuses_model(model)
     if refusal:
         raise ValueError(str(refusal))
     # 2. An engine of this shape: the one that was passed, or one that is kept or built.

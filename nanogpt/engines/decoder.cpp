@@ -65,7 +65,7 @@ class Pass {
     work.y.resize(CHUNK * y_stride);
     work.qkv.resize(CHUNK * qkv_stride);
     work.h.resize(CHUNK * h_stride);
-    const int64_t longest = std::max({m.config.n_embd, queries, m.config.hidden});
+    const int64_t longest = std::max({m.config.n_embd, query_width, m.config.hidden});
     if (m.bits == 8) work.codes.resize(CHUNK * round_up(longest, 2));
     if (m.bits == 8) work.units.resize(CHUNK);
     work.attention.resize(std::max<size_t>(work.attention.size(), work.team.threads));
@@ -113,7 +113,7 @@ class Pass {
               for (int64_t i = begin; i < end; i++)
                 attention(l, work.queries[i], rows, qkv, y, work.attention[thread]);
             });
-      multiply(layer.proj, m.config.n_embd, queries, y, y_stride, N, u, x_stride);
+      multiply(layer.proj, m.config.n_embd, query_width, y, y_stride, N, u, x_stride);
       add(layer.proj.bias);
       // 3. the feed-forward layers
       norms(layer.norm2);
@@ -147,14 +147,14 @@ class Pass {
   const int64_t width = round_up(m.config.n_embd, LANES);
   const int64_t head_size = m.config.head_size;
   const int64_t value_size = round_up(head_size, LANES);
-  const int64_t queries = m.config.n_head * head_size;
+  const int64_t query_width = m.config.n_head * head_size;
   const int64_t qkv_rows = (m.config.n_head + 2 * m.config.kv_heads) * head_size;
   const int64_t qkv_width = round_up(qkv_rows, LANES);
   const int64_t hidden = round_up(m.config.hidden, LANES);
   const int64_t up_width = hidden * (1 + m.config.gated);
   const int64_t vocab = round_up(m.config.vocab_size, LANES);
   const int64_t x_stride = spread(width);
-  const int64_t y_stride = spread(queries);
+  const int64_t y_stride = spread(query_width);
   const int64_t qkv_stride = spread(qkv_width);
   const int64_t h_stride = spread(up_width);
 
@@ -294,7 +294,7 @@ class Pass {
 // Samples the token after position `pos`, with that token's noise.
 static int64_t next_token(const Decoder &m, const Sequence &s, int64_t pos, const float *logits,
                           SamplingWork &work) {
-  const float *noise = s.noise ? s.noise + (pos + 1 - s.n_prompt) * s.noise_stride : nullptr;
+  const float *noise = s.noise ? s.noise + (pos + 1 - s.noise_from) * s.noise_stride : nullptr;
   if (s.n_stops && pos + 1 < s.stops_from) {  // on a copy, because the caller may read the logits
     work.allowed.assign(logits, logits + m.config.vocab_size);
     for (int64_t i = 0; i < s.n_stops; i++)

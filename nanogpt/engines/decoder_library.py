@@ -22,7 +22,7 @@ from ..decoder.config import DecoderConfig
 from ..decoder.layout import PartKind, WeightPart, block_parts, outer_parts
 from ..decoder.step import Affine, Weights, named_tensors
 from ..timing import CPU
-from .shared_types import HEADER, Function, address, declarations, declare, index
+from .shared_types import Function, address, declarations, declare, index
 from .toolchain import load_library
 
 SOURCE = Path(__file__).with_name("decoder.cpp")
@@ -178,7 +178,7 @@ class CSequence(ctypes.Structure):
         ("table", INTS_READ),  # the numbers of its blocks
         ("noise", FLOATS_READ),  # a row for each new token, or null for greedy sampling
         ("noise_stride", INT),
-        ("n_prompt", INT),  # the position that the first row of noise belongs to
+        ("noise_from", INT),  # the position whose token the first row of noise samples
         ("top_k", INT),  # 0: all tokens
         ("temperature", DOUBLE),
         ("top_p", DOUBLE),
@@ -245,14 +245,14 @@ def helpers_header() -> str:
 @lru_cache(maxsize=1)
 def decoder_library() -> ctypes.CDLL:
     """The compiled decoder.cpp, built if needed. Raises CannotBuild."""
-    library = load_library("decoder", SOURCE, {HEADER: decoder_header()})
+    library = load_library("decoder", SOURCE, decoder_header())
     return declare(library, DECODER_FUNCTIONS)
 
 
 @lru_cache(maxsize=1)
 def helpers_library() -> ctypes.CDLL:
     """The compiled helpers.cpp (functions without a model), built if needed. Raises CannotBuild."""
-    library = load_library("helpers", HELPERS, {HEADER: helpers_header()})
+    library = load_library("helpers", HELPERS, helpers_header())
     return declare(library, HELPER_FUNCTIONS)
 
 

@@ -177,7 +177,7 @@ class DraftModel(Draft):
         device = self.model.device
         if device != model.device:
             raise ValueError(f"the draft model is on {device}, the target is not: move one of them")
-        refusal = None if self.engine is None else self.engine.supports(self.model)
+        refusal = None if self.engine is None else self.engine.refuses_model(self.model)
         if refusal:
             raise ValueError(str(refusal))
         # The last token is not proposed, and the one before it is not read.

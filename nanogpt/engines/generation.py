@@ -16,7 +16,7 @@ from ..model import LanguageModel
 from ..sampling import PLAIN, SamplingParams
 from .base import Engine, TokenIterator, engine_for, loop
 from .drafts import Draft
-from .noise import AT_ONCE, Noise, noise_in_blocks
+from .noise import DRAWN_AT_ONCE, Noise, noise_in_blocks
 from .stopping import UpToStop, check_stop
 
 CacheType = Callable[..., object]  # a class such as DynamicCache, or a function of the capacity
@@ -128,7 +128,7 @@ class EngineLoop(lesson.TokenLoop):
         # Noise that is already a stream is used as it is; a large amount becomes one.
         if isinstance(noise, Noise) and not sampling.greedy and noise.shape == shape:
             return noise
-        if noise is None and not sampling.greedy and prod(shape) > AT_ONCE:
+        if noise is None and not sampling.greedy and prod(shape) > DRAWN_AT_ONCE:
             return noise_in_blocks(generator, shape, device)
         return lesson.noise_for(noise, generator, sampling, shape, device)
 

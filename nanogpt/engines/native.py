@@ -22,7 +22,6 @@ from ..model import LanguageModel
 from ..sampling import SamplingParams
 from ..timing import CPU
 from .base import Engine, TokenIterator, check_float32, require_float32_cpu
-from .compiled import Compiled
 from .decoder_library import (
     CCache,
     CSequence,
@@ -37,6 +36,7 @@ from .decoder_library import (
     weights_of,
 )
 from .drafts import Draft, DraftModel
+from .eager import Flat
 from .noise import Noise
 from .speculation import SpeculativeLoop, matching
 from .toolchain import CannotBuild
@@ -62,7 +62,7 @@ class Native(Engine):
     weights decodes on one. Of several concurrent generations, one has the threads at any moment.
     """
 
-    fallback: type[Engine] | None = Compiled
+    fallback: type[Engine] | None = Flat  # Compiled would need the compiler that is missing
     decodes_drafts = True
     bits = 32
 
@@ -184,9 +184,11 @@ class NativeTokens(Iterator[Tensor]):
         self.begun = True
         self._steps.close()
 
-    def _begin(self) -> Session:
+    def _begin(self) -> NativeGeneration:
         """Pack the weights as they are now."""
-        return Session(self.engine, self.model, self.text, self.T, self.noise, self.sampling)
+        return NativeGeneration(
+            self.engine, self.model, self.text, self.T, self.noise, self.sampling
+        )
 
     def _stream(self) -> Generator[Tensor, None, None]:
         # 1. Nothing happens before the first token is asked for; then the weights are packed.
@@ -234,7 +236,7 @@ class Memory:
         self.work = Work()
 
 
-class Session:
+class NativeGeneration:
     """One generation in native code: its text, noise, keys and values. A context manager.
 
     `text` (B, length) begins with a prompt of T tokens; row t of the noise samples token T + t.
@@ -273,7 +275,7 @@ class Session:
             sequence.tokens = text[b].data_ptr()
             sequence.table = self.tables[b:].data_ptr()
             sequence.noise_stride = B * V
-            sequence.n_prompt = T
+            sequence.noise_from = T
             sequence.top_k = sampling.top_k or 0
             sequence.temperature = sampling.temperature
             sequence.top_p = 1.0 if sampling.top_p is None else sampling.top_p
@@ -331,10 +333,10 @@ class Session:
         address = self.rows.data_ptr()
         for sequence in self.sequences:
             sequence.noise = address
-            sequence.n_prompt = self.T + first  # the position that the first row belongs to
+            sequence.noise_from = self.T + first
             address += self.rows.stride(1) * self.rows.itemsize
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> NativeGeneration:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -373,14 +375,14 @@ class NativeSpeculation(SpeculativeLoop):
             # 1. Pack the weights of the target, and those of the draft if it decodes natively too.
             #    Both work on the same text and the same noise: the draft writes its guesses where
             #    the target's tokens will be.
-            target = Session(self.engine, self.model, text, T, noise, self.sampling)
+            target = NativeGeneration(self.engine, self.model, text, T, noise, self.sampling)
             generations.enter_context(target)
             drafting = None
             valid = 0  # tokens of the text whose keys and values the draft holds
             # Rotary positions have no limit, but native buffers do. The draft does not read the
             # last two tokens.
             if self.drafter is not None and end - 2 <= self.drafter.engine.capacity:
-                drafting = Session(
+                drafting = NativeGeneration(
                     self.drafter.engine, self.drafter.model, text, T, noise, self.sampling
                 )
                 generations.enter_context(drafting)
@@ -428,7 +430,7 @@ def drafter_of(draft: Draft, batch: int) -> Drafter | None:
     """The native engine for a draft; None if it has no model, or one that native code refuses."""
     if not isinstance(draft, DraftModel):
         return None
-    if draft.engine is None and Native.supports(draft.model):
+    if draft.engine is None and Native.refuses_model(draft.model):
         return None
     engine = (draft.engine or Native).ready(draft.model, batch)
     # Without a compiler, `ready` returns a fallback, which has no text in common with the target.

@@ -205,4 +205,4 @@ def test_without_a_compiler_a_draft_with_an_engine_falls_back_too(forgetful, mon
     draft = DraftModel(shared_model(n_layer=1), 4, engine=Native8)
     whole, warned = heard(lambda: complete(model, prompt, 9, engine=Native, draft=draft))
     assert torch.equal(whole, complete(model, prompt, 9))
-    assert "Native cannot be built here, Compiled decodes instead" in warned[0][0]
+    assert "Native cannot be built here, Flat decodes instead" in warned[0][0]
