@@ -324,7 +324,7 @@ class Packed:
     def pack(self, w: Weights) -> None:
         """Pack these weights, (out, in) float32 on the CPU, reusing the memory of the last call.
 
-        Raises ValueError for a weight that is NaN or infinite, as `check_numbers` does.
+        Raises ValueError for a weight that is NaN or infinite; the head's bias may be -inf.
         """
         self.held = []
         self.hashes = {}
@@ -404,7 +404,11 @@ class Packed:
         if self.fingerprints.get(name) == fingerprints:
             return packed
         # 2. If so, copy it into its panels again.
-        check_numbers(tensors)
+        weight, *biases = tensors
+        check_numbers([weight])
+        for bias in biases:
+            # A bias of -inf at the head means a token that is never sampled, and is only added.
+            check_numbers([bias.masked_fill(bias == -torch.inf, 0) if name == "head" else bias])
         source.weight = tensors[0].data_ptr()
         source.bias = None if a.bias is None else tensors[1].data_ptr()
         self.lib.pack_matrix(ctypes.addressof(source), torch.get_num_threads())
@@ -448,10 +452,9 @@ def weights_of(w: Weights) -> Iterable[Tensor]:
 
 
 def check_numbers(weights: Iterable[Tensor]) -> None:
-    """Raises ValueError for a weight that is NaN or +inf, which native code does not support.
+    """Raises ValueError for a weight that is NaN or infinite, which native code does not support.
 
-    Weights are float32 on the CPU. -inf is allowed: as a bias of the head it means a token that is
-    never sampled.
+    Weights are float32 on the CPU.
     """
     lib = decoder_library()
     threads = torch.get_num_threads()

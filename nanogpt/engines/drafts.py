@@ -70,6 +70,7 @@ class Draft(ABC):
 
 
 LARGEST_TABLE = 1 << 24  # numbers
+LONGEST_CONTEXT = 24  # tokens: with two or more in the vocabulary, no larger table is allowed
 
 
 class NGram(Draft):
@@ -84,7 +85,7 @@ class NGram(Draft):
     def __init__(self, text: Tensor, vocab_size: int, n: int = 3, k: int = 4):
         super().__init__(k)
         check_int("vocab_size", vocab_size, 1)
-        check_int("n", n, 1, 24)  # before a power is computed
+        check_int("n", n, 1, LONGEST_CONTEXT)  # before a power is computed
         if vocab_size**n > LARGEST_TABLE:
             size = f"a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}"
             raise ValueError(f"n={n}: {size}: choose a smaller n")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from .base import Shape
 
-CHUNK = 64  # the most tokens in one call
+CALL_TOKENS = 64  # the most new tokens of a text in one call
 WORK = 1e8  # multiplications in one call of several steps: about ten milliseconds
 
 
@@ -95,7 +95,7 @@ class Native(Engine):
 
 def steps_of_a_call(config: DecoderConfig, n_sequences: int) -> int:
     """How many tokens of each sequence to decode in one call, so that no caller waits long."""
-    return max(1, min(CHUNK, int(WORK / (config.matrix_weights * n_sequences))))
+    return max(1, min(CALL_TOKENS, int(WORK / (config.matrix_weights * n_sequences))))
 
 
 class Native8(Native):
@@ -107,12 +107,14 @@ class Native8(Native):
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """8-bit codes and row scales, weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)
 
-    The weight is float32 on the CPU. Raises ValueError.
+    The weight is float32 on the CPU. Raises ValueError for any other, and for NaN and infinity.
     """
     if weight.device.type != "cpu" or weight.ndim != 2:
         shape = tuple(weight.shape)
         raise ValueError(f"a weight {shape} on {weight.device}: pass a matrix (n, k) on the CPU")
     check_float32([weight])
+    if not weight.isfinite().all():  # no code stands for these
+        raise ValueError(f"a weight {tuple(weight.shape)} is NaN or infinite: it cannot be rounded")
     weight = weight.contiguous()
     n, k = weight.shape
     try:
@@ -172,7 +174,7 @@ class NativeTokens(Iterator[Tensor]):
             end = self.text.shape[1]
             # Nobody waits for the first token here, so a call may decode as much as it likes. Noise
             # that is already drawn needs only one call; a stream of it is drawn in pieces.
-            piece = CHUNK if isinstance(self.noise, Noise) else end
+            piece = CALL_TOKENS if isinstance(self.noise, Noise) else end
             read = 0
             for known in range(self.T, end, piece):
                 last = min(known + piece, end) - 1
