@@ -92,12 +92,18 @@ class NGram(Draft):
         check_prompt(text, vocab_size, ndim=1, where="the text to count in: ")
         check_int("tokens of the text to count in", len(text), n)
         self.vocab_size = vocab_size
-        self.tables = []  # log-probabilities after m tokens, (V**m, V)
+        self.tables: list[Tensor] = []  # log-probabilities after m tokens, (V**m, V)
+        # From short contexts to long ones, because each table starts from the one before it. After
+        # no token at all, before anything is counted, all tokens are equally likely.
         probs = torch.full((1, vocab_size), 1 / vocab_size)
         for m in range(n):
-            powers = vocab_size ** torch.arange(m, -1, -1)  # m + 1 tokens as one number
+            # 1. Count every run of m + 1 tokens: as digits of one number in base V, whose last
+            #    digit is the token that followed, so that a row of the table is a context.
+            powers = vocab_size ** torch.arange(m, -1, -1)
             numbers = text.cpu().long().unfold(0, m + 1, 1) @ powers
             counts = torch.bincount(numbers, minlength=vocab_size ** (m + 1)).view(-1, vocab_size)
+            # 2. Add the shorter context's probabilities as one more occurrence: a context that was
+            #    never seen gets just these, and one that was seen often hardly changes.
             lower = probs.repeat(len(counts) // len(probs), 1)  # of the last m - 1 tokens
             probs = (counts + lower) / (counts.sum(-1, keepdim=True) + 1)
             self.tables.append(probs.log())
@@ -105,6 +111,7 @@ class NGram(Draft):
     def logits(self, text: Tensor) -> Tensor:
         """(B, t) -> (B, V)"""
         m = min(len(self.tables) - 1, text.shape[1])
+        # The last m tokens as one number is the row of their table.
         row = torch.zeros(len(text), dtype=torch.long, device=text.device)
         for token in text[:, text.shape[1] - m :].unbind(1):
             row = row * self.tables[0].shape[1] + token
@@ -135,15 +142,20 @@ class PromptLookup(Draft):
 
     def following(self, text: Tensor) -> Tensor | None:
         """(B, t) -> (B, 1)"""
+        # All positions of all texts are compared at once: a Python loop over them would be slow.
         t = text.shape[1] - 1  # positions before the last
         same = torch.ones(len(text), t, dtype=torch.bool, device=text.device)
         length = torch.zeros_like(same, dtype=torch.long)  # of the match that ends at each position
-        for i in range(min(self.n, t)):  # compare the token i before the last with all others
+        for i in range(min(self.n, t)):
+            # 1. A position still matches if the token i before it is the token i before the last.
+            #    `same` only loses matches, so `length` counts how long each one is.
             same[:, :i] = False
             same[:, i:] &= text[:, : t - i] == text[:, t - i, None]
             length += same
         if not same.numel() or (text.is_cpu and not length.any()):
             return None
+        # 2. The longest match, and the latest of equally long ones: `length * t + position` orders
+        #    by length first.
         best = (length * t + torch.arange(t, device=text.device)).argmax(1, keepdim=True)
         return text.gather(1, best + 1).long()
 
@@ -189,8 +201,11 @@ class DraftModel(Draft):
         reader = CachedReader(self.model, DynamicCache, self.model.config.block_size)
 
         def guess(text: Tensor, noise: Tensor) -> Tensor:
-            valid = min(reader.length, text.shape[1] - 1)  # the last token may have changed
-            reader.rewind(reader.length - valid)  # wrong guesses
+            # 1. Forget the guesses that the target has rejected since the last call: the text is
+            #    shorter now, or its last token is another one.
+            valid = min(reader.length, text.shape[1] - 1)
+            reader.rewind(reader.length - valid)
+            # 2. Read the rest: the prompt at first, a few tokens after a pass, one while guessing.
             return sample(reader.read(text[:, valid:])[:, -1], noise, sampling)
 
         return guess

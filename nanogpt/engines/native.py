@@ -261,6 +261,8 @@ class NativeGeneration:
         self.text = text
         self.T = T
         self.end_known = T
+        # 1. Pack the weights into memory of their own, because the model may be trained or freed
+        #    while this text is decoded. Weights that have not changed are not packed again.
         weights = flatten(model)
         check_float32(weights_of(weights))
         try:
@@ -269,7 +271,8 @@ class NativeGeneration:
             self.memory = Memory(engine)
         self.memory.packed.pack(weights)
         self.noise = None if sampling.greedy else noise  # (n, B, V)
-        # Each text has one block of the cache, as long as the capacity.
+        # 2. Describe the texts to C++, by address: their tokens, where their keys and values are,
+        #    and how to sample. Each text has one block of the cache, as long as the capacity.
         self.tables = torch.arange(B, dtype=torch.int64, device=CPU)
         self.sequences = (CSequence * B)()
         self.turns = (CTurn * B)()
@@ -282,6 +285,7 @@ class NativeGeneration:
             sequence.temperature = sampling.temperature
             sequence.top_p = 1.0 if sampling.top_p is None else sampling.top_p
             turn.sequence = ctypes.addressof(sequence)
+        # 3. What every call passes. These addresses stay valid as long as this object.
         self.where = (
             self.memory.packed.address,
             ctypes.addressof(self.memory.cache),
@@ -299,14 +303,20 @@ class NativeGeneration:
         """Read tokens start … end - 1; from the last known token on, sample and append the next."""
         if start >= end:
             return
+        # 1. Tokens up to `known` are read in one pass, and the logits of the last one give the next
+        #    token. Each further token needs a step of its own. Without any, only read.
         known = max(self.end_known, start + 1)
         steps = max(0, end + 1 - known)
+        # 2. All randomness comes from PyTorch, drawn in advance: C++ only divides by it.
         self._use_noise(known - self.T, steps)
         for turn in self.turns:
             turn.start = start
             turn.count = min(end, known) - start
             turn.steps = steps
             turn.wanted = min(steps, 1)
+        # 3. All of it in one call, which writes the new tokens into `text`. Nobody reads the logits
+        #    here, so each step overwrites those of the last (0), and there is no second copy of the
+        #    tokens (None).
         logits = self.logits.data_ptr()
         threads = torch.get_num_threads()
         self.library.run_steps(*self.where, max(1, steps), 0, logits, None, threads)
