@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -45,15 +45,6 @@ class TokenIterator(Iterator[Tensor], Protocol):
     """The tokens of a generation, (B, 1) each. Closing them frees what the generation held."""
 
     def close(self) -> None: ...
-
-
-class Shape(TypedDict, total=False):
-    """What an engine is built for besides a config: the keyword arguments of its class."""
-
-    batch: int
-    capacity: int | None
-    dtype: torch.dtype
-    device: str | torch.device
 
 
 class Engine:

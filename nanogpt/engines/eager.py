@@ -22,9 +22,6 @@ from .base import Engine, TokenIterator
 from .noise import Noise
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .base import Shape
     from .drafts import Draft
 
 
@@ -135,9 +132,17 @@ class Exclusive(Flat):
     in_torch = False
     plain_only = False  # whether Flat's reader also handles everything but plain sampling
 
-    def __init__(self, config: GPTConfig | DecoderConfig, **shape: Unpack[Shape]):
+    def __init__(
+        self,
+        config: GPTConfig | DecoderConfig,
+        *,
+        batch: int = 1,
+        capacity: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ):
         self.in_use = threading.Lock()
-        super().__init__(config, **shape)
+        super().__init__(config, batch=batch, capacity=capacity, dtype=dtype, device=device)
 
     def run(
         self, model: LanguageModel, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams

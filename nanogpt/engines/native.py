@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,11 +41,6 @@ from .noise import Noise
 from .speculation import SpeculativeLoop, matching
 from .toolchain import CannotBuild
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .base import Shape
-
 CALL_TOKENS = 64  # the most new tokens of a text in one call
 WORK = 1e8  # multiplications in one call of several steps: about ten milliseconds
 
@@ -67,12 +62,19 @@ class Native(Engine):
     bits = 32
 
     def __init__(
-        self, config: GPTConfig | DecoderConfig, *, bits: int | None = None, **shape: Unpack[Shape]
+        self,
+        config: GPTConfig | DecoderConfig,
+        *,
+        bits: int | None = None,
+        batch: int = 1,
+        capacity: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
     ):
         self.bits = self.bits if bits is None else bits
         if self.bits not in (32, 8):
             raise ValueError(f"bits={bits!r}: must be 32 or 8")
-        super().__init__(config, **shape)
+        super().__init__(config, batch=batch, capacity=capacity, dtype=dtype, device=device)
 
     def build(self) -> None:
         require_float32_cpu(self)
