@@ -69,6 +69,12 @@ def test_weights_that_native_code_would_misread_are_refused(kind):
         quantize(torch.zeros(3, 4, **kind))
 
 
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_a_number_that_no_code_stands_for_is_refused(quantizers, number):
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        quantize(torch.tensor([[1.0, number]]))
+
+
 def round_here(model):
     """The model with its matrices through the reference and back."""
     matrices = [m for m in model.blocks.modules() if isinstance(m, torch.nn.Linear)]

@@ -157,7 +157,7 @@ def test_a_draft_and_a_target_of_any_architecture_are_decoded_natively(row):
     whole = complete(target, prompt_of(T), 30)
     draft = DraftModel(shared_model(**ROPE, n_kv_head=2, window=4, block_size=40), 4)
     steps = generate(target, whole[:, :T], 30, engine=Native, draft=draft)
-    assert isinstance(steps.drafter, Native)
+    assert isinstance(steps.drafter.engine, Native)
     assert torch.equal(torch.cat([whole[:, :T], *steps], dim=1), whole)
     assert stats_of(target, whole, DraftModel(target, 3)).acceptance_rate == 1
 
@@ -204,4 +204,4 @@ def test_without_a_compiler_a_draft_with_an_engine_falls_back_too(forgetful, mon
     draft = DraftModel(shared_model(n_layer=1), 4, engine=Native8)
     whole, warned = heard(lambda: complete(model, prompt, 9, engine=Native, draft=draft))
     assert torch.equal(whole, complete(model, prompt, 9))
-    assert "Native cannot be built here, Compiled decodes instead" in warned[0][0]
+    assert "Native cannot be built here, Flat decodes instead" in warned[0][0]

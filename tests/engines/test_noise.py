@@ -26,7 +26,7 @@ def draws(monkeypatch):
         found.append((n, batch, vocab_size))
         return draw_noise(n, batch, vocab_size, generator)
 
-    monkeypatch.setattr(generation, "AT_ONCE", 0)
+    monkeypatch.setattr(generation, "DRAWN_AT_ONCE", 0)
     monkeypatch.setattr(noise, "DRAWN", 4 * V)
     monkeypatch.setattr(noise, "draw_noise", spy)
     return found
@@ -110,7 +110,7 @@ def test_the_tokens_are_the_same_and_few_rows_exist(path, sampling, batch, draws
     n_new = 40 if path == "sliding" else N_NEW
     before = seeded(7)
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "AT_ONCE", 2**24)
+        patch.setattr(generation, "DRAWN_AT_ONCE", 2**24)
         want = complete(model, prompt, n_new, sampling, **how, generator=before)
     assert draws == []
     after = seeded(7)
@@ -136,7 +136,7 @@ def test_native_code_has_the_rows_of_one_call(finish, draws):
 def test_nothing_is_drawn_for_greedy_texts_and_small_ones_are_drawn_at_once(draws, monkeypatch):
     model = shared_model()
     complete(model, prompt_of(4), N_NEW, SamplingParams(greedy=True), generator=seeded(1))
-    monkeypatch.setattr(generation, "AT_ONCE", 3 * V * N_NEW)
+    monkeypatch.setattr(generation, "DRAWN_AT_ONCE", 3 * V * N_NEW)
     complete(model, prompt_of(4), N_NEW, generator=seeded(1))
     assert draws == []
 

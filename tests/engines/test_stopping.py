@@ -8,7 +8,7 @@ import nanogpt
 from nanogpt import SamplingParams, complete, generate
 from nanogpt.engines import native
 from nanogpt.engines.eager import Static
-from nanogpt.engines.native import Session
+from nanogpt.engines.native import NativeGeneration
 
 N_NEW = 9
 T = 4
@@ -72,14 +72,14 @@ def test_a_call_of_a_large_model_is_short_so_little_is_decoded_behind_the_end(ba
     stop = tuple(whole[:, T + 2].tolist())
     end = ended(whole, stop).shape[1]
     assert end - T in (2, 3)
-    real = Session.decode
+    real = NativeGeneration.decode
     places = []  # of the last token that each call writes
 
     def spy(session, start, last):
         places.append(last)
         real(session, start, last)
 
-    monkeypatch.setattr(Session, "decode", spy)
+    monkeypatch.setattr(NativeGeneration, "decode", spy)
     for most in (1, 2, 5):
         monkeypatch.setattr(native, "WORK", most * size)
         assert complete(model, prompt, N_NEW, engine=nanogpt.Native, stop=stop).shape[1] == end

@@ -235,7 +235,7 @@ def test_wrong_settings_are_refused_by_name(wrong):
 def test_a_model_that_cannot_be_served_is_refused():
     class Narrow(ModuleBackend):
         @classmethod
-        def supports(cls, model):
+        def refuses_model(cls, model):
             return f"this backend computes a width of 8, not {model.config.n_embd}"
 
     with pytest.raises(ValueError, match="a width of 8, not 32"):
