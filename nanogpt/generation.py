@@ -5,15 +5,19 @@ each sampled token, one by one.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from inspect import signature
 from typing import Protocol
 
 import torch
+import torch.nn as nn
 from torch import Tensor
 
 from .cache import DynamicCache, enable_kv_cache
 from .config import check_int, check_type
 from .data import send
-from .model import LanguageModel, check_forwards, replica
+from .model import LanguageModel, MultiHeadAttention
+from .replica import replica
 from .sampling import (
     MOST_NEW,
     PLAIN,
@@ -312,3 +316,39 @@ def check_generator(generator) -> None:
             f"generator={generator!r}: pass a CPU generator such as torch.Generator(), so that one "
             f"seed gives the same tokens on every device"
         )
+
+
+# ------------------------------------------------------------------ checks of your own classes
+
+
+def check_forwards(model: nn.Module) -> None:
+    """Raise ValueError for a forward that takes no positions, which a cache needs."""
+    # The model is called as model(tokens, pos=pos), and its heads as head(x, pos).
+    if not _takes(type(model), "pos"):
+        raise ValueError(
+            f"the forward of {type(model).__name__} takes no pos: "
+            f"define forward(self, idx, targets=None, pos=None)"
+        )
+    for module in model.modules():
+        for head in getattr(module, "heads", ()) if isinstance(module, MultiHeadAttention) else ():
+            if not _takes(type(head), 2):
+                raise ValueError(
+                    f"the forward of {type(head).__name__} takes no positions: "
+                    f"define forward(self, x, pos)"
+                )
+
+
+@lru_cache(maxsize=64)
+def _takes(kind: type, argument: str | int) -> bool:
+    """Whether the class's forward takes an argument of this name, or this many arguments."""
+    try:
+        known = signature(kind.forward)
+        if isinstance(argument, int):
+            known.bind(None, *range(argument))
+        else:
+            known.bind_partial(None, None, **{argument: None})
+    except TypeError:
+        return False
+    except ValueError:  # no signature that Python can read
+        return True
+    return True

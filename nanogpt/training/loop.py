@@ -14,7 +14,8 @@ from ..config import check_type
 from ..console import Progress
 from ..data import CharTokenizer, Corpus, split
 from ..device import Device, forked_random_state, pick_device, synchronize
-from ..model import LanguageModel, check_forwards
+from ..generation import check_forwards
+from ..model import LanguageModel
 from .evaluation import Batches, fixed_batches, full_loss, mean_loss
 from .history import History, TrainingResult
 from .preparation import form_to_train

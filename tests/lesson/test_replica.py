@@ -1,6 +1,6 @@
 """The copy of a model's modules in which a generation runs."""
 
-from collections import deque, namedtuple
+from collections import namedtuple
 from functools import partial
 
 import pytest
@@ -9,7 +9,8 @@ from conftest import FORMS, has_cache, name, state_of, tiny_model, tokens
 from torch import nn
 
 from nanogpt.cache import DynamicCache, cache_owners, enable_kv_cache, kv_cache
-from nanogpt.model import GPT, replica
+from nanogpt.model import GPT
+from nanogpt.replica import replica
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -83,7 +84,6 @@ REFUSED = {
     "a partial": lambda sa: partial(sa),
     "a bound method": lambda sa: sa.forward,
     "a namedtuple": lambda sa: Pair(sa, None),
-    "a deque": lambda sa: deque([sa]),
     "a list in a list": lambda sa: [[sa]],
     "a closure": lambda sa: lambda x, pos: sa(x, pos),
     "a recursive closure": recursive,
