@@ -173,10 +173,18 @@ class SlidingReader(UncachedReader):
         self.append(tokens)
         # Up to the end of the table the positions are fixed, so the cache is valid.
         if self.cached is not None and self.length <= self.limit:
-            return self.cached.read(tokens)
+            # The tokens that the cache lacks: the new ones, and after a rewind from past the end
+            # also those that were read without it.
+            return self.cached.read(self.text[:, self.cached.length :])[:, -tokens.shape[1] :]
         # Past it, read the last block_size tokens as a text of their own, from position 0. Each
         # token's position changes at every step, and so do its keys and values.
         return self.forward(self.text[:, -self.limit :], 0)[:, -tokens.shape[1] :]
+
+    def rewind(self, n: int) -> None:
+        super().rewind(n)
+        # Past the end the cache holds fewer tokens than the text, so it may have none to forget.
+        if self.cached is not None and self.cached.length > self.length:
+            self.cached.rewind(self.cached.length - self.length)
 
 
 # ------------------------------------------------------------------ generate
@@ -236,8 +244,9 @@ def generate(
     """
     # 1. Check the arguments now. Nothing is computed before the caller asks for a token, and an
     #    error in the middle of a text would come too late.
-    slides = check_generation(model, prompt, n_new, sampling, past_block)
+    check_generation(model, prompt, n_new, sampling, past_block)
     # 2. Choose how tokens are read: with a cache, without one, or with a sliding window.
+    slides = ends_past_table(model, prompt, n_new)
     loop = TokenLoop() if loop is None else loop
     loop.begin(model, prompt, n_new, cache, slides)
     # 3. Draw all randomness before the first step, so that the tokens do not depend on how they are
@@ -258,30 +267,27 @@ def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) 
 
 def check_generation(
     model: LanguageModel, prompt: Tensor, n_new: int, sampling: SamplingParams, past_block: str
-) -> bool:
-    """Whether the window slides. Raises ValueError and TypeError, as `generate` does."""
+) -> None:
+    """Raise ValueError and TypeError for arguments that `generate` cannot use together."""
     check_type("model", model, LanguageModel)
     vocab_size = model.config.vocab_size
     check_prompt(prompt, vocab_size)
     check_int("n_new", n_new, 1, MOST_NEW)
     check_sampling(sampling, vocab_size)
-    return _slides(model, prompt, n_new, past_block)
-
-
-def _slides(model: LanguageModel, prompt: Tensor, n_new: int, past_block: str) -> bool:
-    """Whether the window slides over this text. Raises ValueError if it has to but may not."""
     if past_block not in ("error", "slide"):
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
-    device = model.device
-    limit = model.config.max_positions
-    T = prompt.shape[1]
-    if prompt.device.type != device.type:
-        raise ValueError(f"the prompt is on {prompt.device}, the model on {device}: move one")
+    if prompt.device.type != model.device.type:
+        raise ValueError(f"the prompt is on {prompt.device}, the model on {model.device}: move one")
     if past_block == "error":
         slower = ', or let the window slide with past_block="slide" (slower: no cache can be kept)'
-        check_length(T, n_new, limit, otherwise=slower)
+        check_length(prompt.shape[1], n_new, model.config.max_positions, otherwise=slower)
+
+
+def ends_past_table(model: LanguageModel, prompt: Tensor, n_new: int) -> bool:
+    """Whether the text outgrows the model's position table, so that its window must slide."""
     # The last new token is returned and never read, so it needs no position.
-    return limit is not None and T + n_new - 1 > limit
+    limit = model.config.max_positions
+    return limit is not None and prompt.shape[1] + n_new - 1 > limit
 
 
 def reader_for(model: LanguageModel, prompt: Tensor, n_new: int, cache, slides: bool) -> Reader:

@@ -198,7 +198,7 @@ class GPT(LanguageModel):
             self.ln_f = nn.LayerNorm(config.n_embd)
             self.lm_head = nn.Linear(config.n_embd, config.vocab_size)
         self._init_weights(generator or torch.Generator().manual_seed(1337))
-        self.register_load_state_dict_pre_hook(_drop_tril)
+        self.register_load_state_dict_pre_hook(_ignore_masks)
 
     def _init_weights(self, generator: torch.Generator) -> None:
         # In the order in which the modules were created: one seed always gives the same weights.
@@ -233,11 +233,12 @@ class GPT(LanguageModel):
         return logits, loss
 
 
-def _drop_tril(module, state_dict, prefix, *args) -> None:
-    # The lecture's Head saves its mask as a buffer; ours computes it from positions. A head class
-    # that has such a buffer keeps its own.
-    for name in [n for n in state_dict if n.endswith(".tril")]:
+def _ignore_masks(module, state_dict, prefix, *args) -> None:
+    """Replace the masks of a checkpoint by the model's own: ours has none."""
+    # The lecture's Head saves its mask as a buffer; ours computes it from positions.
+    for name in [name for name in state_dict if name.endswith(".tril")]:
         del state_dict[name]
-    for name, buffer in module.named_buffers():
+    # A head class that has such a buffer keeps it, whatever the checkpoint says.
+    for name, mask in module.named_buffers(prefix.removesuffix(".")):
         if name.endswith(".tril"):
-            state_dict[prefix + name] = buffer
+            state_dict[name] = mask
