@@ -84,11 +84,12 @@ def train(
     with form as (worker, generator), _memory_advice(config, team), forked_random_state(device):
         # Batches come from a generator of their own; dropout uses the global one.
         torch.manual_seed(config.seed)
-        steps = trainer(worker, data, config, generator, device, team)
-        run = TrainingRun(steps, val, files, speed, watch)
+        run = TrainingRun(
+            trainer(worker, data, config, generator, device, team), val, files, speed, watch
+        )
         # 5. Continue where the saved state ends. It replaces all that was just initialized.
         if files and resume:
-            run.done = files.load_state(steps, run.history)
+            run.done = files.load_state(run.trainer, run.history)
         # 6. The steps and evaluations that are left.
         run.train()
     return run.result()
