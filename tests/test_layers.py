@@ -23,6 +23,7 @@ LESSON = [
     "attention",
     "cache",
     "model",
+    "replica",
     "sampling",
     "generation",
     "fitting",

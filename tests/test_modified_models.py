@@ -779,7 +779,7 @@ def test_compare_shows_what_a_model_knows_of_earlier_tokens_beside_its_cache(nam
     """`generate` warns of it: such a model gives other tokens with a cache than without one."""
     model = copy.deepcopy(small_model(form))
     REMEMBERING[name](model)
-    report = nanogpt.compare(model, prompt_of(9, 3), N_NEW, b=nanogpt.DynamicCache)
+    report = nanogpt.compare(model, prompt_of(9, 3), N_NEW, None, nanogpt.DynamicCache)
     assert report.max_logit_diff > report.rounding
 
 

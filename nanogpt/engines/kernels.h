@@ -1047,7 +1047,12 @@ ONE_COPY int64_t sample(const float *logits, int64_t n, const float *noise, floa
   for (int64_t i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
   for (int64_t i = 0; i < n; i++) p[i] = (logits[i] - top) / temperature;
   for (int64_t i = n; i < padded; i++) p[i] = 0;
-  for (int64_t i = 0; i < padded; i += LANES) store(p + i, exponential(load(p + i)));
+  for (int64_t i = 0; i < padded; i += LANES) {
+    // Below its range `exponential` gives e^-87, which the smallest noise would make a winner: a
+    // token that the model rules out, with a logit of -inf, has a probability of exactly 0.
+    const vec x = load(p + i);
+    store(p + i, x < all(-87.0f) ? vec{} : exponential(x));
+  }
   float sum = 0;
   for (int64_t i = 0; i < n; i++) sum += p[i];
   for (int64_t i = 0; i < n; i++) p[i] /= sum;

@@ -17,7 +17,8 @@ from .. import attention
 from ..config import GPTConfig
 from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import as_decoder
-from ..model import GPT, LanguageModel, replica
+from ..model import GPT, LanguageModel
+from ..replica import replica
 from .solutions import multiplications
 
 FigureData = dict[str, Any]  # plain data for a script

@@ -28,7 +28,7 @@ from .recipes import TrainConfig
 from .state import changed_conditions, collect_state, conditions, restore_state
 from .trainer import Trainer
 
-STATE_FORMAT = "nanogpt-notebooks training state 5"
+STATE_FORMAT = f"{checkpoint.TRAINING_STATE} 5"
 
 
 def state_path(out: Path) -> Path:
@@ -89,7 +89,7 @@ class RunFiles:
         saved = self.state.is_file()
         if resume and saved:
             self.read_state()
-        check_file(self.state, checkpoint.is_written(self.state, STATE_FORMAT[:-1]))
+        check_file(self.state, checkpoint.is_written(self.state, checkpoint.TRAINING_STATE))
         # 2. The checkpoints and the log that this run would replace are ours too. The state is
         #    written first, so a log without one belongs to something else.
         for path in (self.out, self.last):

@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -79,10 +80,15 @@ def test_a_field_accepts_its_values_and_refuses_others_by_name(name):
             DecoderConfig(**{**beside, name: value})
 
 
-@pytest.mark.parametrize("name", ["rope_base", "norm_eps", "logit_softcap", "dropout"])
+FLOATS = [
+    name for name, hint in get_type_hints(DecoderConfig).items() if float in (hint, *get_args(hint))
+]
+
+
+@pytest.mark.parametrize("name", FLOATS)
 def test_a_whole_number_becomes_the_float_that_pytorch_can_compute_with(name):
     """As JSON has it without a decimal point: rope_theta of Llama is 500000.0 and 500000."""
-    value = 1 if name == "norm_eps" else 0 if name == "dropout" else 500_000
+    value = next(x for x in VALUES[name][0] if type(x) is int)
     assert type(getattr(DecoderConfig(**{name: value}), name)) is float
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import math
 from copy import deepcopy
 
 import pytest
@@ -51,6 +52,25 @@ def test_a_softcap_far_above_the_logits_keeps_their_digits(cap):
     prompt = prompt_of(5)
     expected = complete(plain, prompt, 12, engine=Native, generator=seeded(1))
     assert torch.equal(complete(capped, prompt, 12, engine=Native, generator=seeded(1)), expected)
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.3}, {"top_k": 12}, {"top_p": 0.99}], ids=str
+)
+def test_a_token_with_a_logit_of_minus_infinity_is_never_sampled(sampling):
+    """Nor one whose probability is below float32's smallest: not even with the smallest noise."""
+    decoder_library()  # skipped without a compiler
+    model = deepcopy(shared_model(False))
+    never = [3, 7]
+    prompt = prompt_of(5, 1)
+    with torch.no_grad():
+        model.lm_head.bias[never] = torch.tensor([-math.inf, -1000.0])
+    noise = torch.ones(9, len(prompt), model.config.vocab_size)
+    noise[..., never] = torch.finfo(torch.float32).tiny  # what draw_noise gives for a uniform 0
+    settings = {"noise": noise}
+    got = complete(model, prompt, 9, SamplingParams(**sampling), engine=Native, **settings)
+    assert torch.equal(got, complete(model, prompt, 9, SamplingParams(**sampling), **settings))
+    assert not set(never) & set(got[0, 5:].tolist())
 
 
 def test_eight_bits_round_the_matrices_of_a_newer_model_too():

@@ -130,9 +130,15 @@ def test_nan_logits_are_never_equal():
     ids=str,
 )
 def test_compare_refuses_invalid_arguments_by_name(wrong, named):
-    right = {"model": tiny_model(), "prompt": tokens(1, 5), "n_new": 5}
+    right = {"model": tiny_model(), "prompt": tokens(1, 5), "n_new": 5, "a": None, "b": None}
     with pytest.raises(ValueError, match=named):
         compare(**right | wrong)
+
+
+def test_compare_has_no_default_for_what_is_compared():
+    """Nothing against nothing would be equal, whatever the caller meant to test."""
+    with pytest.raises(TypeError, match="'b'"):
+        compare(tiny_model(), tokens(1, 5), 5, None)
 
 
 # ------------------------------------------------------------------ logits and margins

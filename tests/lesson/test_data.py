@@ -180,6 +180,12 @@ def test_the_practice_corpus_is_used_without_a_network(root):
     assert contents(root) == {}, "it must not be found as input.txt the next time"
 
 
+def test_a_file_with_the_name_of_the_practice_corpus_is_a_real_text(root):
+    found = load_corpus(put(root / practice_corpus().name, "mine"))
+    assert (found.text, found.name, found.real) == ("mine", "practice corpus", True)
+    assert found.banner == ""
+
+
 FIRST = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
 
 

@@ -9,7 +9,8 @@ from conftest import FORMS, has_cache, name, state_of, tiny_model, tokens
 from torch import nn
 
 from nanogpt.cache import DynamicCache, cache_owners, enable_kv_cache, kv_cache
-from nanogpt.model import GPT, replica
+from nanogpt.model import GPT
+from nanogpt.replica import replica
 
 Pair = namedtuple("Pair", ["first", "second"])
 
