@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -17,10 +17,19 @@ from ..sampling import SamplingParams, check_length, check_prompt, sample
 from .speculation import Speculation
 
 if TYPE_CHECKING:
-    from .base import Engine
     from .noise import Noise
 
 Guess = Callable[[Tensor, Tensor], Tensor | None]
+
+
+class DecodingEngine(Protocol):
+    """What a draft asks of an engine: whether it decodes draft models, and this one."""
+
+    decodes_drafts: bool
+
+    @classmethod
+    def refuses_model(cls, model: LanguageModel) -> object | None:
+        """Why it does not decode this model; None if it does."""
 
 
 class Draft(ABC):
@@ -30,7 +39,7 @@ class Draft(ABC):
     """
 
     vocab_size: int | None = None  # of its own vocabulary, if it has one
-    engine: type[Engine] | None = None  # decodes the draft if an engine decodes the target
+    engine: type[DecodingEngine] | None = None  # decodes the draft if an engine decodes the target
 
     def __init__(self, k: int = 4):
         check_int("k", k, 1)
@@ -56,7 +65,7 @@ class Draft(ABC):
         model: LanguageModel,
         prompt: Tensor,
         n_new: int,
-        engine: type[Engine] | Engine | None = None,
+        engine: type[DecodingEngine] | DecodingEngine | None = None,
     ) -> None:
         """Raise ValueError if this draft cannot serve this generation."""
         if self.engine is not None and not getattr(engine, "decodes_drafts", False):
@@ -168,7 +177,9 @@ class DraftModel(Draft):
     bytes. With any other engine the draft's own modules run, and an `engine` here is refused.
     """
 
-    def __init__(self, model: LanguageModel, k: int = 4, engine: type[Engine] | None = None):
+    def __init__(
+        self, model: LanguageModel, k: int = 4, engine: type[DecodingEngine] | None = None
+    ) -> None:
         super().__init__(k)
         check_type("model", model, LanguageModel)
         decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
@@ -184,7 +195,7 @@ class DraftModel(Draft):
         model: LanguageModel,
         prompt: Tensor,
         n_new: int,
-        engine: type[Engine] | Engine | None = None,
+        engine: type[DecodingEngine] | DecodingEngine | None = None,
     ) -> None:
         super().check(model, prompt, n_new, engine)
         device = self.model.device

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -446,7 +446,8 @@ def drafter_of(draft: Draft, batch: int) -> Drafter | None:
         return None
     if draft.engine is None and Native.refuses_model(draft.model):
         return None
-    engine = (draft.engine or Native).ready(draft.model, batch)
+    kind = cast("type[Native]", draft.engine or Native)  # only native engines decode drafts
+    engine = kind.ready(draft.model, batch)
     # Without a compiler, `ready` returns a fallback, which has no text in common with the target.
     return Drafter(engine, draft.model) if isinstance(engine, Native) else None
 

@@ -21,7 +21,7 @@ from shapes import ROPE
 from nanogpt import DraftModel, Flat, Native, Native8, SamplingParams
 from nanogpt.engines.decoder_library import decoder_library, helpers_library
 from nanogpt.engines.generation import complete, generate
-from nanogpt.engines.native import Session, rounded
+from nanogpt.engines.native import NativeGeneration, rounded
 from nanogpt.training.recipes import MODERN
 
 pytestmark = pytest.mark.slow
@@ -109,9 +109,9 @@ def test_native_hands_over_1_4_16_and_then_64_tokens_at_a_time(monkeypatch):
     """As they are asked for one by one: the first at once, later ones in longer calls."""
     model = shared_model(block_size=192, n_layer=1)
     calls = []
-    decode = Session.decode
+    decode = NativeGeneration.decode
     record = lambda session, start, end: (calls.append(end), decode(session, start, end))  # noqa: E731
-    monkeypatch.setattr(Session, "decode", record)
+    monkeypatch.setattr(NativeGeneration, "decode", record)
     T = 3
     prompt = prompt_of(T, 1)
     steps = generate(model, prompt, 150, engine=Native, generator=seeded(1))
