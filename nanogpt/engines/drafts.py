@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -14,12 +13,10 @@ from ..config import check_int, check_type
 from ..generation import CachedReader, Reader
 from ..model import LanguageModel
 from ..sampling import SamplingParams, check_length, check_prompt, sample
-from .speculation import Speculation
+from .speculation import Guess, Speculation
 
 if TYPE_CHECKING:
     from .noise import Noise
-
-Guess = Callable[[Tensor, Tensor], Tensor | None]
 
 
 class DecodingEngine(Protocol):

@@ -16,9 +16,9 @@ arXiv 2408.07978; as exponential races: Kobus and Gündüz 2025, arXiv 2504.1547
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -29,8 +29,19 @@ from ..generation import Reader
 from ..sampling import SamplingParams, check_tokens, sample
 
 if TYPE_CHECKING:
-    from .drafts import Draft
     from .noise import Noise
+
+
+Guess = Callable[[Tensor, Tensor], Tensor | None]
+
+
+class Guesses(Protocol):
+    """What the loops ask of a draft: how many tokens it guesses for a pass, and how."""
+
+    k: int
+
+    def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
+        """guess(text, noise): the next token of each text, or None.  (B, t), (B, V) -> (B, 1)"""
 
 
 @dataclass
@@ -88,7 +99,7 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
     """
 
     def __init__(
-        self, draft: Draft, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
+        self, draft: Guesses, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
     ):
         self.vocab_size = noise.shape[-1]
         self.sampling = sampling
@@ -173,7 +184,7 @@ class Speculation(SpeculativeLoop):
     def __init__(
         self,
         reader: Reader,
-        draft: Draft,
+        draft: Guesses,
         prompt: Tensor,
         noise: Tensor | Noise,
         sampling: SamplingParams,
