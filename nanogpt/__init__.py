@@ -10,6 +10,7 @@ The files are the lesson. Each builds on the files above it and reads from top t
     attention   the causal mask and scaled dot-product attention
     cache       the keys and values of a head: KVCache, DynamicCache, StaticCache, kv_cache
     model       Head, Block, GPT
+    replica     a copy of a model's modules, with its own caches and eval mode
     sampling    noise as data, and sampling a token from logits with it
     generation  readers, the decoding loop, generate and complete
     fitting     the lecture's training loop: batches, AdamW, train and validation loss

@@ -22,7 +22,6 @@ from torch import Tensor
 from .config import check_type
 from .files import ROOT, path_in, sha256, user_path, write_whole
 
-PRACTICE = "practice corpus"
 GRAMMAR = Path(__file__).with_name("practice.json")
 # Andrej Karpathy's concatenation of Shakespeare, from char-rnn (2015) at a fixed commit.
 URL = (
@@ -41,16 +40,13 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text with its name. Only the practice corpus is not `real`."""
+    """A text with its name."""
 
     text: str = field(repr=False)  # may be many megabytes
     name: str
     sha256: str
     note: str = ""  # for the practice corpus: why it is used
-
-    @property
-    def real(self) -> bool:
-        return self.name != PRACTICE
+    real: bool = True  # False for the practice corpus alone: somebody's file may have its name
 
     @property
     def banner(self) -> str:
@@ -128,7 +124,7 @@ def read_corpus(path: Path) -> Corpus:
 def practice_corpus(note: str = "asked for.") -> Corpus:
     """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, the same everywhere."""
     text = practice_text()
-    return Corpus(text, PRACTICE, sha256(text.encode()), note)
+    return Corpus(text, "practice corpus", sha256(text.encode()), note, real=False)
 
 
 def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:

@@ -5,6 +5,8 @@ trainer, `nanogpt.train`: recipes, Muon, schedules, checkpoints, resuming, sever
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -64,7 +66,6 @@ def fit(
     train, val = split(tokenizer.encode(corpus.text), block_size)
 
     # 2. the optimizer, created after the model has moved: it holds the weights that it updates
-    was_training = model.training
     model.to(device.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 
@@ -72,7 +73,7 @@ def fit(
     generator = torch.Generator().manual_seed(seed)
     history: dict[str, list[float]] = {"step": [], "train": [], "val": [], "batch_loss": []}
     began = time.perf_counter()
-    with forked_random_state(device):
+    with forked_random_state(device), _mode_restored(model):
         torch.manual_seed(seed)
         # One iteration more than there are updates: the last one only evaluates.
         for step in range(steps + 1):
@@ -103,9 +104,17 @@ def fit(
             loss.backward()
             optimizer.step()
             history["batch_loss"].append(loss.item())
-    # Restore the caller's mode.
-    model.train(was_training)
     return history
+
+
+@contextmanager
+def _mode_restored(model: GPT) -> Iterator[None]:
+    """A with-block after which the model is in train or eval mode as before, also after Ctrl-C."""
+    was_training = model.training
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 @torch.no_grad()

@@ -5,15 +5,19 @@ each sampled token, one by one.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from inspect import signature
 from typing import Protocol
 
 import torch
+import torch.nn as nn
 from torch import Tensor
 
 from .cache import DynamicCache, enable_kv_cache
 from .config import check_int, check_type
 from .data import send
-from .model import LanguageModel, check_forwards, replica
+from .model import LanguageModel, MultiHeadAttention
+from .replica import replica
 from .sampling import (
     MOST_NEW,
     PLAIN,
@@ -169,10 +173,18 @@ class SlidingReader(UncachedReader):
         self.append(tokens)
         # Up to the end of the table the positions are fixed, so the cache is valid.
         if self.cached is not None and self.length <= self.limit:
-            return self.cached.read(tokens)
+            # The tokens that the cache lacks: the new ones, and after a rewind from past the end
+            # also those that were read without it.
+            return self.cached.read(self.text[:, self.cached.length :])[:, -tokens.shape[1] :]
         # Past it, read the last block_size tokens as a text of their own, from position 0. Each
         # token's position changes at every step, and so do its keys and values.
         return self.forward(self.text[:, -self.limit :], 0)[:, -tokens.shape[1] :]
+
+    def rewind(self, n: int) -> None:
+        super().rewind(n)
+        # Past the end the cache holds fewer tokens than the text, so it may have none to forget.
+        if self.cached is not None and self.cached.length > self.length:
+            self.cached.rewind(self.cached.length - self.length)
 
 
 # ------------------------------------------------------------------ generate
@@ -232,8 +244,9 @@ def generate(
     """
     # 1. Check the arguments now. Nothing is computed before the caller asks for a token, and an
     #    error in the middle of a text would come too late.
-    slides = check_generation(model, prompt, n_new, sampling, past_block)
+    check_generation(model, prompt, n_new, sampling, past_block)
     # 2. Choose how tokens are read: with a cache, without one, or with a sliding window.
+    slides = ends_past_table(model, prompt, n_new)
     loop = TokenLoop() if loop is None else loop
     loop.begin(model, prompt, n_new, cache, slides)
     # 3. Draw all randomness before the first step, so that the tokens do not depend on how they are
@@ -254,30 +267,27 @@ def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) 
 
 def check_generation(
     model: LanguageModel, prompt: Tensor, n_new: int, sampling: SamplingParams, past_block: str
-) -> bool:
-    """Whether the window slides. Raises ValueError and TypeError, as `generate` does."""
+) -> None:
+    """Raise ValueError and TypeError for arguments that `generate` cannot use together."""
     check_type("model", model, LanguageModel)
     vocab_size = model.config.vocab_size
     check_prompt(prompt, vocab_size)
     check_int("n_new", n_new, 1, MOST_NEW)
     check_sampling(sampling, vocab_size)
-    return _slides(model, prompt, n_new, past_block)
-
-
-def _slides(model: LanguageModel, prompt: Tensor, n_new: int, past_block: str) -> bool:
-    """Whether the window slides over this text. Raises ValueError if it has to but may not."""
     if past_block not in ("error", "slide"):
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
-    device = model.device
-    limit = model.config.max_positions
-    T = prompt.shape[1]
-    if prompt.device.type != device.type:
-        raise ValueError(f"the prompt is on {prompt.device}, the model on {device}: move one")
+    if prompt.device.type != model.device.type:
+        raise ValueError(f"the prompt is on {prompt.device}, the model on {model.device}: move one")
     if past_block == "error":
         slower = ', or let the window slide with past_block="slide" (slower: no cache can be kept)'
-        check_length(T, n_new, limit, otherwise=slower)
+        check_length(prompt.shape[1], n_new, model.config.max_positions, otherwise=slower)
+
+
+def ends_past_table(model: LanguageModel, prompt: Tensor, n_new: int) -> bool:
+    """Whether the text outgrows the model's position table, so that its window must slide."""
     # The last new token is returned and never read, so it needs no position.
-    return limit is not None and T + n_new - 1 > limit
+    limit = model.config.max_positions
+    return limit is not None and prompt.shape[1] + n_new - 1 > limit
 
 
 def reader_for(model: LanguageModel, prompt: Tensor, n_new: int, cache, slides: bool) -> Reader:
@@ -312,3 +322,39 @@ def check_generator(generator) -> None:
             f"generator={generator!r}: pass a CPU generator such as torch.Generator(), so that one "
             f"seed gives the same tokens on every device"
         )
+
+
+# ------------------------------------------------------------------ checks of your own classes
+
+
+def check_forwards(model: nn.Module) -> None:
+    """Raise ValueError for a forward that takes no positions, which a cache needs."""
+    # The model is called as model(tokens, pos=pos), and its heads as head(x, pos).
+    if not _takes(type(model), "pos"):
+        raise ValueError(
+            f"the forward of {type(model).__name__} takes no pos: "
+            f"define forward(self, idx, targets=None, pos=None)"
+        )
+    for module in model.modules():
+        for head in getattr(module, "heads", ()) if isinstance(module, MultiHeadAttention) else ():
+            if not _takes(type(head), 2):
+                raise ValueError(
+                    f"the forward of {type(head).__name__} takes no positions: "
+                    f"define forward(self, x, pos)"
+                )
+
+
+@lru_cache(maxsize=64)
+def _takes(kind: type, argument: str | int) -> bool:
+    """Whether the class's forward takes an argument of this name, or this many arguments."""
+    try:
+        known = signature(kind.forward)
+        if isinstance(argument, int):
+            known.bind(None, *range(argument))
+        else:
+            known.bind_partial(None, None, **{argument: None})
+    except TypeError:
+        return False
+    except ValueError:  # no signature that Python can read
+        return True
+    return True

@@ -5,13 +5,8 @@ https://github.com/karpathy/ng-video-lecture, so a checkpoint of one loads into 
 Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vocabulary.
 """
 
-import gc
 import math
-from collections import deque
 from collections.abc import Callable
-from functools import lru_cache, partial
-from inspect import signature
-from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -203,7 +198,7 @@ class GPT(LanguageModel):
             self.ln_f = nn.LayerNorm(config.n_embd)
             self.lm_head = nn.Linear(config.n_embd, config.vocab_size)
         self._init_weights(generator or torch.Generator().manual_seed(1337))
-        self.register_load_state_dict_pre_hook(_drop_tril)
+        self.register_load_state_dict_pre_hook(_ignore_masks)
 
     def _init_weights(self, generator: torch.Generator) -> None:
         # In the order in which the modules were created: one seed always gives the same weights.
@@ -238,123 +233,12 @@ class GPT(LanguageModel):
         return logits, loss
 
 
-def _drop_tril(module, state_dict, prefix, *args) -> None:
-    # The lecture's Head saves its mask as a buffer; ours computes it from positions. A head class
-    # that has such a buffer keeps its own.
-    for name in [n for n in state_dict if n.endswith(".tril")]:
+def _ignore_masks(module, state_dict, prefix, *args) -> None:
+    """Replace the masks of a checkpoint by the model's own: ours has none."""
+    # The lecture's Head saves its mask as a buffer; ours computes it from positions.
+    for name in [name for name in state_dict if name.endswith(".tril")]:
         del state_dict[name]
-    for name, buffer in module.named_buffers():
+    # A head class that has such a buffer keeps it, whatever the checkpoint says.
+    for name, mask in module.named_buffers(prefix.removesuffix(".")):
         if name.endswith(".tril"):
-            state_dict[prefix + name] = buffer
-
-
-def replica(model: nn.Module) -> nn.Module:
-    """A copy of the model's modules that shares its weights: in eval mode, without caches.
-
-    Code running in the replica neither sees nor changes the model's modes and caches, so threads
-    cannot interfere. A module that is used twice becomes two, because each use needs its own cache.
-    Raises ValueError for a forward set on a module instance, because it would run the original, and
-    for an attribute that hides one of the model's modules.
-    """
-    # 1. Copy the module tree. Parameters stay the same tensors, so no memory is copied.
-    copies: dict[int, nn.Module] = {}  # by the id of the original, its first copy
-    copied = _copied_tree(model, copies)
-    for module in copied.modules():
-        for name, value in vars(module).items():
-            if name in TORCHS_OWN:
-                continue
-            # 2. A plain attribute may also refer to a module, alone or in a list. It must refer to
-            #    the copy: the original has no cache, and may be in training mode.
-            if type(value) in (list, tuple):
-                value = type(value)(copies.get(id(part), part) for part in value)
-            elif type(value) is dict:
-                value = {key: copies.get(id(part), part) for key, part in value.items()}
-            vars(module)[name] = copies.get(id(value), value)
-            # 3. In anything deeper the original would still run, and give other tokens.
-            if _refers_to(value, copies, set()):
-                raise ValueError(
-                    f"{type(module).__name__}.{name} is a {type(value).__name__} that refers to a "
-                    f"module of the model, which a copy of the model cannot follow: keep modules "
-                    f"in attributes or in an nn.ModuleList"
-                )
-    return copied
-
-
-# Attributes of every nn.Module: their modules are copied separately, their hooks are kept.
-TORCHS_OWN = frozenset(vars(nn.Module()))
-
-
-def _copied_tree(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
-    """A shallow copy of a module and its submodules, with the same tensors."""
-    if "forward" in vars(module):
-        kind = type(module).__name__
-        raise ValueError(
-            f"a {kind} has another forward, set on the instance: define it in a class, or remove it"
-        )
-    # Skip __init__, which would draw new weights. All attributes stay the same objects.
-    copied = type(module).__new__(type(module))
-    own = vars(copied)
-    own.update(vars(module))
-    # Replaced, not changed: this dictionary is still the original's.
-    parts = module._modules.items()
-    own["_modules"] = {
-        name: None if part is None else _copied_tree(part, copies) for name, part in parts
-    }
-    # The replica differs in two things: eval mode, and no cache.
-    own["training"] = False
-    own.pop("_compiled_call_impl", None)  # set by model.compile(): it would run the original
-    if "cache" in own:
-        own["cache"] = None
-    copies.setdefault(id(module), copied)
-    return copied
-
-
-# What Python itself can hide a module in: containers, bound methods, partials, closures.
-HOLDERS = (tuple, list, dict, set, deque, partial, MethodType, CellType)
-
-
-def _refers_to(value, modules: dict[int, nn.Module], seen: set[int]) -> bool:
-    """Whether a value of one of these kinds leads to one of the modules, at any depth."""
-    if isinstance(value, FunctionType):
-        value = value.__closure__  # the variables of an outer function that it uses, or None
-    if not isinstance(value, HOLDERS) or id(value) in seen:
-        return False
-    seen.add(id(value))  # a recursive function is in its own closure
-    parts = gc.get_referents(value)
-    return any(id(part) in modules or _refers_to(part, modules, seen) for part in parts)
-
-
-# ------------------------------------------------------------------ checks of your own classes
-
-
-def check_forwards(model: nn.Module) -> None:
-    """Raise ValueError for a forward that takes no positions, which a cache needs."""
-    # The model is called as model(tokens, pos=pos), and its heads as head(x, pos).
-    if not _takes(type(model), "pos"):
-        raise ValueError(
-            f"the forward of {type(model).__name__} takes no pos: "
-            f"define forward(self, idx, targets=None, pos=None)"
-        )
-    for module in model.modules():
-        for head in getattr(module, "heads", ()) if isinstance(module, MultiHeadAttention) else ():
-            if not _takes(type(head), 2):
-                raise ValueError(
-                    f"the forward of {type(head).__name__} takes no positions: "
-                    f"define forward(self, x, pos)"
-                )
-
-
-@lru_cache(maxsize=64)
-def _takes(kind: type, argument: str | int) -> bool:
-    """Whether the class's forward takes an argument of this name, or this many arguments."""
-    try:
-        known = signature(kind.forward)
-        if isinstance(argument, int):
-            known.bind(None, *range(argument))
-        else:
-            known.bind_partial(None, None, **{argument: None})
-    except TypeError:
-        return False
-    except ValueError:  # no signature that Python can read
-        return True
-    return True
+            state_dict[name] = mask

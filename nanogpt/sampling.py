@@ -182,8 +182,9 @@ def check_noise(noise, shape: tuple[int, int, int]) -> None:
     """Raise ValueError unless this is noise of shape (n_new, B, V), as draw_noise returns it."""
     numbers = isinstance(noise, Tensor) and noise.is_floating_point() and not noise.is_meta
     fits = numbers and noise.shape == shape
-    # The values are not checked on a GPU, because reading them would sync.
-    if not fits or (noise.is_cpu and not bool((noise > 0).all())):
+    # With a noise of 0 a ruled-out token would win: 0 / 0 is NaN, which argmax takes for the
+    # largest. Asked once for a generation, so waiting for a GPU here costs next to nothing.
+    if not fits or not bool((noise > 0).all()):
         raise ValueError(
             f"noise is {described(noise)}; these tokens need {shape} floating-point numbers "
             f"above 0: draw it with draw_noise"

@@ -142,11 +142,14 @@ def state_of(model: LanguageModel) -> dict:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def builds(tmp_path_factory):
-    """Builds go to a folder that all processes of this run share; nothing is built twice."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "builds"
-    folder.mkdir(exist_ok=True)
+def builds(request, tmp_path_factory):
+    """Builds are kept from run to run in pytest's cache: native code takes 14 s to compile.
+
+    A build's name says what it was made of, so one of other sources, flags, or another compiler is
+    never used; the process that needs one first makes it, and the others wait.
+    """
+    cache = getattr(request.config, "cache", None)  # None with `-p no:cacheprovider`
+    folder = cache.mkdir("builds") if cache else tmp_path_factory.getbasetemp() / "builds"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_CACHE", str(folder))
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # nor compiled by every process

@@ -363,7 +363,7 @@ def test_only_a_leading_tilde_is_a_home_folder(here, text, meant):
     assert user_path(text) == expected
 
 
-@pytest.mark.parametrize("name", ["a b", "-rf", "ü…", "a$HOME", "{x}"], ids=ascii)
+@pytest.mark.parametrize("name", ["a b", "-rf", "ü…"], ids=ascii)
 def test_any_name_is_a_name(here, name):
     folder = here / name
     save(folder / name)
@@ -379,11 +379,6 @@ def torch_file(path):
     torch.save({"model": torch.ones(3)}, path)
 
 
-def folder_of_transformers(path):
-    path.mkdir()
-    (path / "config.json").write_text("{}", encoding="utf-8")
-
-
 def cut_checkpoint(path):
     save(path.with_suffix(""))
     path.write_bytes(path.read_bytes()[:900])
@@ -394,23 +389,10 @@ def state(path):
     Path("run-last.state.safetensors").rename(path)
 
 
-def bytes_of(data: bytes):
-    return lambda path: path.write_bytes(data)
-
-
-# A file's name, what makes it, and two parts of the message.
+# A file's name, what makes it, and two parts of the message. Each kind of foreign file is a row of
+# tests/decoder/test_identify.py: here it is one, and what can become of our own files.
 FOREIGN = {
     "nanoGPT's ckpt.pt": ("ckpt.pt", torch_file, "a PyTorch file", "torch.load"),
-    "GGUF": ("m.gguf", bytes_of(b"GGUF\x03\0\0\0"), "a GGUF file", "train"),
-    "a web page": ("x.safetensors", bytes_of(b"\n<!DOCTYPE html>"), "a web page", "download"),
-    "Git LFS": (
-        "x.safetensors",
-        bytes_of(b"version https://git-lfs.github.com/spec/v1\n"),
-        "a Git LFS pointer",
-        "git lfs pull",
-    ),
-    "an empty file": ("x.safetensors", bytes_of(b""), "an empty file", "again"),
-    "a folder of transformers": ("llama", folder_of_transformers, "transformers", "verify model"),
     "a cut checkpoint": ("x.safetensors", cut_checkpoint, "damaged", "fetch it"),
     "a state": ("x.safetensors", state, "the state of a training run", "resume"),
     "nothing": ("x.safetensors", lambda path: None, "no checkpoint at", "correct the path"),

@@ -96,7 +96,7 @@ MODELS = [own_class, in_place, heads]
 OWN_CODE = {  # paths that run the model's own modules
     "kv_cache": by_hand,
     "exact mode": in_exact_mode,
-    "compare": lambda model: nanogpt.compare(model, tokens(1, 5), 4, b=nanogpt.DynamicCache),
+    "compare": lambda model: nanogpt.compare(model, tokens(1, 5), 4, None, nanogpt.DynamicCache),
     "forced logits": lambda model: forced_logits(model, tokens(1, 9), 5, nanogpt.DynamicCache),
     "referee": nanogpt.referee,
     "serve": by_backend(ModuleBackend),

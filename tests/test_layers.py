@@ -23,6 +23,7 @@ LESSON = [
     "attention",
     "cache",
     "model",
+    "replica",
     "sampling",
     "generation",
     "fitting",
@@ -92,7 +93,7 @@ def test_no_modules_import_each_other():
     TopologicalSorter({name: neighbours(name) for name in MODULES}).prepare()
 
 
-def test_what_runs_and_renders_notebooks_knows_no_torch():
+def test_running_and_rendering_notebooks_imports_no_torch():
     running = "execute html mirror nbfile patches plan publish runner site"
     names = [f"series.{name}" for name in running.split()]
     assert not [name for name in names if "torch" in outside(name)]

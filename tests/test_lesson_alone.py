@@ -25,7 +25,7 @@ prompt = tokenizer.encode("the")[None]
 caches = (None, DynamicCache, StaticCache)
 texts = [complete(model, prompt, 9, cache=cache) for cache in caches]
 assert torch.equal(texts[0], texts[1]) and torch.equal(texts[0], texts[2])
-assert compare(model, prompt, 9).equal
+assert compare(model, prompt, 9, None, DynamicCache).equal
 ways = [lambda: generate(model, prompt, 5, cache=c) for c in (None, DynamicCache)]
 assert time_pair(*ways, repeats=2)
 print(nanogpt.__file__, history["step"])

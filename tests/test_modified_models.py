@@ -57,7 +57,6 @@ PROMPTS = [(5, 1), (9, 3)]  # length and seed
 HEADS = "heads"  # the lecture's GPT
 PACKED = "packed"  # a Decoder of the same shape
 GENERAL = "general"  # a Decoder beyond the lecture
-DECODERS = (PACKED, GENERAL)
 EITHER = (HEADS, GENERAL)
 BEYOND = {**ROPE, "norm": "rms", "qk_norm": True, "n_kv_head": 1, "activation": "silu"}
 BEYOND |= {"gated": True, "ffn_dim": 24, "tied": True, "head_bias": False, "window": 7}
@@ -396,7 +395,7 @@ class AllBut(tuple):
         return iter([path for path in PATHS if path in self])
 
 
-BY_HAND = AllBut(("a loop by hand", "a loop by hand, StaticCache", "exact mode"))
+BY_HAND = AllBut(("a loop by hand", "exact mode"))
 # These never call the model's own modules: torch itself crashes on a weight without memory.
 OTHER_CODE = ("Flat", "Native", "serve natively", "save and load", "pack", "export")
 
@@ -652,7 +651,6 @@ PATHS = {
     "PagedCache": by(cache=nanogpt.PagedCache),
     "prompt lookup": by(draft=nanogpt.PromptLookup),
     "a loop by hand": by_hand(nanogpt.DynamicCache),
-    "a loop by hand, StaticCache": by_hand(nanogpt.StaticCache),
     "Uncached": by(engine=nanogpt.Uncached),
     "PerHead": by(engine=nanogpt.PerHead),
     "Batched": by(engine=nanogpt.Batched),
@@ -662,8 +660,6 @@ PATHS = {
     "a draft": as_a_draft(None),
     "a draft of Native": as_a_draft(nanogpt.Native),
     "serve": served(backend=ModuleBackend),
-    "serve in chunks": served(backend=ModuleBackend, budget=3),
-    "serve in little memory": served(backend=ModuleBackend, n_blocks=6),
     "serve natively": served(backend=NativeBackend),
     "exact mode": exactly,
     "save and load": saved,
@@ -673,11 +669,11 @@ PATHS = {
 }
 OWN_CODE = (  # the model's own modules run: every modification is computed
     *("no cache", "DynamicCache", "StaticCache", "RollingCache", "PagedCache", "prompt lookup"),
-    *("serve", "serve in chunks", "serve in little memory"),
+    "serve",
 )
 # Here what torch says of the model's own code comes through, if the model itself does not run.
 CALLED = (*OWN_CODE, "Uncached", "PerHead", "Batched", "Static", "a draft", "a draft of Native")
-CALLED += ("a loop by hand", "a loop by hand, StaticCache", "exact mode")
+CALLED += ("a loop by hand", "exact mode")
 LECTURE_ONLY = ("PerHead", "pack", "export", "export, lecture")  # they refuse all that is beyond it
 
 
@@ -783,7 +779,7 @@ def test_compare_shows_what_a_model_knows_of_earlier_tokens_beside_its_cache(nam
     """`generate` warns of it: such a model gives other tokens with a cache than without one."""
     model = copy.deepcopy(small_model(form))
     REMEMBERING[name](model)
-    report = nanogpt.compare(model, prompt_of(9, 3), N_NEW, b=nanogpt.DynamicCache)
+    report = nanogpt.compare(model, prompt_of(9, 3), N_NEW, None, nanogpt.DynamicCache)
     assert report.max_logit_diff > report.rounding
 
 

@@ -19,10 +19,6 @@ KNOWN = {
     "Block": "the lecture's, and the general decoder's, which has the same place in the model",
     "FeedForward": "as Block",
     "CALLS": "what a module of cli offers, by the words of the command line",
-    "Session": "of the referee's contract, which models outside this package fulfil; native code's",
-    "AT_ONCE": "a bound of exact products, and one of noise",
-    "FORMAT": "of a checkpoint, and of a training state",
-    "PLAIN": "sampling without filters, and classes of weights",
 }
 
 

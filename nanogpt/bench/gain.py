@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cache import DynamicCache, enable_kv_cache, kv_cache
 from ..config import check_int
 from ..decoder.model import Decoder
-from ..model import replica
+from ..replica import replica
 from ..timing import Summary, clock, interleave, summary, time_tokens
 
 

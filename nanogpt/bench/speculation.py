@@ -18,7 +18,7 @@ from torch import Tensor
 from ..config import check_int
 from ..engines.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLookup
 from ..engines.generation import generate
-from ..engines.native import Native, Native8, Session
+from ..engines.native import Native, Native8, NativeGeneration
 from ..engines.speculation import DraftStats, expected_tokens
 from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
@@ -145,7 +145,7 @@ def pass_seconds(
     check_int("tokens in one pass", max(counts), 1, block - 1)
     text = torch.zeros(1, block, dtype=torch.int64)
     noise = draw_noise(block - 1, 1, model.config.vocab_size, torch.Generator())
-    with Session(engine, model, text, 1, noise, PLAIN) as session:
+    with NativeGeneration(engine, model, text, 1, noise, PLAIN) as session:
         session.decode(0, place)
         passes = {n: partial(session.check, place, place + n) for n in counts}
         turns = {n: partial(Timer(one, one).timeit, IN_A_ROW) for n, one in passes.items()}

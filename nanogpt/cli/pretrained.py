@@ -141,7 +141,7 @@ def _how(backend: str, bits: int, model: LanguageModel, capacity: int) -> dict[s
             )
         from ..engines.compiled import GraphLoop
 
-        if backend == "modules" or GraphLoop.supports(model):
+        if backend == "modules" or GraphLoop.refuses_model(model):
             return modules
         graph = GraphLoop(model.config, device=model.device, dtype=model.dtype, capacity=capacity)
         return {"engine": graph}

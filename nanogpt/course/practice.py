@@ -110,8 +110,6 @@ class Together:
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update the weights once, with the existing gradients or those computed by closure()."""
         loss = closure() if closure else None
-        if self.trainer.config.clip:
-            nn.utils.clip_grad_norm_(self.trainer.model.parameters(), self.trainer.config.clip)
         for opt in self.trainer.optimizers:
             opt.step()
         return loss

@@ -26,7 +26,8 @@ from .own_code import computes_as_standard, own_classes
 from .pack import build_model
 from .standard import first_difference
 
-FORMAT = "nanogpt-notebooks checkpoint 1"
+FORMAT = f"{files.OURS} checkpoint 1"
+TRAINING_STATE = f"{files.OURS} training state"  # of any version; training/resume.py has the number
 
 
 class CheckpointError(ValueError):
@@ -64,7 +65,10 @@ def check_checkpoint(path: Path) -> None:
 
 
 def write_checkpoint(path: Path, model: LanguageModel, meta: dict[str, Any]) -> None:
-    """save_checkpoint without the checks of its arguments."""
+    """Write both files, also for a model of your own classes, which is marked as one in them.
+
+    Raises ValueError for metadata and numbers that load_checkpoint would reject.
+    """
     # 1. What the file is to say, and whether load_checkpoint would accept it.
     state = model.state_dict()
     difference = not_restored(model)
@@ -266,7 +270,7 @@ def _digest(meta: str, state: dict[str, Any]) -> str:
 def _checked_config(path: Path, meta: dict[str, Any]) -> GPTConfig | DecoderConfig:
     """The config in a checkpoint's metadata; checks everything that is read from it later."""
     form = meta.get("format")
-    if form != FORMAT and str(form).startswith("nanogpt-notebooks training state"):
+    if form != FORMAT and str(form).startswith(TRAINING_STATE):
         newest = path.name.removesuffix(".state.safetensors")
         raise CheckpointError(
             f"{path} is the state of a training run, not a checkpoint: name {newest} beside it, or "

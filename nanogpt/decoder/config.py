@@ -1,8 +1,8 @@
 """The hyperparameters of a general decoder as a frozen dataclass. No tensors or files in here."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, get_args
 
 from ..config import (
     GPTConfig,
@@ -129,10 +129,12 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             check_int(name, getattr(self, name), 1)
-        for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
-            self._to_enum(name, kind)
-        for name in (*BIASES, "norm_weights", "embed_norm", "qk_norm", "gated", "tied"):
-            check_switch(name, getattr(self, name))
+        # What follows from a field's type alone: switches, enums, and below numbers as floats.
+        for field in fields(self):
+            if field.type is bool:
+                check_switch(field.name, getattr(self, field.name))
+            elif isinstance(field.type, type) and issubclass(field.type, Choice):
+                self._to_enum(field.name, field.type)
         self._check_sizes()
         self._check_positions()
         self._check_window()
@@ -143,8 +145,9 @@ class DecoderConfig:
         if self.logit_softcap is not None:
             check_positive("logit_softcap", self.logit_softcap)
         check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
-        for name in ("rope_base", "norm_eps", "logit_softcap", "dropout"):
-            to_float(self, name)
+        for field in fields(self):
+            if float in (field.type, *get_args(field.type)):
+                to_float(self, field.name)
 
     def _to_enum(self, name: str, kind: type[Choice]) -> None:
         """Convert a field from its JSON value to the enum."""
@@ -273,7 +276,7 @@ class DecoderConfig:
         return 2 * self.n_layer * self.kv_heads * self.head_size * length * batch * itemsize
 
 
-BIASES = ("norm_bias", "qkv_bias", "proj_bias", "ffn_bias", "head_bias")
+BIASES = tuple(field.name for field in fields(DecoderConfig) if field.name.endswith("_bias"))
 
 
 # ------------------------------------------------------------------ the lecture's architecture

@@ -15,6 +15,8 @@ from torch.autograd.function import once_differentiable
 from .config import Activation, DecoderConfig, Norm, RopeScaling
 
 # ------------------------------------------------------------------ masks and attention
+# `visible` repeats the lesson's rule, because notebook 08 shows and changes all of it in one cell;
+# tests/decoder/test_layers.py compares the two.
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
@@ -128,8 +130,7 @@ def build_norm(c: DecoderConfig, n: int) -> nn.Module:
     """A new norm over n numbers, of the config's kind."""
     if c.norm is Norm.RMS:
         return RMSNorm(n, c.norm_eps, c.norm_weights)
-    bias = c.norm_weights and c.norm_bias
-    return nn.LayerNorm(n, c.norm_eps, elementwise_affine=c.norm_weights, bias=bias)
+    return nn.LayerNorm(n, c.norm_eps, elementwise_affine=c.norm_weights, bias=c.norm_shifts)
 
 
 # ------------------------------------------------------------------ activations

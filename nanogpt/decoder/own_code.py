@@ -10,7 +10,7 @@ import torch.nn as nn
 
 from ..model import LanguageModel
 from .skeleton import class_of, skeleton
-from .standard import PLAIN, class_name, in_memory, inference_config
+from .standard import WEIGHT_CLASSES, class_name, in_memory, inference_config
 
 
 def computes_as_standard(model: LanguageModel) -> bool:
@@ -22,8 +22,9 @@ def computes_as_standard(model: LanguageModel) -> bool:
     if len({weight.dtype for weight in model.parameters()}) > 1:
         return False
     # Copying a weight without memory would crash the process.
-    if any(type(weight) not in PLAIN or not in_memory(weight) for weight in model.parameters()):
-        return False
+    for weight in model.parameters():
+        if type(weight) not in WEIGHT_CLASSES or not in_memory(weight):
+            return False
     config = model.config
     try:
         # 1. a copy of the model, and the package's model of its config

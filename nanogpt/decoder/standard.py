@@ -25,7 +25,8 @@ from .skeleton import skeleton
 
 Config = GPTConfig | DecoderConfig
 
-PLAIN = (Tensor, nn.Parameter)  # allowed classes of weights: subclasses may compute differently
+# The allowed classes of weights: subclasses may compute differently.
+WEIGHT_CLASSES = (Tensor, nn.Parameter)
 # A model decodes in eval mode. These make no difference there, or are compared separately.
 NOT_SETTINGS = {"training", "cache", "dropout", "attn_dropout", "p", "inplace", "config"}
 # Each of these dictionaries holds functions that change an output, or what a checkpoint says.
@@ -206,7 +207,7 @@ def _other_tensors(
         if tensor is None:
             if shape is not None:
                 return f"no {name}"
-        elif type(tensor) not in PLAIN:
+        elif type(tensor) not in WEIGHT_CLASSES:
             return f"a {name} of the class {type(tensor).__name__}"
         elif tensor.shape != shape:
             return f"a {name} of the shape {tuple(tensor.shape)}"

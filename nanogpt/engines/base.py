@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -29,11 +30,21 @@ from ..sampling import SamplingParams, check_length
 from .exact import in_exact_mode
 from .toolchain import CannotBuild
 
+if TYPE_CHECKING:
+    from .drafts import Draft
+    from .noise import Noise
+
 INSTEAD = "use Batched, or leave engine out"
 KEPT = 16  # engines kept: the buffers of one for large batches take hundreds of MB
 building = threading.RLock()  # compilers are not thread-safe
 # (class, shape, …) -> the engine that decodes it, possibly the class's fallback.
-_built: dict[tuple, Engine] = {}
+_built: dict[tuple[object, ...], Engine] = {}
+
+
+class TokenIterator(Iterator[Tensor], Protocol):
+    """The tokens of a generation, (B, 1) each. Closing them frees what the generation held."""
+
+    def close(self) -> None: ...
 
 
 class Engine:
@@ -95,10 +106,10 @@ class Engine:
         self,
         model: LanguageModel,
         prompt: Tensor,
-        noise: Tensor,
+        noise: Tensor | Noise,
         sampling: SamplingParams,
-        draft=None,
-    ) -> Iterator[Tensor]:
+        draft: Draft | None = None,
+    ) -> TokenIterator:
         """Yield a (B, 1) token for each row of noise (n, B, V); a draft gives several per pass."""
         return loop(self.reader(model), prompt, noise, sampling, draft)
 
@@ -116,8 +127,8 @@ class Engine:
         )
 
     @classmethod
-    def supports(cls, model: LanguageModel) -> Refusal | None:
-        """The second gate: why this engine cannot decode this model now; None if it can."""
+    def refuses_model(cls, model: LanguageModel) -> Refusal | None:
+        """The second gate: why this engine does not decode this model now; None if it does."""
         refusal = cls.refuses(model.config)
         if refusal:
             return refusal
@@ -165,13 +176,12 @@ class Engine:
         If it cannot be built, returns its fallback and warns with a one-line reason. Raises
         ValueError if this engine does not compute the model's config.
         """
-        kind = {"dtype": model.dtype, "device": model.device}
-        key = (cls, _inference(model.config), batch, *kind.values())
+        key = (cls, _inference(model.config), batch, model.dtype, model.device)
         with building:
             engine = _built.pop(key, None)
             if engine is None:
                 try:
-                    engine = cls(model.config, batch=batch, **kind)
+                    engine = cls(model.config, batch=batch, dtype=model.dtype, device=model.device)
                 except CannotBuild as error:
                     instead = cls.fallback
                     if instead is None:
@@ -196,7 +206,7 @@ def engine_for(
     if not issubclass(given, Engine):
         raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native, or one you built")
     # 1. Does the engine compute this model? Asked before minutes are spent on a build.
-    refusal = given.supports(model)
+    refusal = given.refuses_model(model)
     if refusal:
         raise ValueError(str(refusal))
     # 2. An engine of this shape: the one that was passed, or one that is kept or built.
@@ -208,11 +218,16 @@ def engine_for(
 
 
 def loop(
-    reader: Reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
-) -> Iterator[Tensor]:
+    reader: Reader,
+    prompt: Tensor,
+    noise: Tensor | Noise,
+    sampling: SamplingParams,
+    draft: Draft | None = None,
+) -> TokenIterator:
     """The plain loop over a reader, or the draft's own loop.  -> n × (B, 1)"""
     if draft is None:
-        return decode(reader, prompt, noise, sampling)
+        # It is a generator, so it can be closed; and it takes the noise row by row, from either.
+        return cast("TokenIterator", decode(reader, prompt, cast("Tensor", noise), sampling))
     return draft.loop(reader, prompt, noise, sampling)
 
 
@@ -243,7 +258,7 @@ def check_float32(weights: Iterable[Tensor]) -> None:
 
 def _inference(config: GPTConfig | DecoderConfig) -> DecoderConfig:
     """The config without the fields that do not affect inference."""
-    return inference_config(decoder_config(config))
+    return decoder_config(inference_config(config))
 
 
 def _described(

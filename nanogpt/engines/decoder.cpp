@@ -20,7 +20,7 @@
 #include <sys/mman.h>
 #endif
 
-constexpr int64_t CHUNK = 256;  // the most rows of a long prompt in one pass over the weights
+constexpr int64_t PASS_ROWS = 256;  // the most rows of a long prompt in one pass over the weights
 
 struct Row {
   const Sequence *sequence;
@@ -56,18 +56,18 @@ struct Work {
   std::vector<SamplingWork> sampling;
 };
 
-// A forward pass over at most CHUNK rows.
+// A forward pass over at most PASS_ROWS rows.
 class Pass {
  public:
   Pass(const Decoder &m, const Cache &cache, Work &work) : m(m), cache(cache), work(work) {
-    work.x.resize(CHUNK * x_stride);
-    work.u.resize(CHUNK * x_stride);
-    work.y.resize(CHUNK * y_stride);
-    work.qkv.resize(CHUNK * qkv_stride);
-    work.h.resize(CHUNK * h_stride);
-    const int64_t longest = std::max({m.config.n_embd, queries, m.config.hidden});
-    if (m.bits == 8) work.codes.resize(CHUNK * round_up(longest, 2));
-    if (m.bits == 8) work.units.resize(CHUNK);
+    work.x.resize(PASS_ROWS * x_stride);
+    work.u.resize(PASS_ROWS * x_stride);
+    work.y.resize(PASS_ROWS * y_stride);
+    work.qkv.resize(PASS_ROWS * qkv_stride);
+    work.h.resize(PASS_ROWS * h_stride);
+    const int64_t longest = std::max({m.config.n_embd, query_width, m.config.hidden});
+    if (m.bits == 8) work.codes.resize(PASS_ROWS * round_up(longest, 2));
+    if (m.bits == 8) work.units.resize(PASS_ROWS);
     work.attention.resize(std::max<size_t>(work.attention.size(), work.team.threads));
     for (AttentionWork &w : work.attention) {
       w.queries.resize(QUERIES * head_size);
@@ -113,7 +113,7 @@ class Pass {
               for (int64_t i = begin; i < end; i++)
                 attention(l, work.queries[i], rows, qkv, y, work.attention[thread]);
             });
-      multiply(layer.proj, m.config.n_embd, queries, y, y_stride, N, u, x_stride);
+      multiply(layer.proj, m.config.n_embd, query_width, y, y_stride, N, u, x_stride);
       add(layer.proj.bias);
       // 3. the feed-forward layers
       norms(layer.norm2);
@@ -147,14 +147,14 @@ class Pass {
   const int64_t width = round_up(m.config.n_embd, LANES);
   const int64_t head_size = m.config.head_size;
   const int64_t value_size = round_up(head_size, LANES);
-  const int64_t queries = m.config.n_head * head_size;
+  const int64_t query_width = m.config.n_head * head_size;
   const int64_t qkv_rows = (m.config.n_head + 2 * m.config.kv_heads) * head_size;
   const int64_t qkv_width = round_up(qkv_rows, LANES);
   const int64_t hidden = round_up(m.config.hidden, LANES);
   const int64_t up_width = hidden * (1 + m.config.gated);
   const int64_t vocab = round_up(m.config.vocab_size, LANES);
   const int64_t x_stride = spread(width);
-  const int64_t y_stride = spread(queries);
+  const int64_t y_stride = spread(query_width);
   const int64_t qkv_stride = spread(qkv_width);
   const int64_t h_stride = spread(up_width);
 
@@ -294,7 +294,7 @@ class Pass {
 // Samples the token after position `pos`, with that token's noise.
 static int64_t next_token(const Decoder &m, const Sequence &s, int64_t pos, const float *logits,
                           SamplingWork &work) {
-  const float *noise = s.noise ? s.noise + (pos + 1 - s.n_prompt) * s.noise_stride : nullptr;
+  const float *noise = s.noise ? s.noise + (pos + 1 - s.noise_from) * s.noise_stride : nullptr;
   if (s.n_stops && pos + 1 < s.stops_from) {  // on a copy, because the caller may read the logits
     work.allowed.assign(logits, logits + m.config.vocab_size);
     for (int64_t i = 0; i < s.n_stops; i++)
@@ -333,7 +333,7 @@ static void use_team(Work &work, int64_t threads) {
 static void read_rows(const Decoder &m, const Cache &cache, Work &work) {
   Pass pass(m, cache, work);
   const int64_t N = work.rows.size();
-  for (int64_t r = 0; r < N; r += CHUNK) pass.read(&work.rows[r], std::min(CHUNK, N - r));
+  for (int64_t r = 0; r < N; r += PASS_ROWS) pass.read(&work.rows[r], std::min(PASS_ROWS, N - r));
 }
 
 extern "C" int64_t lanes() { return LANES; }
@@ -354,11 +354,11 @@ extern "C" void use_huge_pages(char *memory, int64_t bytes) {
 #endif
 }
 
-// Whether all numbers are below +inf, and none is NaN.
+// Whether none of the numbers is NaN or infinite.
 extern "C" int64_t are_numbers(const float *x, int64_t n, int64_t threads) {
   std::atomic<bool> right{true};
   share(team_of(threads), n, n, [&](int64_t begin, int64_t end, int) {
-    if (!all_below_infinity(x + begin, end - begin)) right = false;
+    if (!all_finite(x + begin, end - begin)) right = false;
   });
   return right;
 }

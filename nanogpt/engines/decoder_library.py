@@ -21,14 +21,12 @@ from torch import Tensor
 from ..decoder.config import DecoderConfig
 from ..decoder.layout import PartKind, WeightPart, block_parts, outer_parts
 from ..decoder.step import Affine, Weights, named_tensors
-from .shared_types import HEADER, Function, address, declarations, declare, index
+from ..timing import CPU
+from .shared_types import Function, address, declarations, declare, index
 from .toolchain import load_library
 
 SOURCE = Path(__file__).with_name("decoder.cpp")
 HELPERS = Path(__file__).with_name("helpers.cpp")
-# Explicit, so that torch's default dtype and device do not matter.
-FLOAT = {"dtype": torch.float32, "device": "cpu"}
-INT8 = {"dtype": torch.int8, "device": "cpu"}
 
 INT = ctypes.c_int64
 DOUBLE = ctypes.c_double
@@ -180,7 +178,7 @@ class CSequence(ctypes.Structure):
         ("table", INTS_READ),  # the numbers of its blocks
         ("noise", FLOATS_READ),  # a row for each new token, or null for greedy sampling
         ("noise_stride", INT),
-        ("n_prompt", INT),  # the position that the first row of noise belongs to
+        ("noise_from", INT),  # the position whose token the first row of noise samples
         ("top_k", INT),  # 0: all tokens
         ("temperature", DOUBLE),
         ("top_p", DOUBLE),
@@ -247,15 +245,25 @@ def helpers_header() -> str:
 @lru_cache(maxsize=1)
 def decoder_library() -> ctypes.CDLL:
     """The compiled decoder.cpp, built if needed. Raises CannotBuild."""
-    library = load_library("decoder", SOURCE, {HEADER: decoder_header()})
+    library = load_library("decoder", SOURCE, decoder_header())
     return declare(library, DECODER_FUNCTIONS)
 
 
 @lru_cache(maxsize=1)
 def helpers_library() -> ctypes.CDLL:
     """The compiled helpers.cpp (functions without a model), built if needed. Raises CannotBuild."""
-    library = load_library("helpers", HELPERS, {HEADER: helpers_header()})
+    library = load_library("helpers", HELPERS, helpers_header())
     return declare(library, HELPER_FUNCTIONS)
+
+
+def floats(*shape: int) -> Tensor:
+    """Memory for float32 numbers, whatever torch's default dtype is."""
+    return torch.empty(shape, dtype=torch.float32, device=CPU)
+
+
+def integers(*shape: int) -> Tensor:
+    """Memory for 64-bit integers."""
+    return torch.empty(shape, dtype=torch.int64, device=CPU)
 
 
 def up(n: int, to: int) -> int:
@@ -316,7 +324,7 @@ class Packed:
     def pack(self, w: Weights) -> None:
         """Pack these weights, (out, in) float32 on the CPU, reusing the memory of the last call.
 
-        Raises ValueError for a weight that is NaN or infinite, as `check_numbers` does.
+        Raises ValueError for a weight that is NaN or infinite; the head's bias may be -inf.
         """
         self.held = []
         self.hashes = {}
@@ -396,7 +404,11 @@ class Packed:
         if self.fingerprints.get(name) == fingerprints:
             return packed
         # 2. If so, copy it into its panels again.
-        check_numbers(tensors)
+        weight, *biases = tensors
+        check_numbers([weight])
+        for bias in biases:
+            # A bias of -inf at the head means a token that is never sampled, and is only added.
+            check_numbers([bias.masked_fill(bias == -torch.inf, 0) if name == "head" else bias])
         source.weight = tensors[0].data_ptr()
         source.bias = None if a.bias is None else tensors[1].data_ptr()
         self.lib.pack_matrix(ctypes.addressof(source), torch.get_num_threads())
@@ -411,19 +423,19 @@ class Packed:
         rows = parts * up(n // parts, self.lanes)
         scales = bias = None
         if self.bits == 32:
-            panels = self._memory((rows, K), FLOAT)
+            panels = self._memory((rows, K), torch.float32)
         else:
-            panels = self._memory((rows, up(K, 2)), INT8)
-            scales = self._memory((rows, -(-K // self.group)), FLOAT)
+            panels = self._memory((rows, up(K, 2)), torch.int8)
+            scales = self._memory((rows, -(-K // self.group)), torch.float32)
         if a.bias is not None:
-            bias = self._memory((rows,), FLOAT)
+            bias = self._memory((rows,), torch.float32)
         group = self.group if self.by_group else K
         source = CSource(None, None, panels, scales, bias, n, K, parts, group)
         self.matrices[name] = source, CMatrix(panels, scales, bias)
         return self.matrices[name]
 
-    def _memory(self, shape: tuple[int, ...], kind: dict[str, Any]) -> int:
-        memory = torch.empty(shape, **kind)
+    def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        memory = torch.empty(shape, dtype=dtype, device=CPU)
         self.lib.use_huge_pages(memory.data_ptr(), memory.nbytes)
         self.memory.append(memory)
         return memory.data_ptr()
@@ -440,10 +452,9 @@ def weights_of(w: Weights) -> Iterable[Tensor]:
 
 
 def check_numbers(weights: Iterable[Tensor]) -> None:
-    """Raises ValueError for a weight that is NaN or +inf, which native code does not support.
+    """Raises ValueError for a weight that is NaN or infinite, which native code does not support.
 
-    Weights are float32 on the CPU. -inf is allowed: as a bias of the head it means a token that is
-    never sampled.
+    Weights are float32 on the CPU.
     """
     lib = decoder_library()
     threads = torch.get_num_threads()

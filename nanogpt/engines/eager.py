@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..cache import DynamicCache, StaticCache
+from ..config import GPTConfig
 from ..decoder import step
-from ..decoder.config import beyond_lecture
+from ..decoder.config import DecoderConfig, beyond_lecture
 from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder, flatten, unpack_heads
-from ..generation import CachedReader, UncachedReader
-from ..model import GPT
-from ..sampling import PLAIN
-from .base import Engine
+from ..generation import CachedReader, Reader, UncachedReader
+from ..model import GPT, LanguageModel
+from ..sampling import PLAIN, SamplingParams
+from .base import Engine, TokenIterator
+from .noise import Noise
+
+if TYPE_CHECKING:
+    from .drafts import Draft
 
 
 class Uncached(Engine):
@@ -28,7 +34,7 @@ class Uncached(Engine):
     runs = (GPT,)
     in_torch = True
 
-    def reader(self, model):
+    def reader(self, model: LanguageModel) -> Reader:
         return UncachedReader(as_heads(model))
 
 
@@ -39,7 +45,7 @@ class PerHead(Engine):
     runs = (GPT,)
     in_torch = True
 
-    def reader(self, model):
+    def reader(self, model: LanguageModel) -> Reader:
         return CachedReader(as_heads(model), DynamicCache, self.capacity)
 
 
@@ -49,7 +55,7 @@ class Batched(Engine):
     runs = (Decoder,)
     in_torch = True
 
-    def reader(self, model):
+    def reader(self, model: LanguageModel) -> Reader:
         return CachedReader(as_decoder(model), DynamicCache, self.capacity)
 
 
@@ -60,7 +66,7 @@ class Static(Engine):
     fallback = Batched
     in_torch = True
 
-    def reader(self, model):
+    def reader(self, model: LanguageModel) -> Reader:
         return InferenceReader(as_decoder(model), StaticCache, self.capacity)
 
 
@@ -72,7 +78,7 @@ class InferenceReader(CachedReader):
             return super().read(tokens)
 
 
-def as_heads(model: GPT | Decoder) -> GPT | Decoder:
+def as_heads(model: LanguageModel) -> LanguageModel:
     """The model with the lecture's separate heads, if it has the lecture's architecture."""
     if isinstance(model, GPT) or beyond_lecture(model.config):
         return model
@@ -99,19 +105,20 @@ class StepReader:
 class Flat(Engine):
     """Rung 5. The decode step as one function over plain tensors, called once for each token."""
 
-    fallback = Static
+    fallback: type[Engine] | None = Static
     in_torch = True
 
-    def reader(self, model):
+    def reader(self, model: LanguageModel) -> Reader:
         c = self.config
         weights = flatten(model)
         caches = self.buffers()
         return StepReader(lambda tokens, start: step.read(weights, caches, tokens, start, c))
 
-    def buffers(self) -> list:
+    def buffers(self) -> step.Buffers:
         """Keys and values of each layer, for `batch` texts of `capacity` tokens."""
-        kind = {"dtype": self.dtype, "device": self.device}
-        return step.buffers(self.config, self.batch, self.capacity, **kind)
+        return step.buffers(
+            self.config, self.batch, self.capacity, dtype=self.dtype, device=self.device
+        )
 
 
 class Exclusive(Flat):
@@ -125,20 +132,43 @@ class Exclusive(Flat):
     in_torch = False
     plain_only = False  # whether Flat's reader also handles everything but plain sampling
 
-    def __init__(self, *args, **sizes):
+    def __init__(
+        self,
+        config: GPTConfig | DecoderConfig,
+        *,
+        batch: int = 1,
+        capacity: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ):
         self.in_use = threading.Lock()
-        super().__init__(*args, **sizes)
+        super().__init__(config, batch=batch, capacity=capacity, dtype=dtype, device=device)
 
-    def tokens(self, model, prompt, noise, sampling, draft=None):
+    def run(
+        self, model: LanguageModel, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
+    ) -> Iterator[Tensor]:
+        """Yield a (B, 1) token for each row of noise, while nobody else uses the buffers."""
+        raise NotImplementedError
+
+    def tokens(
+        self,
+        model: LanguageModel,
+        prompt: Tensor,
+        noise: Tensor | Noise,
+        sampling: SamplingParams,
+        draft: Draft | None = None,
+    ) -> TokenIterator:
         if draft is not None or (self.plain_only and sampling != PLAIN):
             return super().tokens(model, prompt, noise, sampling, draft)
         return self._alone(model, prompt, noise, sampling)
 
-    def _alone(self, *generation) -> Iterator[Tensor]:
+    def _alone(
+        self, model: LanguageModel, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
+    ) -> Generator[Tensor, None, None]:
         if not self.in_use.acquire(blocking=False):
-            yield from super().tokens(*generation)
+            yield from super().tokens(model, prompt, noise, sampling)
             return
         try:
-            yield from self.run(*generation)
+            yield from self.run(model, prompt, noise, sampling)
         finally:
             self.in_use.release()

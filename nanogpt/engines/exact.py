@@ -75,7 +75,7 @@ class exact(TorchFunctionMode):
                 )
         for name, weight in model.named_parameters():
             # A tensor of another class may compute in its own way, which a function cannot tell.
-            if type(weight) not in standard.PLAIN or weight.layout is not torch.strided:
+            if type(weight) not in standard.WEIGHT_CLASSES or weight.layout is not torch.strided:
                 raise ValueError(
                     f"exact mode multiplies plain dense weights, and {name} is a "
                     f"{type(weight).__name__}, {weight.layout}: build the model with plain ones"

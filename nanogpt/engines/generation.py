@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from inspect import signature
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import generation as lesson
 from ..cache import DynamicCache
+from ..decoder.model import Decoder
 from ..model import LanguageModel
 from ..sampling import PLAIN, SamplingParams
-from .base import Engine, engine_for, loop
+from .base import Engine, TokenIterator, engine_for, loop
 from .drafts import Draft
-from .noise import AT_ONCE, Noise, noise_in_blocks
+from .noise import DRAWN_AT_ONCE, Noise, noise_in_blocks
 from .stopping import UpToStop, check_stop
+
+CacheType = Callable[..., object]  # a class such as DynamicCache, or a function of the capacity
 
 
 def generate(
@@ -27,7 +30,7 @@ def generate(
     *,
     engine: type[Engine] | Engine | None = None,
     draft: Draft | None = None,
-    cache=DynamicCache,
+    cache: CacheType | None = DynamicCache,
     generator: torch.Generator | None = None,
     noise: Tensor | None = None,
     past_block: str = "error",
@@ -60,66 +63,87 @@ def generate(
     )
 
 
-def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
+def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args: Any, **kwargs: Any) -> Tensor:
     """The prompt followed by the tokens of `generate`; same arguments.  -> (B, T + n_new)
 
     With `stop` it is shorter if all rows end early.
     """
     steps = generate(model, prompt, n_new, *args, **kwargs)
-    rest = [steps.rest()] if hasattr(steps, "rest") else steps  # a native loop needs no Python
+    # A native loop needs no Python between its tokens.
+    rest: Iterable[Tensor] = [steps.rest()] if hasattr(steps, "rest") else steps
     return torch.cat([prompt, *rest], dim=1)
 
 
 class EngineLoop(lesson.TokenLoop):
     """The loop of a generation with an engine, a draft, stop tokens, or none of them."""
 
+    model: LanguageModel
+    engine: Engine | None = None  # the one that decodes, once it is chosen
+    stop_tokens: tuple[int, ...] = ()
+
     def __init__(
         self, engine: type[Engine] | Engine | None, draft: Draft | None, stop: Sequence[int]
     ):
-        self.engine = engine
+        self.given_engine = engine  # a class, or one that the caller built
         self.draft = draft
-        self.stop = stop
+        self.given_stop = stop
 
-    def begin(self, model: LanguageModel, prompt: Tensor, n_new: int, cache, slides: bool) -> None:
+    def begin(
+        self,
+        model: LanguageModel,
+        prompt: Tensor,
+        n_new: int,
+        cache: CacheType | None,
+        slides: bool,
+    ) -> None:
         # 1. Do the arguments fit the model, and each other?
         self.model = model
-        self.stop = check_stop(self.stop, model.config.vocab_size)
+        self.stop_tokens = check_stop(self.given_stop, model.config.vocab_size)
         if self.draft is not None:
             _check_draft(self.draft, cache, slides)
-            self.draft.check(model, prompt, n_new, self.engine)
+            self.draft.check(model, prompt, n_new, self.given_engine)
         # 2. An engine, which has its own cache …
-        if self.engine is not None:
+        if self.given_engine is not None:
             if cache is not DynamicCache:
                 raise ValueError("an engine has its own cache: pass either engine or cache")
-            self.engine = engine_for(self.engine, model, prompt, n_new)
+            self.engine = engine_for(self.given_engine, model, prompt, n_new)
             return
-        # 3. … or the model's own modules. The plain loop samples from the last logits only, so a
-        #    model that can leave out the others does. A draft needs all of them.
+        # 3. … or the model's own modules. The plain loop samples from the last logits only, and a
+        #    Decoder can leave out the others. A draft needs all of them.
         alone = self.draft is None and cache is not None and not slides
-        if alone and "last" in signature(type(model).forward).parameters:
+        if alone and type(model) is Decoder:
             self.reader = LastLogits(model, cache, prompt.shape[1] + n_new - 1)
         else:
             super().begin(model, prompt, n_new, cache, slides)
 
-    def noise(self, noise, generator, sampling, shape, device) -> Tensor | Noise:
+    def noise(
+        self,
+        noise: Tensor | Noise | None,
+        generator: torch.Generator | None,
+        sampling: SamplingParams,
+        shape: tuple[int, int, int],
+        device: torch.device,
+    ) -> Tensor | Noise:
         lesson.check_generator(generator)
         # Noise that is already a stream is used as it is; a large amount becomes one.
         if isinstance(noise, Noise) and not sampling.greedy and noise.shape == shape:
             return noise
-        if noise is None and not sampling.greedy and prod(shape) > AT_ONCE:
+        if noise is None and not sampling.greedy and prod(shape) > DRAWN_AT_ONCE:
             return noise_in_blocks(generator, shape, device)
-        return super().noise(noise, generator, sampling, shape, device)
+        return lesson.noise_for(noise, generator, sampling, shape, device)
 
-    def tokens(self, prompt: Tensor, noise, sampling: SamplingParams) -> Iterator[Tensor]:
+    def tokens(
+        self, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
+    ) -> TokenIterator:
         if self.engine is None:
             steps = loop(self.reader, prompt, noise, sampling, self.draft)
         else:
             steps = self.engine.tokens(self.model, prompt, noise, sampling, self.draft)
-        return UpToStop(steps, self.stop) if self.stop else steps
+        return UpToStop(steps, self.stop_tokens) if self.stop_tokens else steps
 
 
 class LastLogits(lesson.CachedReader):
-    """Computes only the last token's logits, for models whose forward takes `last`.
+    """Computes only the last token's logits, for a Decoder, whose forward takes `last`.
 
     All logits of a 512-token prompt over a vocabulary of 49,152 take 100 MB and a tenth of
     SmolLM2-135M's prefill time.
@@ -127,13 +151,13 @@ class LastLogits(lesson.CachedReader):
 
     def forward(self, tokens: Tensor, start: int) -> Tensor:
         pos = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        logits = self.model(tokens, pos=pos, last=1)[0]  # (B, 1, V)
+        logits: Tensor = self.model(tokens, pos=pos, last=1)[0]  # (B, 1, V)
         if not self.checked:
             self.check(tokens[:, -1:], logits)
         return logits
 
 
-def _check_draft(draft, cache, slides: bool) -> None:
+def _check_draft(draft: object, cache: CacheType | None, slides: bool) -> None:
     if not isinstance(draft, Draft):
         raise ValueError(f"draft={draft!r}: pass a draft instance such as PromptLookup()")
     if cache is None or slides:

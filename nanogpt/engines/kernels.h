@@ -352,7 +352,7 @@ ONE_COPY float round_row(const float *x, int64_t n, int16_t *codes, int64_t padd
   vec tops = {};
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) tops = larger(tops, larger(load(x + i), -load(x + i)));
-  float top = std::max(highest(tops), 1e-30f);
+  float top = std::max(highest(tops), 1e-30f);  // of a row of zeros, so that 32767 / top is finite
   for (; i < n; i++) top = std::max(top, std::fabs(x[i]));
   const float inverse = 32767 / top;
   for (i = 0; i < n; i++) codes[i] = (int16_t)(int32_t)__builtin_rintf(x[i] * inverse);
@@ -362,16 +362,15 @@ ONE_COPY float round_row(const float *x, int64_t n, int16_t *codes, int64_t padd
 
 // ---------------------------------------------------------------- packing
 
-// Whether all n numbers are below +inf, and none is NaN. Compares bits, as integers: with
-// -ffinite-math-only the compiler may assume that x < INFINITY is true.
-static bool all_below_infinity(const float *x, int64_t n) {
-  constexpr int32_t INF = 0x7f800000;                  // positive NaNs are above it
-  constexpr int32_t MINUS_INF = INF - 0x7fffffff - 1;  // negative NaNs are between it and 0
+// Whether none of n numbers is NaN or infinite. Looks at bits, as integers: with -ffinite-math-only
+// the compiler may assume that every number is finite.
+static bool all_finite(const float *x, int64_t n) {
+  constexpr int32_t EXPONENT = 0x7f800000;  // all of these bits are set in NaN and infinity only
   int32_t wrong = 0;
   for (int64_t i = 0; i < n; i++) {
     int32_t bits;
     memcpy(&bits, x + i, sizeof bits);
-    wrong |= (bits >= INF) | ((bits < 0) & (bits > MINUS_INF));
+    wrong |= (bits & EXPONENT) == EXPONENT;
   }
   return !wrong;
 }
@@ -549,14 +548,16 @@ INLINE vec sigmoid(vec x) {
   return (x > vec{} ? all(1) : e) / (1 + e);
 }
 
-// Near 0 it uses a short series, because 1 - e^-2x would lose precision there.
+// Near 0 it uses a short series, because 1 - e^-2x would lose precision there: two bits at 0.15,
+// where the first term that the series leaves out is 6e-9 of the result, below float32's rounding.
+constexpr float SHORT_SERIES = 0.15f;
 INLINE vec hyperbolic_tangent(vec x) {
   const vec size = x > vec{} ? x : -x;
   const vec e = exponential(-2 * size);
   const vec far = (1 - e) / (1 + e);
   const vec square = x * x;
   const vec near = size * (1 + square * (-0.33333333f + square * (0.13333333f - square * 0.05396825f)));
-  const vec y = size < all(0.15f) ? near : far;
+  const vec y = size < all(SHORT_SERIES) ? near : far;
   return x > vec{} ? y : -y;
 }
 
@@ -640,9 +641,24 @@ struct HeadCache {
   }
 };
 
-constexpr int TILE = 128 / LANES;  // panels of keys read at a time
-constexpr int QUERIES = 48;        // rows of queries that share a tile
+constexpr int TILE = 128 / LANES;  // panels of keys read at a time: 128 positions
+constexpr int QUERIES = 48;        // rows of queries that share a tile: a multiple of MOST_ROWS
 constexpr int MOST_SPLIT = 4;      // partial sums of a value, added at the end
+
+// Rows whose values are added at the same time, if each row has SPLIT sums for a register of a value.
+// With 16 registers, six sums for each of two registers of a value fill 15, with their operands. With
+// 32 there is room for all rows with all partial sums, 24, for one register of a value.
+constexpr int VALUE_SUMS = REGISTERS == 16 ? 6 : MOST_ROWS * MOST_SPLIT;
+template <int SPLIT>
+constexpr int VALUE_ROWS = std::min(MOST_ROWS, VALUE_SUMS / SPLIT);
+
+// Factors that leave a row as it is.
+constexpr float ONES[] = {1, 1, 1, 1, 1, 1};
+static_assert(sizeof ONES / sizeof ONES[0] == MOST_ROWS);
+
+// The score of a key that a query does not see. Not -inf, because -ffinite-math-only lets the compiler
+// assume that there is none; far below any score, and so is a tenth of it.
+constexpr float HIDDEN = -1e30f;
 
 // One panel of a tile: LANES positions from `first` on, of which `count` are in use.
 struct KeyPanel {
@@ -750,7 +766,7 @@ ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &
     vec x = load(scores + j * LANES);
     if (!sight.all_of(panels[j])) {
       hides |= 1u << j;
-      x = seen_lanes(sight, panels[j]) ? x : all(-1e30f);
+      x = seen_lanes(sight, panels[j]) ? x : all(HIDDEN);
       store(scores + j * LANES, x);
     }
     tops = larger(x, tops);
@@ -762,9 +778,183 @@ ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &
   for (int j = 0; j < n; j++) {
     const vec x = load(scores + j * LANES);
     vec e = exponential(x - top);
-    if (hides >> j & 1) e = x < all(-1e29f) ? vec{} : e;
+    // Not e^(HIDDEN - top): the top is HIDDEN too, if nothing is seen so far.
+    if (hides >> j & 1) e = x < all(HIDDEN / 10) ? vec{} : e;
     store(scores + j * LANES, e);
     sum += e;
+  }
+}
+
+// A tile: a few adjacent panels of a text, and the queries that see any of them.
+struct Tile {
+  int64_t begin;       // its first panel, counted from the start of the text
+  int count;           // number of panels
+  int64_t start, end;  // the queries start … end - 1
+  KeyPanel panels[TILE];
+
+  // How many of this tile's panels come before a panel of the text; negative if the tile does not
+  // begin before it.
+  int before(int64_t panel) const { return std::min<int64_t>(count, panel - begin); }
+};
+
+// Prepares n queries, which have seen nothing yet.
+template <int SPLIT>
+static void begin_queries(const HeadCache &cache, int64_t n, AttentionWork &work) {
+  for (int64_t r = 0; r < n; r++) {
+    work.tops[r] = HIDDEN;
+    work.sums[r] = vec{};
+    work.ends[r] = cache.panel_of(work.sights[r].last) + 1;
+    const int64_t slot = work.sights[r].last % cache.block_len;
+    const bool sees_end = slot % LANES == LANES - 1 || slot == cache.block_len - 1;
+    work.whole[r] = work.ends[r] - !sees_end;
+  }
+  std::fill_n(work.out.data(), n * SPLIT * cache.value_size, 0.0f);
+}
+
+// Finds the queries among n that see any key of a tile. Queries are ordered by position: those before
+// the tile come first, and those whose window has left it behind come last.
+static void find_queries(const HeadCache &cache, int64_t n, const AttentionWork &work, Tile &tile) {
+  const int64_t per_block = cache.panels_per_block();
+  auto first_of = [&](int64_t panel) {  // the position of a panel's first key
+    return panel / per_block * cache.block_len + panel % per_block * LANES;
+  };
+  const int64_t first = first_of(tile.begin);
+  const int64_t last = first_of(tile.begin + tile.count - 1) + LANES - 1;
+  tile.start = 0;
+  while (work.sights[tile.start].last < first) tile.start++;
+  tile.end = n;
+  auto left = [&](const Sight &s) { return s.from > last && s.sinks <= first; };
+  while (tile.end > tile.start && left(work.sights[tile.end - 1])) tile.end--;
+}
+
+// Finds a tile's keys and values in memory: adjacent panels may be in blocks that are not.
+static void find_panels(const HeadCache &cache, Tile &tile) {
+  const int64_t per_block = cache.panels_per_block();
+  int64_t block = tile.begin / per_block;
+  int64_t inside = tile.begin % per_block;  // panels of this block before the next one
+  for (int j = 0; j < tile.count; j++) {
+    const int64_t at = cache.table[block];
+    KeyPanel &panel = tile.panels[j];
+    panel.keys = cache.keys + at * cache.key_stride + inside * cache.head_size * LANES;
+    panel.values = cache.values + at * cache.value_stride + inside * LANES * cache.value_size;
+    panel.first = block * cache.block_len + inside * LANES;
+    panel.count = std::min<int64_t>(LANES, cache.block_len - inside * LANES);
+    if (++inside == per_block) {
+      inside = 0;
+      block++;
+    }
+  }
+}
+
+// Writes the scores of a tile's queries. All queries are multiplied by a few panels before the next
+// ones, so that these panels stay in L1.
+static void score_tile(const Tile &tile, int64_t head_size, AttentionWork &work) {
+  // 1. As many panels at a time as fit in registers with the rows, and equally many each time.
+  const int widest = std::min<int64_t>(MOST_ROWS, tile.end - tile.start);
+  int limit = 1;
+  with_number<MOST_ROWS>(widest, [&](auto R) { limit = most_panels(R, 1); });
+  const int strips = (tile.count + limit - 1) / limit;
+  const int width = (tile.count + strips - 1) / strips;
+  for (int j = 0; j < tile.count; j += width)
+    for (int64_t r = tile.start; r < tile.end; r += MOST_ROWS) {
+      const int rows = std::min<int64_t>(MOST_ROWS, tile.end - r);
+      // 2. The last of these rows sees furthest. What is past it needs no score.
+      const int some = std::min(width, tile.before(work.ends[r + rows - 1]) - j);
+      if (some <= 0) continue;
+      const float *q = work.queries.data() + r * head_size;
+      float *to = work.scores.data() + (r * TILE + j) * LANES;
+      with_number<MOST_ROWS>(rows, [&](auto R) {
+        with_number<most_panels(R, 1)>(some, [&](auto P) {
+          score<R, P>(q, head_size, tile.panels + j, to);
+        });
+      });
+    }
+}
+
+// Turns the scores of a tile into softmax weights ("shares").
+static void soften_tile(const Tile &tile, AttentionWork &work) {
+  for (int64_t r = tile.start; r < tile.end; r++)
+    soften(work.scores.data() + r * TILE * LANES, tile.panels, tile.before(work.ends[r]),
+           work.sights[r], work.tops[r], work.factors[r], work.sums[r]);
+}
+
+// Adds the values of n adjacent panels, times their shares, to the sums of `rows` queries from r on.
+// Reads COUNT positions of each panel, or `positions` if COUNT is 0. `shares` is where row 0 has the
+// share of the first of these positions; `factors` rescale what the rows have added before.
+template <int SPLIT, int COUNT>
+static void add_values(const KeyPanel *panels, int n, int positions, const float *shares, int64_t r,
+                       int rows, int64_t value_size, const float *factors, float *out) {
+  const int64_t columns = value_size / LANES;
+  shares += r * TILE * LANES;
+  out += r * SPLIT * value_size;
+  with_number<VALUE_ROWS<SPLIT>>(rows, [&](auto R) {
+    constexpr int MOST = most_panels(R * SPLIT, 1);
+    for (int64_t column = 0; column < columns; column += MOST)
+      with_number<MOST>(std::min<int64_t>(MOST, columns - column), [&](auto P) {
+        gather<R, P, SPLIT, COUNT>(shares, panels, n, positions, value_size, column * LANES, factors,
+                                   out);
+      });
+  });
+}
+
+// Adds a tile's values to the sums of `rows` queries from r on. Each query gets the values up to its
+// own position, in the same order as if it were alone.
+template <int SPLIT>
+static void add_tile_values(const Tile &tile, int64_t value_size, int64_t r, int rows,
+                            AttentionWork &work) {
+  const KeyPanel *panels = tile.panels;
+  const float *shares = work.scores.data();
+  float *out = work.out.data();
+  // 1. All rows together, as far as the first of them sees: first whole panels …
+  const int shared = std::max(0, tile.before(work.whole[r]));
+  add_values<SPLIT, LANES>(panels, shared, LANES, shares, r, rows, value_size, work.factors + r,
+                           out);
+  // 2. … then the first positions of the next panel. A multiple of SPLIT, so that the positions after
+  //    them are added to the same sums as in a whole panel.
+  int begun = 0;
+  if (tile.before(work.ends[r]) > shared)
+    begun = (work.sights[r].last - panels[shared].first + 1) / SPLIT * SPLIT;
+  if (begun)
+    add_values<SPLIT, 0>(panels + shared, 1, begun, shares + shared * LANES, r, rows, value_size,
+                         ONES, out);
+  // 3. The rest separately for each position: the heads of a group are rows at the same one.
+  int run;
+  for (int64_t i = r; i < r + rows; i += run) {
+    const int64_t last = work.sights[i].last;
+    for (run = 1; i + run < r + rows && work.sights[i + run].last == last; run++) {}
+    auto add = [&](const KeyPanel *from, int share, int n, int positions) {
+      if (n * positions > 0)
+        add_values<SPLIT, 0>(from, n, positions, shares + share, i, run, value_size, ONES, out);
+    };
+    const int whole = std::max(0, tile.before(work.whole[i]));
+    const int ends = tile.before(work.ends[i]);
+    int next = shared;
+    // 4. What is left of the panel that was begun …
+    if (begun) {
+      KeyPanel rest = panels[next];
+      rest.values += begun * value_size;
+      const int seen = whole > next ? LANES : last - rest.first + 1;
+      add(&rest, next * LANES + begun, 1, seen - begun);
+      next++;
+    }
+    // 5. … the whole panels after it, and of the last one the positions up to the query's own.
+    add(panels + next, next * LANES, whole - next, LANES);
+    if (ends > std::max(whole, next))
+      add(panels + whole, whole * LANES, 1, last - panels[whole].first + 1);
+  }
+}
+
+// Adds up the partial sums of n queries, and divides them by the sums of their shares.
+template <int SPLIT>
+static void end_queries(int64_t n, int64_t value_size, AttentionWork &work) {
+  for (int64_t r = 0; r < n; r++) {
+    const float inverse = 1 / total(work.sums[r]);
+    float *out = work.out.data() + r * SPLIT * value_size;
+    for (int64_t i = 0; i < value_size; i += LANES) {
+      vec sum = load(out + i);
+      for (int s = 1; s < SPLIT; s++) sum += load(out + s * value_size + i);
+      store(out + i, sum * inverse);
+    }
   }
 }
 
@@ -773,146 +963,48 @@ ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &
 // query's position, where an earlier sequence may have left anything.
 template <int SPLIT>
 static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work) {
-  constexpr int ROWS = std::min(MOST_ROWS, REGISTERS == 16 ? 6 / SPLIT : 24 / SPLIT);
-  const int64_t size = cache.value_size;
-  const int64_t columns = size / LANES;
-  const int64_t per_block = cache.panels_per_block();
-  for (int64_t r = 0; r < n; r++) {
-    work.tops[r] = -1e30f;
-    work.sums[r] = vec{};
-    work.ends[r] = cache.panel_of(work.sights[r].last) + 1;
-    const int64_t slot = work.sights[r].last % cache.block_len;
-    const bool sees_end = slot % LANES == LANES - 1 || slot == cache.block_len - 1;
-    work.whole[r] = work.ends[r] - !sees_end;
-  }
-  std::fill_n(work.out.data(), n * SPLIT * size, 0.0f);
-  auto first_of = [&](int64_t panel) {
-    return panel / per_block * cache.block_len + panel % per_block * LANES;
-  };
-  for (int64_t begin = 0; begin < work.ends[n - 1]; begin += TILE) {
-    const int count = std::min<int64_t>(TILE, work.ends[n - 1] - begin);
-    // 1. which queries see any of this tile
-    const int64_t first = first_of(begin);
-    const int64_t last = first_of(begin + count - 1) + LANES - 1;
-    int64_t start = 0;
-    while (work.sights[start].last < first) start++;
-    int64_t end = n;
-    auto behind = [&](const Sight &s) { return s.from > last && s.sinks <= first; };
-    while (end > start && behind(work.sights[end - 1])) end--;
-    if (start == end) continue;
-    // 2. where its keys and values are
-    KeyPanel panels[TILE];
-    int64_t block = begin / per_block;
-    int64_t inside = begin % per_block;
-    for (int j = 0; j < count; j++) {
-      const int64_t at = cache.table[block];
-      panels[j].keys = cache.keys + at * cache.key_stride + inside * cache.head_size * LANES;
-      panels[j].values = cache.values + at * cache.value_stride + inside * LANES * size;
-      panels[j].first = block * cache.block_len + inside * LANES;
-      panels[j].count = std::min<int64_t>(LANES, cache.block_len - inside * LANES);
-      if (++inside == per_block) {
-        inside = 0;
-        block++;
-      }
-    }
-    auto within = [&](int64_t number) { return (int)std::min<int64_t>(count, number - begin); };
-    // 3. scores: P panels stay in L1 while all queries are multiplied by them
-    const int widest = std::min<int64_t>(MOST_ROWS, end - start);
-    int limit = 1;
-    with_number<MOST_ROWS>(widest, [&](auto R) { limit = most_panels(R, 1); });
-    const int strips = (count + limit - 1) / limit;
-    const int width = (count + strips - 1) / strips;
-    for (int j = 0; j < count; j += width)
-      for (int64_t r = start; r < end; r += MOST_ROWS) {
-        const int rows = std::min<int64_t>(MOST_ROWS, end - r);
-        const int some = std::min(width, within(work.ends[r + rows - 1]) - j);
-        if (some <= 0) continue;
-        const float *q = work.queries.data() + r * cache.head_size;
-        float *to = work.scores.data() + (r * TILE + j) * LANES;
-        with_number<MOST_ROWS>(rows, [&](auto R) {
-          with_number<most_panels(R, 1)>(some, [&](auto P) {
-            score<R, P>(q, cache.head_size, panels + j, to);
-          });
-        });
-      }
-    // 4. softmax weights ("shares")
-    for (int64_t r = start; r < end; r++)
-      soften(work.scores.data() + r * TILE * LANES, panels, within(work.ends[r]), work.sights[r],
-             work.tops[r], work.factors[r], work.sums[r]);
-    // 5. values: for several rows together as far as the first of them sees, then separately for
-    //    the rows of each position
-    static constexpr float ONES[] = {1, 1, 1, 1, 1, 1};
-    auto add_values = [&](auto COUNT, int64_t r, int rows, const KeyPanel *from, int share, int n,
-                          int positions, const float *factors) {
-      with_number<ROWS>(rows, [&](auto R) {
-        constexpr int MOST = most_panels(R * SPLIT, 1);
-        const float *shares = work.scores.data() + r * TILE * LANES + share;
-        float *out = work.out.data() + r * SPLIT * size;
-        for (int64_t column = 0; column < columns; column += MOST)
-          with_number<MOST>(std::min<int64_t>(MOST, columns - column), [&](auto P) {
-            gather<R, P, SPLIT, COUNT>(shares, from, n, positions, size, column * LANES, factors,
-                                       out);
-          });
-      });
-    };
-    for (int64_t r = start; r < end; r += ROWS) {
-      const int rows = std::min<int64_t>(ROWS, end - r);
-      const int shared = std::max(0, within(work.whole[r]));
-      add_values(Number<LANES>{}, r, rows, panels, 0, shared, LANES, work.factors + r);
-      int begun = 0;  // positions already added from the next panel, a multiple of SPLIT
-      if (within(work.ends[r]) > shared)
-        begun = (work.sights[r].last - panels[shared].first + 1) / SPLIT * SPLIT;
-      if (begun)
-        add_values(Number<0>{}, r, rows, panels + shared, shared * LANES, 1, begun, ONES);
-      int run;  // rows at the same position
-      for (int64_t i = r; i < r + rows; i += run) {
-        const int64_t last = work.sights[i].last;
-        for (run = 1; i + run < r + rows && work.sights[i + run].last == last; run++) {}
-        auto add = [&](const KeyPanel *from, int share, int n, int positions) {
-          if (n * positions > 0)
-            add_values(Number<0>{}, i, run, from, share, n, positions, ONES);
-        };
-        const int whole = std::max(0, within(work.whole[i]));
-        const int ends = within(work.ends[i]);
-        int next = shared;
-        if (begun) {
-          KeyPanel rest = panels[next];
-          rest.values += begun * size;
-          const int seen = whole > next ? LANES : last - rest.first + 1;
-          add(&rest, next * LANES + begun, 1, seen - begun);
-          next++;
-        }
-        add(panels + next, next * LANES, whole - next, LANES);
-        if (ends > std::max(whole, next))
-          add(panels + whole, whole * LANES, 1, last - panels[whole].first + 1);
-      }
+  begin_queries<SPLIT>(cache, n, work);
+  const int64_t panels = work.ends[n - 1];
+  Tile tile;
+  for (tile.begin = 0; tile.begin < panels; tile.begin += TILE) {
+    // 1. Which keys, and which queries see any of them? With a window, often none.
+    tile.count = std::min<int64_t>(TILE, panels - tile.begin);
+    find_queries(cache, n, work, tile);
+    if (tile.start == tile.end) continue;
+    find_panels(cache, tile);
+    // 2. How well does each query match each key?
+    score_tile(tile, cache.head_size, work);
+    // 3. Scores become weights, which continue the softmax of the tiles before.
+    soften_tile(tile, work);
+    // 4. The weighted sum of the values, for as many rows at a time as fit in registers.
+    for (int64_t r = tile.start; r < tile.end; r += VALUE_ROWS<SPLIT>) {
+      const int rows = std::min<int64_t>(VALUE_ROWS<SPLIT>, tile.end - r);
+      add_tile_values<SPLIT>(tile, cache.value_size, r, rows, work);
     }
   }
-  for (int64_t r = 0; r < n; r++) {
-    const float inverse = 1 / total(work.sums[r]);
-    float *out = work.out.data() + r * SPLIT * size;
-    for (int64_t i = 0; i < size; i += LANES) {
-      vec sum = load(out + i);
-      for (int s = 1; s < SPLIT; s++) sum += load(out + s * size + i);
-      store(out + i, sum * inverse);
-    }
-  }
+  end_queries<SPLIT>(n, cache.value_size, work);
 }
 
-// If a value fills too few registers to keep the processor busy, its positions are split over
-// several sums. Returns the row stride of work.out.
+// A multiply-add takes about four cycles and two can begin in each, so about eight independent sums
+// keep a processor busy. A single query has one for each register of a value. If that is fewer than
+// ENOUGH, its positions are split over several sums: over four if the value fills at most FEW_COLUMNS
+// registers. With 16 registers four sums would leave room for a single row, so there are two.
+constexpr int64_t ENOUGH = 6;
+constexpr int64_t FEW_COLUMNS = 2;
+
+// Attention of n queries. Returns the row stride of work.out.
 static int64_t attend(const HeadCache &cache, int64_t n, AttentionWork &work) {
   const int64_t columns = cache.value_size / LANES;
-  if (columns >= 6) {
+  if (columns >= ENOUGH) {
     attend_tiles<1>(cache, n, work);
     return cache.value_size;
   }
-  if (columns > 2 || REGISTERS == 16) {
+  if (columns > FEW_COLUMNS || REGISTERS == 16) {
     attend_tiles<2>(cache, n, work);
     return 2 * cache.value_size;
   }
-  attend_tiles<4>(cache, n, work);
-  return 4 * cache.value_size;
+  attend_tiles<MOST_SPLIT>(cache, n, work);
+  return MOST_SPLIT * cache.value_size;
 }
 
 // ---------------------------------------------------------------- sampling
@@ -955,7 +1047,12 @@ ONE_COPY int64_t sample(const float *logits, int64_t n, const float *noise, floa
   for (int64_t i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
   for (int64_t i = 0; i < n; i++) p[i] = (logits[i] - top) / temperature;
   for (int64_t i = n; i < padded; i++) p[i] = 0;
-  for (int64_t i = 0; i < padded; i += LANES) store(p + i, exponential(load(p + i)));
+  for (int64_t i = 0; i < padded; i += LANES) {
+    // Below its range `exponential` gives e^-87, which the smallest noise would make a winner: a
+    // token that the model rules out, with a logit of -inf, has a probability of exactly 0.
+    const vec x = load(p + i);
+    store(p + i, x < all(-87.0f) ? vec{} : exponential(x));
+  }
   float sum = 0;
   for (int64_t i = 0; i < n; i++) sum += p[i];
   for (int64_t i = 0; i < n; i++) p[i] /= sum;

@@ -7,10 +7,10 @@ called through ctypes. Weights have 32 or 8 bits.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
-from functools import partial
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,27 +20,28 @@ from ..decoder.config import DecoderConfig, decoder_config
 from ..decoder.pack import flatten
 from ..model import LanguageModel
 from ..sampling import SamplingParams
-from .base import Engine, check_float32, require_float32_cpu
-from .compiled import Compiled
+from ..timing import CPU
+from .base import Engine, TokenIterator, check_float32, require_float32_cpu
 from .decoder_library import (
-    FLOAT,
     CCache,
     CSequence,
     CTurn,
     Packed,
     Work,
     decoder_library,
+    floats,
     helpers_library,
+    integers,
     up,
     weights_of,
 )
 from .drafts import Draft, DraftModel
+from .eager import Flat
 from .noise import Noise
 from .speculation import SpeculativeLoop, matching
 from .toolchain import CannotBuild
 
-INT64 = {"dtype": torch.int64, "device": "cpu"}
-CHUNK = 64  # the most tokens in one call
+CALL_TOKENS = 64  # the most new tokens of a text in one call
 WORK = 1e8  # multiplications in one call of several steps: about ten milliseconds
 
 
@@ -56,22 +57,39 @@ class Native(Engine):
     weights decodes on one. Of several concurrent generations, one has the threads at any moment.
     """
 
-    fallback = Compiled
+    fallback: type[Engine] | None = Flat  # Compiled would need the compiler that is missing
     decodes_drafts = True
     bits = 32
 
-    def __init__(self, config: GPTConfig | DecoderConfig, *, bits: int | None = None, **shape):
+    def __init__(
+        self,
+        config: GPTConfig | DecoderConfig,
+        *,
+        bits: int | None = None,
+        batch: int = 1,
+        capacity: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ):
         self.bits = self.bits if bits is None else bits
         if self.bits not in (32, 8):
             raise ValueError(f"bits={bits!r}: must be 32 or 8")
-        super().__init__(config, **shape)
+        super().__init__(config, batch=batch, capacity=capacity, dtype=dtype, device=device)
 
-    def build(self):
+    def build(self) -> None:
         require_float32_cpu(self)
         self.library = decoder_library()
-        self.spare = []  # memory of the last generation, reused because allocating costs time
+        # The memory of the last generation, reused because allocating costs time.
+        self.spare: list[Memory] = []
 
-    def tokens(self, model, prompt, noise, sampling, draft=None):
+    def tokens(
+        self,
+        model: LanguageModel,
+        prompt: Tensor,
+        noise: Tensor | Noise,
+        sampling: SamplingParams,
+        draft: Draft | None = None,
+    ) -> TokenIterator:
         if draft is None:
             return NativeTokens(self, model, prompt, noise, sampling)
         return NativeSpeculation(self, model, draft, prompt, noise, sampling)
@@ -79,7 +97,7 @@ class Native(Engine):
 
 def steps_of_a_call(config: DecoderConfig, n_sequences: int) -> int:
     """How many tokens of each sequence to decode in one call, so that no caller waits long."""
-    return max(1, min(CHUNK, int(WORK / (config.matrix_weights * n_sequences))))
+    return max(1, min(CALL_TOKENS, int(WORK / (config.matrix_weights * n_sequences))))
 
 
 class Native8(Native):
@@ -91,12 +109,14 @@ class Native8(Native):
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """8-bit codes and row scales, weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)
 
-    The weight is float32 on the CPU. Raises ValueError.
+    The weight is float32 on the CPU. Raises ValueError for any other, and for NaN and infinity.
     """
     if weight.device.type != "cpu" or weight.ndim != 2:
         shape = tuple(weight.shape)
         raise ValueError(f"a weight {shape} on {weight.device}: pass a matrix (n, k) on the CPU")
     check_float32([weight])
+    if not weight.isfinite().all():  # no code stands for these
+        raise ValueError(f"a weight {tuple(weight.shape)} is NaN or infinite: it cannot be rounded")
     weight = weight.contiguous()
     n, k = weight.shape
     try:
@@ -104,8 +124,8 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     except CannotBuild:  # the same arithmetic in torch, in more passes over the data
         top = weight.abs().amax(1)
         return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127
-    codes = torch.empty(n, k, dtype=torch.int8, device="cpu")
-    scales = torch.empty(n, **FLOAT)
+    codes = torch.empty(n, k, dtype=torch.int8, device=CPU)
+    scales = floats(n)
     lib.quantize(weight.data_ptr(), n, k, codes.data_ptr(), scales.data_ptr())
     return codes, scales
 
@@ -127,11 +147,19 @@ class NativeTokens(Iterator[Tensor]):
     """The tokens of a native generation. All use the weights as they are at the first token."""
 
     def __init__(
-        self, engine: Native, model: LanguageModel, prompt: Tensor, noise: Tensor, sampling
+        self,
+        engine: Native,
+        model: LanguageModel,
+        prompt: Tensor,
+        noise: Tensor | Noise,
+        sampling: SamplingParams,
     ):
-        text = text_of(prompt, len(noise))
-        T = prompt.shape[1]
-        self.session = partial(Session, engine, model, text, T, noise, sampling)
+        self.engine = engine
+        self.model = model
+        self.text = text_of(prompt, len(noise))  # (B, T + n): native code appends to it in place
+        self.T = prompt.shape[1]
+        self.noise = noise
+        self.sampling = sampling
         self.begun = False
         self._steps = self._stream()
 
@@ -142,34 +170,49 @@ class NativeTokens(Iterator[Tensor]):
     def rest(self) -> Tensor:
         """All remaining tokens at once.  -> (B, n)"""
         if self.begun:
-            return torch.cat([self.session.args[2][:, :0], *self], dim=1)
+            return torch.cat([self.text[:, :0], *self], dim=1)
         self.close()
-        with self.session() as session:
-            end = session.text.shape[1]
-            # Noise that is already drawn needs only one call.
-            piece = CHUNK if isinstance(session.noise, Noise) else end
+        with self._begin() as generation:
+            end = self.text.shape[1]
+            # Nobody waits for the first token here, so a call may decode as much as it likes. Noise
+            # that is already drawn needs only one call; a stream of it is drawn in pieces.
+            piece = CALL_TOKENS if isinstance(self.noise, Noise) else end
             read = 0
-            for known in range(session.T, end, piece):
+            for known in range(self.T, end, piece):
                 last = min(known + piece, end) - 1
-                session.decode(read, last)
+                generation.decode(read, last)
                 read = last
-        return session.text[:, session.T :]
+        return self.text[:, self.T :]
 
     def close(self) -> None:
         self.begun = True
         self._steps.close()
 
-    def _stream(self) -> Iterator[Tensor]:
-        with self.session() as session:
-            text = session.text
-            known = session.T
+    def _begin(self) -> NativeGeneration:
+        """Pack the weights as they are now."""
+        return NativeGeneration(
+            self.engine, self.model, self.text, self.T, self.noise, self.sampling
+        )
+
+    def _stream(self) -> Generator[Tensor, None, None]:
+        # 1. Nothing happens before the first token is asked for; then the weights are packed.
+        with self._begin() as generation:
+            text = self.text
+            known = self.T
             end = text.shape[1]
             read = 0
-            chunk = 1  # return the first token immediately, then more per call
-            most = steps_of_a_call(session.engine.config, len(text))
+            # 2. Each call has a fixed cost in Python, which counts for a small model, so a call
+            #    decodes several tokens. But the caller waits for all of them: the first call
+            #    returns one token immediately, and each further call four times as many as the one
+            #    before, until a call takes about ten milliseconds.
+            chunk = 1
+            most = steps_of_a_call(self.engine.config, len(text))
             while known < end:
                 new = min(chunk, end - known)
-                session.decode(read, known + new - 1)
+                # 3. Read what is not read yet: the prompt at first, then the last token of the call
+                #    before. The last token of this call is sampled and not read.
+                generation.decode(read, known + new - 1)
+                # 4. Copies, because the caller may write into a token and C++ reads ours.
                 yield from text[:, known : known + new].clone().split(1, dim=1)
                 read = known + new - 1
                 known += new
@@ -179,7 +222,7 @@ class NativeTokens(Iterator[Tensor]):
 def text_of(prompt: Tensor, n_new: int) -> Tensor:
     """The prompt followed by room for n_new tokens, on the CPU.  (B, T) -> (B, T + n_new)"""
     B, T = prompt.shape
-    text = torch.empty(B, T + n_new, **INT64)
+    text = integers(B, T + n_new)
     text[:, :T] = prompt
     return text
 
@@ -191,13 +234,13 @@ class Memory:
         self.packed = Packed(decoder_config(engine.config), engine.bits, by_group=False)
         self.capacity = up(engine.capacity, self.packed.lanes)
         sizes = self.packed.cache_sizes(engine.batch, self.capacity)
-        self.kv = [torch.empty(n, **FLOAT) for n in sizes]
+        self.kv = [floats(n) for n in sizes]
         keys, values = (numbers.data_ptr() for numbers in self.kv)
         self.cache = CCache(keys, values, engine.batch, self.capacity)
         self.work = Work()
 
 
-class Session:
+class NativeGeneration:
     """One generation in native code: its text, noise, keys and values. A context manager.
 
     `text` (B, length) begins with a prompt of T tokens; row t of the noise samples token T + t.
@@ -220,6 +263,8 @@ class Session:
         self.text = text
         self.T = T
         self.end_known = T
+        # 1. Pack the weights into memory of their own, because the model may be trained or freed
+        #    while this text is decoded. Weights that have not changed are not packed again.
         weights = flatten(model)
         check_float32(weights_of(weights))
         try:
@@ -228,18 +273,21 @@ class Session:
             self.memory = Memory(engine)
         self.memory.packed.pack(weights)
         self.noise = None if sampling.greedy else noise  # (n, B, V)
-        self.tables = torch.arange(B, **INT64)  # each text has one block, as long as the capacity
+        # 2. Describe the texts to C++, by address: their tokens, where their keys and values are,
+        #    and how to sample. Each text has one block of the cache, as long as the capacity.
+        self.tables = torch.arange(B, dtype=torch.int64, device=CPU)
         self.sequences = (CSequence * B)()
         self.turns = (CTurn * B)()
         for b, (sequence, turn) in enumerate(zip(self.sequences, self.turns, strict=True)):
             sequence.tokens = text[b].data_ptr()
             sequence.table = self.tables[b:].data_ptr()
             sequence.noise_stride = B * V
-            sequence.n_prompt = T
+            sequence.noise_from = T
             sequence.top_k = sampling.top_k or 0
             sequence.temperature = sampling.temperature
             sequence.top_p = 1.0 if sampling.top_p is None else sampling.top_p
             turn.sequence = ctypes.addressof(sequence)
+        # 3. What every call passes. These addresses stay valid as long as this object.
         self.where = (
             self.memory.packed.address,
             ctypes.addressof(self.memory.cache),
@@ -247,7 +295,7 @@ class Session:
             ctypes.addressof(self.turns),
             B,
         )
-        self.logits = torch.empty(B, up(V, self.memory.packed.lanes), **FLOAT)
+        self.logits = floats(B, up(V, self.memory.packed.lanes))
 
     def known(self, length: int) -> None:
         """Set how many tokens of the text are known; `decode` samples the tokens after them."""
@@ -257,14 +305,20 @@ class Session:
         """Read tokens start … end - 1; from the last known token on, sample and append the next."""
         if start >= end:
             return
+        # 1. Tokens up to `known` are read in one pass, and the logits of the last one give the next
+        #    token. Each further token needs a step of its own. Without any, only read.
         known = max(self.end_known, start + 1)
         steps = max(0, end + 1 - known)
+        # 2. All randomness comes from PyTorch, drawn in advance: C++ only divides by it.
         self._use_noise(known - self.T, steps)
         for turn in self.turns:
             turn.start = start
             turn.count = min(end, known) - start
             turn.steps = steps
             turn.wanted = min(steps, 1)
+        # 3. All of it in one call, which writes the new tokens into `text`. Nobody reads the logits
+        #    here, so each step overwrites those of the last (0), and there is no second copy of the
+        #    tokens (None).
         logits = self.logits.data_ptr()
         threads = torch.get_num_threads()
         self.library.run_steps(*self.where, max(1, steps), 0, logits, None, threads)
@@ -279,8 +333,8 @@ class Session:
             turn.count = turn.wanted = n
             turn.steps = 0
         if len(self.logits) < B * n:
-            self.logits = torch.empty(B * n, self.logits.shape[1], **FLOAT)
-        choices = torch.empty(B, n, **INT64)
+            self.logits = floats(B * n, self.logits.shape[1])
+        choices = integers(B, n)
         threads = torch.get_num_threads()
         self.library.check(*self.where, self.logits.data_ptr(), choices.data_ptr(), threads)
         return choices.tolist()
@@ -293,13 +347,13 @@ class Session:
         address = self.rows.data_ptr()
         for sequence in self.sequences:
             sequence.noise = address
-            sequence.n_prompt = self.T + first  # the position that the first row belongs to
+            sequence.noise_from = self.T + first
             address += self.rows.stride(1) * self.rows.itemsize
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> NativeGeneration:
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.memory.work.alive:
             self.engine.spare[:] = [self.memory]  # keep one: concurrent generations are rare
 
@@ -311,34 +365,45 @@ class NativeSpeculation(SpeculativeLoop):
     draft is called token by token.
     """
 
-    def __init__(self, engine: Native, model: LanguageModel, draft: Draft, prompt: Tensor, *args):
+    def __init__(
+        self,
+        engine: Native,
+        model: LanguageModel,
+        draft: Draft,
+        prompt: Tensor,
+        noise: Tensor | Noise,
+        sampling: SamplingParams,
+    ):
         self.engine = engine
         self.model = model
-        self.draft = draft
-        self.drafter = None
-        if isinstance(draft, DraftModel) and (draft.engine or not Native.supports(draft.model)):
-            drafter = (draft.engine or Native).ready(draft.model, len(prompt))
-            self.drafter = drafter if isinstance(drafter, Native) else None  # not a fallback
-        super().__init__(draft, prompt, *args)
+        self.drafter = drafter_of(draft, len(prompt))
+        super().__init__(draft, prompt, noise, sampling)
 
     @torch.no_grad()
-    def _run(self, prompt, noise):
+    def _run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
         text = text_of(prompt, len(noise))
         T = prompt.shape[1]
-        known = T
+        known = T  # tokens of the text that are final; behind them there may be guesses
         end = text.shape[1]
-        generation = (text, known, noise, self.sampling)
-        with ExitStack() as sessions:
-            target = sessions.enter_context(Session(self.engine, self.model, *generation))
+        with ExitStack() as generations:
+            # 1. Pack the weights of the target, and those of the draft if it decodes natively too.
+            #    Both work on the same text and the same noise: the draft writes its guesses where
+            #    the target's tokens will be.
+            target = NativeGeneration(self.engine, self.model, text, T, noise, self.sampling)
+            generations.enter_context(target)
             drafting = None
             valid = 0  # tokens of the text whose keys and values the draft holds
             # Rotary positions have no limit, but native buffers do. The draft does not read the
             # last two tokens.
-            if self.drafter is not None and end - 2 <= self.drafter.capacity:
-                drafting = Session(self.drafter, self.draft.model, *generation)
-                sessions.enter_context(drafting)
+            if self.drafter is not None and end - 2 <= self.drafter.engine.capacity:
+                drafting = NativeGeneration(
+                    self.drafter.engine, self.drafter.model, text, T, noise, self.sampling
+                )
+                generations.enter_context(drafting)
+            # 2. Read the prompt but for its last token: a pass begins with the last known token.
             target.decode(0, known - 1)
             while known < end:
+                # 3. Guess up to k tokens behind the known ones.
                 k = min(self.k, end - known - 1)  # the last token is never read, so not proposed
                 if drafting is None or k == 0:
                     guess = self.propose(text[:, :known], noise[known - T : known - T + k])
@@ -348,11 +413,18 @@ class NativeSpeculation(SpeculativeLoop):
                     drafting.known(known)
                     drafting.decode(valid, known + k - 1)
                 guessed = text[:, known : known + k].tolist()
-                pairs = zip(self.verified, guessed, strict=True)  # verified tokens come first
+                # 4. In a batch, some texts already know tokens that the slowest one does not. They
+                #    are certain, so propose them in place of the draft's guesses.
+                pairs = zip(self.verified, guessed, strict=True)
                 proposed = [(sure + row[len(sure) :])[: len(row)] for sure, row in pairs]
                 if proposed != guessed:
                     _write(text, known, proposed)
+                # 5. One pass over the weights gives the model's own token after the last known one
+                #    and after each proposal. Reading k + 1 tokens costs little more than one,
+                #    because most of the time goes into reading the weights.
                 choices = target.check(known - 1, known + k)
+                # 6. Keep the tokens up to the first wrong guess of any text, and the model's own
+                #    token in its place. Keys of wrong guesses are overwritten by the next pass.
                 new = self.accept(proposed, choices)
                 _write(text, known, [row[:new] for row in choices])
                 if drafting is not None:  # keep the guesses that were right in every text
@@ -361,5 +433,24 @@ class NativeSpeculation(SpeculativeLoop):
                 yield from text[:, known - new : known].clone().split(1, dim=1)
 
 
+class Drafter(NamedTuple):
+    """A draft model and the native engine that decodes it."""
+
+    engine: Native
+    model: LanguageModel
+
+
+def drafter_of(draft: Draft, batch: int) -> Drafter | None:
+    """The native engine for a draft; None if it has no model, or one that native code refuses."""
+    if not isinstance(draft, DraftModel):
+        return None
+    if draft.engine is None and Native.refuses_model(draft.model):
+        return None
+    kind = cast("type[Native]", draft.engine or Native)  # only native engines decode drafts
+    engine = kind.ready(draft.model, batch)
+    # Without a compiler, `ready` returns a fallback, which has no text in common with the target.
+    return Drafter(engine, draft.model) if isinstance(engine, Native) else None
+
+
 def _write(text: Tensor, start: int, tokens: list[list[int]]) -> None:
-    text[:, start : start + len(tokens[0])] = torch.tensor(tokens, device="cpu")
+    text[:, start : start + len(tokens[0])] = torch.tensor(tokens, device=CPU)

@@ -12,7 +12,7 @@ from ..data import send
 from ..sampling import draw_noise
 
 DRAWN = 2**16  # numbers drawn at a time: two milliseconds
-AT_ONCE = 2**24  # the most numbers drawn before the first token: 64 MB, half a second
+DRAWN_AT_ONCE = 2**24  # the most numbers drawn before the first token: 64 MB, half a second
 
 
 class Noise:
@@ -78,7 +78,7 @@ def noise_in_blocks(
     own = torch.Generator()
     own.set_state(generator.get_state())
     left = prod(shape)
-    block = torch.empty(min(left, AT_ONCE // 16), dtype=torch.float64, device="cpu")
+    block = torch.empty(min(left, DRAWN_AT_ONCE // 16), dtype=torch.float64, device="cpu")
     while left:
         skipped = block[: min(left, len(block))]
         torch.rand(skipped.shape, dtype=torch.float64, generator=generator, out=skipped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..decoder.pack import as_decoder
 from ..model import LanguageModel
@@ -16,7 +16,7 @@ def packed(model: LanguageModel) -> bytes:
     is float32.
     """
     model = as_decoder(model)
-    parts = []
+    parts: list[Tensor] = []
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             tensor = parameter.detach()

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 HEADER = "shared_types.h"  # the name under which C++ includes the text
-PLAIN: dict[Any, str] = {
+CPP_NAMES: dict[Any, str] = {  # of the plain types
     ctypes.c_int64: "int64_t",
     ctypes.c_uint64: "uint64_t",
     ctypes.c_double: "double",
@@ -87,8 +87,8 @@ def function_text(name: str, function: Function) -> str:
 
 def type_text(kind: Any) -> str:
     """The type in C++; a ctypes structure has its name without the leading C."""
-    if kind in PLAIN:
-        return PLAIN[kind]
+    if kind in CPP_NAMES:
+        return CPP_NAMES[kind]
     if issubclass(kind, ctypes.Structure):
         name: str = kind.__name__
         return name.removeprefix("C")

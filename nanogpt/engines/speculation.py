@@ -16,8 +16,9 @@ arXiv 2408.07978; as exponential races: Kobus and Gündüz 2025, arXiv 2504.1547
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +27,21 @@ from ..config import check_int, check_number
 from ..data import send
 from ..generation import Reader
 from ..sampling import SamplingParams, check_tokens, sample
+
+if TYPE_CHECKING:
+    from .noise import Noise
+
+
+Guess = Callable[[Tensor, Tensor], Tensor | None]
+
+
+class Guesses(Protocol):
+    """What the loops ask of a draft: how many tokens it guesses for a pass, and how."""
+
+    k: int
+
+    def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
+        """guess(text, noise): the next token of each text, or None.  (B, t), (B, V) -> (B, 1)"""
 
 
 @dataclass
@@ -82,7 +98,9 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
     the model reads several tokens in one pass.
     """
 
-    def __init__(self, draft, prompt: Tensor, noise: Tensor, sampling: SamplingParams):
+    def __init__(
+        self, draft: Guesses, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
+    ):
         self.vocab_size = noise.shape[-1]
         self.sampling = sampling
         self.stats = DraftStats()
@@ -92,7 +110,7 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         self._steps = self._run(prompt, noise)
 
     @abstractmethod
-    def _run(self, prompt: Tensor, noise: Tensor) -> Iterator[Tensor]:
+    def _run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
         """Yield a (B, 1) token for each row of noise."""
 
     def __next__(self) -> Tensor:
@@ -105,14 +123,20 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         """Guess the next tokens, at most one for each row of noise.  (B, t) -> (B, k)"""
         longer = text.clone()  # a draft may write into it
         verified, n_verified = self._verified(text.device)
-        for place, row in enumerate(noise):
+        for i, row in enumerate(noise):
+            # 1. The draft guesses with the noise that the model will sample this token with. If the
+            #    two compute similar probabilities, the same noise mostly picks the same token.
             token = self.guess(longer, row)
-            if token is None and place >= n_verified:
+            # 2. A draft may have no guess. Then stop, unless some text already knows its token
+            #    here: all texts are read together, so the others propose anything.
+            if token is None and i >= n_verified:
                 break
             token = longer[:, -1:].long() if token is None else token
-            if place < n_verified:
-                known = verified[:, place, None]  # (B, 1)
+            # 3. A verified token is the model's own, so it is better than any guess.
+            if i < n_verified:
+                known = verified[:, i, None]  # (B, 1)
                 token = torch.where(known < 0, token, known)
+            # 4. The next guess continues this one.
             longer = torch.cat([longer, token], dim=1)
         proposals = longer[:, text.shape[1] :]
         if text.is_cpu:  # on a GPU they are checked with the choices, to save a sync
@@ -129,6 +153,9 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
 
     def accept(self, proposals: list[list[int]], choices: list[list[int]]) -> int:
         """How many tokens the batch advances; keeps the tokens that some texts gained beyond it."""
+        # 1. The model has chosen a token at each position, and a choice is right if all guesses
+        #    before it are. So each text gains its right guesses and one more token: the choice in
+        #    place of the first wrong guess, or behind the last guess.
         gained = []
         for guesses, row, known in zip(proposals, choices, self.verified, strict=True):
             right = matching(guesses, row)
@@ -136,6 +163,8 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
             self.stats.accepted += max(0, right - len(known))
             self.stats.rejected += right < len(guesses)
             gained.append(right + 1)
+        # 2. The caches of a batch have one length, so all texts advance by the fewest. What others
+        #    gained beyond it is kept, and proposed first in the next pass.
         n = min(gained)
         self.stats.advances.append(n)
         self.verified = [row[n:end] for row, end in zip(choices, gained, strict=True)]
@@ -152,27 +181,45 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
 class Speculation(SpeculativeLoop):
     """The speculative loop over any reader."""
 
-    def __init__(self, reader: Reader, *args):
+    def __init__(
+        self,
+        reader: Reader,
+        draft: Guesses,
+        prompt: Tensor,
+        noise: Tensor | Noise,
+        sampling: SamplingParams,
+    ):
         self.reader = reader
-        super().__init__(*args)
+        super().__init__(draft, prompt, noise, sampling)
 
     @torch.no_grad()
-    def _run(self, text: Tensor, noise: Tensor) -> Iterator[Tensor]:
-        place = 0  # the number of the next token
-        while place < len(noise):
-            rows = noise[place : place + self.k + 1]
-            proposals = self.propose(text, rows[:-1])  # (B, k); the last token is never read
+    def _run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
+        text = prompt
+        done = 0  # new tokens so far: the next one is sampled with this row of the noise
+        while done < len(noise):
+            # 1. Guess up to k tokens. There is a row of noise for one more, the model's own. At the
+            #    end of the text there are fewer rows: its last token is never read, so not guessed.
+            rows = noise[done : done + self.k + 1]
+            proposals = self.propose(text, rows[:-1])  # (B, k)
             k = proposals.shape[1]
+            # 2. One forward pass over what is not read yet and all guesses. The logits after the
+            #    last known token and after each guess are those of plain decoding, as long as the
+            #    guesses before them are right.
             unread = text[:, self.reader.length :]
+            # A guess outside the vocabulary is an error of the draft. On a GPU it is found below,
+            # and until then must not be looked up in an embedding.
             read = proposals if text.is_cpu else proposals.clamp(0, self.vocab_size - 1)
             logits = self.reader.read(torch.cat([unread, read], dim=1))[:, -k - 1 :]
+            # 3. The model's own tokens at these positions, and how many of them count.
             choices = self._draw(logits, rows, proposals)
             both = torch.cat([proposals, *choices], dim=1).tolist()  # the only sync of a pass
             self.check_tokens([token for row in both for token in row[:k]])
             n = self.accept([row[:k] for row in both], [row[k:] for row in both])
-            self.reader.rewind(k + 1 - n)  # the last of the n tokens has not been read
+            # 4. Forget the guesses behind them. The last of the n tokens is the model's own, in
+            #    place of a guess or behind all of them: it has not been read yet.
+            self.reader.rewind(k + 1 - n)
             text = torch.cat([text, *choices[:n]], dim=1)
-            place += n
+            done += n
             yield from choices[:n]
 
     def _draw(self, logits: Tensor, noise: Tensor, proposals: Tensor) -> list[Tensor]:
@@ -181,8 +228,8 @@ class Speculation(SpeculativeLoop):
         On a GPU all of them: finding that position would need a sync.
         """
         choices = []
-        for place, row in enumerate(noise[: logits.shape[1]]):
-            choices.append(sample(logits[:, place], row, self.sampling))
-            if row.is_cpu and not (choices[-1] == proposals[:, place : place + 1]).any():
+        for i, row in enumerate(noise[: logits.shape[1]]):
+            choices.append(sample(logits[:, i], row, self.sampling))
+            if row.is_cpu and not (choices[-1] == proposals[:, i : i + 1]).any():
                 break  # at the latest after the last proposal; not on a GPU, where it would sync
         return choices

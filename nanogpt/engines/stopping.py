@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import torch
 from torch import Tensor
 
 from ..config import check_int
+from .base import TokenIterator
+from .speculation import SpeculativeLoop
 
 
 class UpToStop(Iterator[Tensor]):
@@ -17,17 +19,19 @@ class UpToStop(Iterator[Tensor]):
     is a draft.
     """
 
-    def __init__(self, steps: Iterator[Tensor], stop: tuple[int, ...]):
+    def __init__(self, steps: TokenIterator, stop: tuple[int, ...]):
         self.steps = steps
         self.stop = frozenset(stop)
+        if isinstance(steps, SpeculativeLoop):
+            self.stats = steps.stats
         self._tokens = self._run()
 
-    def _run(self) -> Iterator[Tensor]:
-        ended = None  # which rows, (B, 1)
-        last = None
+    def _run(self) -> Generator[Tensor, None, None]:
+        ended: Tensor | None = None  # which rows, (B, 1)
+        last: Tensor | None = None  # the token before, (B, 1)
         try:
             for token in self.steps:
-                if ended is not None:
+                if ended is not None and last is not None:
                     token = torch.where(ended, last, token)
                 are_stops = [[number in self.stop] for number in token[:, 0].tolist()]
                 ended = torch.tensor(are_stops, device=token.device)
@@ -45,12 +49,8 @@ class UpToStop(Iterator[Tensor]):
         self._tokens.close()
         self.steps.close()
 
-    @property
-    def stats(self):
-        return self.steps.stats
 
-
-def check_stop(stop, vocab_size: int) -> tuple[int, ...]:
+def check_stop(stop: object, vocab_size: int) -> tuple[int, ...]:
     """The stop tokens. Raises ValueError unless they are a tuple or a list of tokens."""
     if not isinstance(stop, (tuple, list)):
         raise ValueError(f"stop={stop!r:.60}: pass a tuple of tokens, as in stop=tokenizer.stop")

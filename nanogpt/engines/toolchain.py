@@ -26,6 +26,7 @@ from platformdirs import user_cache_dir
 
 from ..console import first_line
 from ..files import atomic_path, path_in
+from .shared_types import HEADER
 
 # Warnings are for those who change the code: of a build that succeeds, nothing is shown.
 FLAGS = "-std=c++17 -O3 -Wall -Wextra -pthread"
@@ -78,46 +79,33 @@ def machine() -> dict[str, Any]:
     }
 
 
-def source_text(source: Path, headers: dict[str, str]) -> str:
-    """A C++ file followed by the files it includes with quotes, as one text.
-
-    `headers` are texts by the names under which C++ includes them; they are not files.
-    """
-    return _with_includes(source.read_text(encoding="utf-8"), source.parent, headers)
-
-
-def _with_includes(text: str, folder: Path, headers: dict[str, str]) -> str:
-    """A text followed by what it includes with quotes."""
-    parts = [text]
-    for name in re.findall(r'^#include "(.*)"', text, re.MULTILINE):
-        if name in headers:
-            parts.append(headers[name])
-        else:
-            included = (folder / name).read_text(encoding="utf-8")
-            parts.append(_with_includes(included, folder, headers))
-    return "".join(parts)
+def source_text(source: Path) -> str:
+    """A C++ file followed by the files it includes with quotes, as one text."""
+    text = source.read_text(encoding="utf-8")
+    included = re.findall(r'^#include "(.*)"', text, re.MULTILINE)
+    files = [source.parent / name for name in included if name != HEADER]  # which is no file
+    return text + "".join(map(source_text, files))
 
 
-def load_library(name: str, source: Path, headers: dict[str, str]) -> ctypes.CDLL:
+def load_library(name: str, source: Path, header: str) -> ctypes.CDLL:
     """Load a compiled C++ file, built if needed. Raises CannotBuild.
 
-    `headers` are texts that it may include by their names.
+    `header` is what it includes as shared_types.h: what it shares with Python.
     """
-    parts = {"source": source_text(source, headers), "flags": f"{FLAGS} {MATH}"}
-    path = kept_build(name, parts, ".so", lambda out: compile_cpp(source, out, headers))
+    parts = {"source": source_text(source), "header": header, "flags": f"{FLAGS} {MATH}"}
+    path = kept_build(name, parts, ".so", lambda out: compile_cpp(source, out, header))
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise cannot_load(path, error) from error
 
 
-def compile_cpp(source: Path, out: Path, headers: dict[str, str]) -> None:
+def compile_cpp(source: Path, out: Path, header: str) -> None:
     """Compile one C++ file into a library. Raises CannotBuild with the compiler's first error."""
     reason = ""
-    # 1. The headers that are not files become files for as long as the compiler runs.
+    # 1. The header is a file for as long as the compiler runs.
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in headers.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
+        Path(folder, HEADER).write_text(header, encoding="utf-8")
         # 2. Tune for this processor, by the first of these flags that the compiler knows.
         for tuned in (["-march=native"], ["-mcpu=native"], []):
             flags = [*FLAGS.split(), *tuned, *MATH.split(), f"-I{folder}"]

@@ -18,7 +18,8 @@ from ..config import GPTConfig
 from ..course.blanks.multiplications import multiplications
 from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import as_decoder
-from ..model import GPT, LanguageModel, replica
+from ..model import GPT, LanguageModel
+from ..replica import replica
 
 FigureData = dict[str, Any]  # plain data for a script
 Query = tuple[str, int, int]  # a character, the position passed to the model, its index in the text

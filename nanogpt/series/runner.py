@@ -234,6 +234,7 @@ class Series:
             "error": error,
             "parameters": self.values[source.stem],
             "corpus": self.corpus.name,
+            "real": self.corpus.real,
             "source_sha256": sha256(source),
             "sha256": sha256(target) if target.is_file() else None,
             "files": names,

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.environment import conditions
-from ..data import PRACTICE
 from ..decoder.checkpoint import load_checkpoint
 from ..decoder.config import beyond_lecture
 from ..engines.portable import packed
@@ -100,7 +99,6 @@ def render(folder: Path, home: Path | None = None) -> Path:
         pages=pages,
         card=card,
         conditions=f"{conditions(where)}, Python {where['python']}" if where else "",
-        practice=PRACTICE,
         more=more,
         above=above,
         speedups=table,

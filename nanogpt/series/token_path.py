@@ -20,7 +20,8 @@ from ..decoder.config import Activation, DecoderConfig, Norm
 from ..decoder.model import CausalSelfAttention
 from ..decoder.pack import as_decoder
 from ..generation import complete
-from ..model import LanguageModel, replica
+from ..model import LanguageModel
+from ..replica import replica
 from ..sampling import SamplingParams, draw_noise
 from .moving import FigureData, Recording, rounded
 

@@ -44,7 +44,7 @@ class Backend(ABC):
 
     @classmethod
     @abstractmethod
-    def supports(cls, model: LanguageModel) -> str | None:
+    def refuses_model(cls, model: LanguageModel) -> str | None:
         """Why it cannot compute this model, in one line; None if it can."""
 
 

@@ -130,9 +130,9 @@ class BatchEngine:
         check_switch("reuse", reuse)
         # 2. Build the backend, which reserves all blocks once. If they are all taken, requests wait
         #    or are preempted, but no step needs more memory for keys and values.
-        objection = backend.supports(model)
-        if objection:
-            raise ValueError(objection)
+        reason = backend.refuses_model(model)
+        if reason:
+            raise ValueError(reason)
         self.config = model.config
         self.backend: LogitsBackend | SamplingBackend = backend(model, n_blocks, block_len)
         # 3. Code that is not the package's may support a prompt only as a whole, from position 0.

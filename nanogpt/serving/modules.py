@@ -86,7 +86,7 @@ class ModuleBackend(ModuleReader, LogitsBackend):
         self.caches = enable_kv_cache(self.model, lambda _: BlockCache(n_blocks, block_len))
 
     @classmethod
-    def supports(cls, model: LanguageModel) -> str | None:
+    def refuses_model(cls, model: LanguageModel) -> str | None:
         return None  # it runs every model's own code
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from ..engines.base import check_float32
 from ..engines.decoder_library import (
     CCache,
     CSequence,
+    CTurn,
     Packed,
     Work,
     decoder_library,
@@ -50,7 +51,7 @@ class NativeSequence(CSequence):
             table=self.block_numbers.buffer_info()[0],
             noise=None,
             noise_stride=0 if seq.noise is None else seq.noise.shape[-1],
-            n_prompt=seq.num_prompt_tokens,
+            noise_from=seq.num_prompt_tokens,
             top_k=sampling.top_k or 0,
             temperature=sampling.temperature,
             top_p=1.0 if sampling.top_p is None else sampling.top_p,
@@ -60,10 +61,10 @@ class NativeSequence(CSequence):
         )
 
     def draw_noise(self, noise: Noise, seq: Sequence, n: int) -> None:
-        """Draw the noise of the next n tokens. The first row in memory is for position n_prompt."""
+        """Draw the noise of the next n tokens; its first row in memory is for `noise_from`."""
         noise.draw(seq.num_new_tokens, n)
         self.noise = noise.rows.data_ptr()
-        self.n_prompt = seq.num_prompt_tokens + noise.first
+        self.noise_from = seq.num_prompt_tokens + noise.first
 
     def copy(self, blocks: list[int]) -> None:
         """Copy the block table. A table only grows, so copy only new numbers of the same table."""
@@ -102,10 +103,10 @@ class NativeBackend(SamplingBackend):
         self.logits = torch.empty(0, self.config.vocab_size, dtype=torch.float32, device=_CPU)
 
     @classmethod
-    def supports(cls, model: LanguageModel) -> str | None:
+    def refuses_model(cls, model: LanguageModel) -> str | None:
         if (model.device.type, model.dtype) != ("cpu", torch.float32):
             return f"native code reads float32 on the CPU, not {model.dtype} on {model.device}"
-        refusal = Native.supports(model)
+        refusal = Native.refuses_model(model)
         return None if refusal is None else f"{refusal.reason}: use ModuleBackend"
 
     def most_steps(self, n_sequences: int) -> int:
@@ -116,12 +117,11 @@ class NativeBackend(SamplingBackend):
 
         Writes the tokens of each NativeSequence, its noise and the cache.
         """
-        # 1. Bring each sequence's C struct up to date, and describe what to read of it in six
-        #    numbers (struct Turn in decoder.cpp).
-        facts: list[int] = []
+        # 1. Bring each sequence's C struct up to date, and describe what to read of it.
+        turns = (CTurn * len(batch))()
         longest = 0
         n_logits = 0
-        for seq, n_new in zip(batch, steps, strict=True):
+        for turn, seq, n_new in zip(turns, batch, steps, strict=True):
             native = seq.native
             if native is None:
                 native = seq.native = NativeSequence(seq, self.block_len)
@@ -134,15 +134,16 @@ class NativeBackend(SamplingBackend):
             if n_new and seq.noise is not None:
                 native.draw_noise(seq.noise, seq, n_new)
             longest = max(longest, n_blocks)
-            start = seq.num_computed_tokens
-            n = seq.num_scheduled_tokens
-            wanted = seq.wanted
-            facts += (native.address, start, n, seq.num_cached_tokens, n_new, wanted)
-            n_logits += wanted + max(0, n_new - 1)
+            turn.sequence = native.address
+            turn.start = seq.num_computed_tokens
+            turn.count = seq.num_scheduled_tokens
+            turn.cached = seq.num_cached_tokens
+            turn.steps = n_new
+            turn.wanted = seq.wanted
+            n_logits += seq.wanted + max(0, n_new - 1)
         # 2. Reserve the memory that the call writes to: C++ allocates nothing that Python reads.
         most = max(1, *steps)
         self._grow(n_logits, longest * self.block_len)
-        turns = array("q", facts)
         drawn = array("q", bytes(8 * len(batch) * most))
         # 3. All steps, with sampling, in one call. It releases the GIL, so the server's event loop
         #    goes on meanwhile.
@@ -150,7 +151,7 @@ class NativeBackend(SamplingBackend):
             self.packed.address,
             ctypes.addressof(self.cache),
             self.work.address,
-            turns.buffer_info()[0],
+            ctypes.addressof(turns),
             len(batch),
             most,
             1,  # keep the logits of all steps
@@ -180,7 +181,7 @@ BACKENDS: dict[str, BackendType] = {"native": NativeBackend, "modules": ModuleBa
 def choose_backend(model: LanguageModel) -> tuple[str, str]:
     """The fastest of BACKENDS for this model on this machine, and why it is not the native one."""
     try:
-        reason = NativeBackend.supports(model)
+        reason = NativeBackend.refuses_model(model)
         if not reason:
             decoder_library()
             return "native", ""

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from ..data import random_batch, send, windows
 from ..fitting import EVAL_BATCH, EVAL_SEED
-from ..model import LanguageModel, replica
+from ..model import LanguageModel
+from ..replica import replica
 
 Batches = list[tuple[Tensor, Tensor]]  # windows and their targets, 2 × (B, T) each
 

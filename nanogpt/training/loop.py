@@ -14,7 +14,8 @@ from ..config import check_type
 from ..console import Progress
 from ..data import CharTokenizer, Corpus, split
 from ..device import Device, forked_random_state, pick_device, synchronize
-from ..model import LanguageModel, check_forwards
+from ..generation import check_forwards
+from ..model import LanguageModel
 from .evaluation import Batches, fixed_batches, full_loss, mean_loss
 from .history import History, TrainingResult
 from .preparation import form_to_train
@@ -83,11 +84,12 @@ def train(
     with form as (worker, generator), _memory_advice(config, team), forked_random_state(device):
         # Batches come from a generator of their own; dropout uses the global one.
         torch.manual_seed(config.seed)
-        steps = trainer(worker, data, config, generator, device, team)
-        run = TrainingRun(steps, val, files, speed, watch)
+        run = TrainingRun(
+            trainer(worker, data, config, generator, device, team), val, files, speed, watch
+        )
         # 5. Continue where the saved state ends. It replaces all that was just initialized.
         if files and resume:
-            run.done = files.load_state(steps, run.history)
+            run.done = files.load_state(run.trainer, run.history)
         # 6. The steps and evaluations that are left.
         run.train()
     return run.result()

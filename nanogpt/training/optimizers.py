@@ -1,7 +1,7 @@
 """Optimizers: AdamW, and Muon on batches of matrices."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -43,20 +43,24 @@ def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.opt
     if not config.muon_lr or not matrices:
         return [adam]
     # 3. Muon for the matrices.
-    orthogonal = Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
-    orthogonal.bf16 = config.bf16
-    return [adam, orthogonal]
+    muon = Muon(matrices, config.muon_lr, config.weight_decay, bf16=config.bf16)
+    return [adam, muon]
 
 
 class Muon(torch.optim.Muon):
     """PyTorch's Muon, faster on a CPU: matrices of equal shape form a batch, in float32.
 
     PyTorch processes one matrix at a time, in bfloat16, which few CPUs multiply fast; `bf16` makes
-    the batches bfloat16 as well. Arguments, state and update rule are the same. On other devices
-    the step is PyTorch's own.
+    the batches bfloat16 as well. The state and the update rule are those of PyTorch's Muon with the
+    defaults of its other arguments, which this class does not take. On other devices the step is
+    PyTorch's own.
     """
 
-    bf16 = False
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, weight_decay: float = 0.0, *, bf16: bool = False
+    ):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self.bf16 = bf16
 
     @torch.no_grad()
     # Torch declares overloads in Optimizer, and its Muon.step has no annotations.

@@ -29,9 +29,7 @@ from ..files import ROOT, sha256
 # How long a process waits for another one, for example for the first to evaluate: NCCL's default
 # of 10 minutes may be too short.
 _TIMEOUT = timedelta(hours=2)
-# Keep process groups alive until the process exits. Otherwise DDP's Reducer may destroy the last
-# reference to one while it holds the GIL, and wait for a gloo thread that waits for the GIL: 1 %
-# hung.
+# The process groups that this process has left: `disconnect` says why they are kept.
 _KEPT: list[dist.ProcessGroup | None] = []
 
 
@@ -114,7 +112,6 @@ def joined(device: Device) -> Iterator[tuple[Device, Team]]:
         torch.cuda.set_device(device.device)
     # 3. Connect: waits until all processes are here.
     dist.init_process_group("nccl" if gpu else "gloo", timeout=_TIMEOUT)
-    _KEPT.append(dist.group.WORLD)
     # 4. The caller trains. If another process is lost, say how to go on; torchrun ends this one.
     try:
         yield device, Team(dist.get_rank(), dist.get_world_size())
@@ -129,8 +126,17 @@ def joined(device: Device) -> Iterator[tuple[Device, Team]]:
         # With a message, all stop at the same step and can disconnect. Without one, the others may
         # be in the middle of a step, and disconnecting would wait for them.
         if stopped.args:
-            dist.destroy_process_group()
+            disconnect()
         raise
+    disconnect()
+
+
+def disconnect() -> None:
+    """Leave the other processes. The process group stays in memory until this process exits."""
+    # Otherwise the group is destroyed with its last reference, while gloo's threads still run. One
+    # of a hundred training runs hung there, when DDP's Reducer held the GIL that a thread waited
+    # for; and under load the second process of notebook 10 was aborted.
+    _KEPT.append(dist.group.WORLD)
     dist.destroy_process_group()
 
 

@@ -29,11 +29,9 @@ class TrainConfig:
     lr: float = option(8e-3, "AdamW: embeddings, head, biases, LayerNorms; without Muon, all")
     muon_lr: float | None = option(0.02, "Muon: the matrices inside the blocks; None: AdamW")
     warmup: int = option(20, "steps from 0 up to the full learning rate")
-    decay: bool = option(True, "fall in a straight line until the last step; without it, stay")
+    decay: bool = option(True, "fall to 0 in a straight line until the end; without it, stay")
     weight_decay: float = option(0.0, "share of the matrices (AdamW alone: of all), times lr")
     beta2: float = option(0.99, "AdamW averages squared gradients over about 1 / (1 - beta2) steps")
-    final: float = option(0.0, "share of the learning rate that the straight line falls to")
-    clip: float | None = option(None, "largest gradient norm; None: no limit")
     accumulate: int = option(1, "parts of a batch, one after another: less memory, the same step")
     compile: bool = option(False, "torch.compile: pays back on a GPU, or after minutes on a CPU")
     batched: bool = option(True, "train a list of heads in one matmul: the same, faster")
@@ -57,12 +55,10 @@ class TrainConfig:
             if switch.type is bool:
                 check_switch(switch.name, getattr(self, switch.name))
         check_positive("lr", self.lr)
-        for name in ("muon_lr", "clip"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+        if self.muon_lr is not None:
+            check_positive("muon_lr", self.muon_lr)
         for name in ("warmup", "weight_decay"):
             check_number(name, getattr(self, name), 0)
-        check_number("final", self.final, 0, 1)
         check_number("beta2", self.beta2, 0, 1 - 2**-53, span="[0, 1)")
         check_int("seed", self.seed, 0, 2**63 - 1)
         self._check_stages()
@@ -124,7 +120,7 @@ class TrainConfig:
         if not self.decay:
             return rise
         # Small steps at the end: they average out the noise of single batches.
-        return rise * (1.0 - (1.0 - self.final) * (step / self.steps))
+        return rise * (1.0 - step / self.steps)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from .recipes import TrainConfig
 from .state import changed_conditions, collect_state, conditions, restore_state
 from .trainer import Trainer
 
-FORMAT = "nanogpt-notebooks training state 5"
+STATE_FORMAT = f"{checkpoint.TRAINING_STATE} 5"
 
 
 def state_path(out: Path) -> Path:
@@ -89,7 +89,7 @@ class RunFiles:
         saved = self.state.is_file()
         if resume and saved:
             self.read_state()
-        check_file(self.state, checkpoint.is_written(self.state, FORMAT[:-1]))
+        check_file(self.state, checkpoint.is_written(self.state, checkpoint.TRAINING_STATE))
         # 2. The checkpoints and the log that this run would replace are ours too. The state is
         #    written first, so a log without one belongs to something else.
         for path in (self.out, self.last):
@@ -138,7 +138,7 @@ class RunFiles:
     def save_state(self, step: int, trainer: Trainer, history: History) -> None:
         """Save everything that the step after `step` steps depends on."""
         tensors, data = collect_state(step, trainer, history)
-        meta = {"format": FORMAT, "about": self.settings, **data}
+        meta = {"format": STATE_FORMAT, "about": self.settings, **data}
         checkpoint.write_tensors(self.state, tensors, meta)
 
     def load_state(self, trainer: Trainer, history: History) -> int:
@@ -168,8 +168,10 @@ class RunFiles:
         # 1. Is the file ours and undamaged? Its digest says so.
         tensors, meta = checkpoint.read_tensors(self.state)
         with _foreign_as_error(self.state):
-            if meta["format"] != FORMAT:
-                raise CheckpointError(f"{self.state} is not {FORMAT!r}: pass another out=PATH")
+            if meta["format"] != STATE_FORMAT:
+                raise CheckpointError(
+                    f"{self.state} is not {STATE_FORMAT!r}: pass another out=PATH"
+                )
             # 2. Is it of this run? Compare the settings as JSON, in which a tuple is a list.
             before = meta["about"]
             now = json.loads(json.dumps(self.settings))

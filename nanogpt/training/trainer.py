@@ -97,15 +97,8 @@ class Trainer:
         if team.size > 1:
             total = team.mean(total)
 
-        # 5. Clip: shorten the gradient of all weights together, if it is longer than the limit. It
-        #    is measured as it is, so undo the scaling for float16 first.
-        if config.clip:
-            for optimizer in self.optimizers:
-                self.scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-
-        # 6. Update the weights, and forget the gradients. The scaler skips the update if a scaled
-        #    gradient overflowed in float16, and adapts its factor for the next step.
+        # 5. Update the weights, and forget the gradients. The scaler undoes its scaling, skips the
+        #    update if a scaled gradient overflowed in float16, and adapts its factor.
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
             optimizer.zero_grad(set_to_none=True)
@@ -156,4 +149,3 @@ class Trainer:
                     f"not a multiple of {parts} parts: choose another",
                     "batch_size",
                 )
-            torch.empty(4, n, block)  # fails here, before the first step, if memory is short

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..console import first_line
-from ..model import replica
+from ..replica import replica
 from .foreign import cache_is_unsupported
 from .subjects import NotOffered, Pieces, Session, Subject, copied, through
 from .texts import high_water

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from conftest import tiny_model
 from decoding_fixtures import decoder
-from shapes import DECODERS, ROPE, SWIGLU
+from shapes import COMBINED, DECODERS, ROPE, SWIGLU
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.bench import roofline
@@ -14,8 +14,11 @@ from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.layers import visible
 from nanogpt.engines.toolchain import CannotBuild
 
+# Fields that change the number of operations; norms, activations and biases are not counted.
+COUNTED = ["plain", "n_kv_head=2", "head_dim=12", "ffn_dim=50", "gated", "sinks=2 window=5"]
 
-@pytest.mark.parametrize("row", DECODERS)
+
+@pytest.mark.parametrize("row", [*COUNTED, *COMBINED])
 def test_operations_of_a_cached_token_are_those_that_torch_counts(row):
     model = decoder(torch.float32, **DECODERS[row])
     c = model.config

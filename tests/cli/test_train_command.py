@@ -18,7 +18,7 @@ from nanogpt.decoder.config import beyond_lecture, decoder_config
 from nanogpt.training.recipes import MODERN, RECIPES, TrainConfig, recipe_for
 
 QUICK = "--size article --steps 6 --eval-every 2 --eval-batches 1 --batch-size 2".split()
-WORDS = [*QUICK, *"--seed 5 --recipe sprint --accumulate 2 --clip 1".split()]
+WORDS = [*QUICK, *"--seed 5 --recipe sprint --accumulate 2".split()]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,7 +47,7 @@ def test_a_run_writes_weights_and_a_log(ran):
     log = log_of(ran.out)
     assert [row["step"] for row in log] == [0, 2, 4, 6]
     expected = {"steps": 6, "eval_every": 2, "batch_size": 2, "seed": 5, "eval_batches": 1}
-    expected |= {"accumulate": 2, "clip": 1.0}
+    expected |= {"accumulate": 2}
     expected |= {"stages": [[0.5, 8], [0.85, 16]]}  # quarters and halves of the block of 32
     assert found.meta["train"] == {**vars(RECIPES["sprint"].train), **expected}
     assert beyond_lecture(found.model.config) == RECIPES["sprint"].model
@@ -57,11 +57,10 @@ def test_a_run_writes_weights_and_a_log(ran):
 
 @pytest.mark.parametrize("no_muon", ["--no-muon", "--muon-lr none"])
 def test_options_that_switch_off(tmp_path, no_muon):
-    words = [*no_muon.split(), *"--recipe fast --no-zero-init --no-decay --clip NONE".split()]
+    words = [*no_muon.split(), *"--recipe fast --no-zero-init --no-decay".split()]
     assert main(["train", *QUICK, *words, "--out", str(tmp_path / "run")]) == 0
     train = load_checkpoint(tmp_path / "run").meta["train"]
     assert (train["muon_lr"], train["zero_init"], train["decay"]) == (None, False, False)
-    assert train["clip"] is None
 
 
 def test_a_recipe_changes_only_what_it_names():

@@ -1,9 +1,7 @@
-"""Decoders with caches, texts without an end, an attention of one's own, and first weights.
+"""Decoders with caches, texts without an end, and first weights.
 
 That the cached tokens of every decoder are the uncached ones is tests/test_every_decoder.py.
 """
-
-from copy import deepcopy
 
 import pytest
 import torch
@@ -15,16 +13,12 @@ from shapes import COMBINED, DECODERS, ROPE, SMALL, label
 from nanogpt.cache import DynamicCache, StaticCache, cache_owners, kv_cache, measured_bytes
 from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
-from nanogpt.config import GPTConfig
 from nanogpt.decoder.config import DecoderConfig, beyond_lecture
-from nanogpt.decoder.layers import visible
-from nanogpt.decoder.model import CausalSelfAttention, Decoder
+from nanogpt.decoder.model import Decoder
 from nanogpt.decoder.pack import flatten, unpack_heads
 from nanogpt.decoder.step import buffers, read
-from nanogpt.engines.eager import Batched, Flat
 from nanogpt.engines.exact import exact
 from nanogpt.engines.generation import complete
-from nanogpt.model import GPT
 from nanogpt.training.recipes import MODERN
 
 BLOCK = 32
@@ -39,8 +33,12 @@ def close(got, expected, atol=1e-10):
 # ------------------------------------------------------------------ caches
 
 
+# What a cache sees of a decoder: its window and sinks, and how many heads share keys.
+SEEN_BY_CACHES = ["plain", "n_kv_head=1", "window=5", "sinks=2 window=5", "full_every=2 window=5"]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("row", DECODERS)
+@pytest.mark.parametrize("row", [*SEEN_BY_CACHES, *COMBINED])
 def test_rings_and_pages_give_the_logits_of_the_text_in_one(row):
     """Chunks of one, of several, and around the length of a window."""
     model = decoder(**DECODERS[row])
@@ -52,10 +50,10 @@ def test_rings_and_pages_give_the_logits_of_the_text_in_one(row):
             close(all_logits(model, idx, cache, chunks), whole)
 
 
-# Each field in float32; 16 bits are summed in another way, and 64 bits in other registers.
-ROUNDED = [(row, torch.float32) for row in DECODERS]
-ROUNDED += [(row, torch.bfloat16) for row in COMBINED]
-ROUNDED += [("all at once", torch.float64)]
+# Together they have every operation; 16 bits are summed in another way, 64 in other registers.
+# The tokens in exact mode, for each field alone: tests/test_every_decoder.py.
+ROUNDED = [(row, torch.float32) for row in ("plain", *COMBINED)]
+ROUNDED += [("all at once", dtype) for dtype in (torch.bfloat16, torch.float64)]
 
 
 @pytest.mark.slow
@@ -68,7 +66,7 @@ def test_in_exact_mode_every_path_gives_the_same_bits(row, dtype):
         expected = models[0](idx)[0]
         for model in models:
             assert torch.equal(model(idx[:, :5])[0], expected[:, :5])
-            for cache, chunks in ((DynamicCache, [5, 1, 26]), (StaticCache, 1)):
+            for cache, chunks in ((DynamicCache, [5, 1, 26]), (StaticCache, 1), (PagedCache, 7)):
                 assert torch.equal(all_logits(model, idx, cache, chunks), expected)
                 assert torch.equal(all_logits(model, idx[1:2], cache, chunks), expected[1:2])
         weights = flatten(models[0])
@@ -103,7 +101,7 @@ def test_only_layers_with_a_window_get_a_ring_and_the_others_say_when_they_are_f
     close(all_logits(model, idx, RollingCache, 5, capacity=40), all_logits(model, idx))
 
 
-# ------------------------------------------------------------------ positions, keys, windows
+# ------------------------------------------------------------------ positions
 
 
 @pytest.mark.parametrize("fields", [{}, {"window": WINDOW}, MODERN, WINDOWS], ids=label)
@@ -114,73 +112,6 @@ def test_without_a_position_table_a_text_reads_the_same_anywhere(fields):
         here, there = (model(idx, pos=torch.arange(8) + by)[0] for by in (0, shift))
         alike = positions == "rotary"
         assert torch.allclose(here, there, rtol=0, atol=1e-9) is alike
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("n_kv_head", [1, 2, 4])
-def test_shared_keys_are_plain_attention_with_equal_keys(n_kv_head):
-    """Written out: every head of queries with the weights of the keys that it shares."""
-    shared = build(n_kv_head=n_kv_head)
-    plain = deepcopy(build())
-    idx = tokens(2, BLOCK)
-    state = dict(shared.state_dict())
-    for layer in range(2):
-        weight = state[f"blocks.{layer}.sa.qkv.weight"]
-        q, *kv = weight.split([32, 8 * n_kv_head, 8 * n_kv_head])
-        kv = (x.view(n_kv_head, 8, 32).repeat_interleave(4 // n_kv_head, 0) for x in kv)
-        state[f"blocks.{layer}.sa.qkv.weight"] = torch.cat([q, *(x.flatten(0, 1) for x in kv)])
-    plain.load_state_dict(state)
-    close(shared(idx)[0], plain(idx)[0])
-
-
-@torch.no_grad()
-def test_a_window_is_full_attention_up_to_its_length_and_sees_nothing_before_it():
-    idx = tokens(2, BLOCK)
-    wide = build(window=BLOCK)
-    close(wide(idx)[0], build()(idx)[0])
-    model = build(window=WINDOW, n_layer=1)
-    other = idx.clone()
-    other[:, 10] = (other[:, 10] + 1) % 13
-    moved = (model(idx)[0] != model(other)[0]).any(-1)[0]
-    assert moved.nonzero()[:, 0].tolist() == list(range(10, 10 + WINDOW))
-
-
-# ------------------------------------------------------------------ an attention of one's own
-
-
-class Near(CausalSelfAttention):
-    """Another rule of who sees whom, whatever the config says."""
-
-    visible = staticmethod(lambda q_pos, k_pos, window, sinks: visible(q_pos, k_pos, WINDOW))
-
-
-class Negative(CausalSelfAttention):
-    """Another way for queries to meet keys."""
-
-    def attend(self, q, k, v, mask, dropout=0.0):
-        return super().attend(-q, k, v, mask, dropout)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", [Near, Negative])
-def test_an_attention_of_ones_own_is_computed_cached_and_uncached_and_no_fast_engine_takes_it(kind):
-    usual = build(**ROPE, n_kv_head=2)
-    own = Decoder(usual.config, attention=kind).double().eval()
-    own.load_state_dict(usual.state_dict())
-    twin = build(**ROPE, n_kv_head=2, window=WINDOW) if kind is Near else deepcopy(usual)
-    twin.load_state_dict(usual.state_dict())
-    if kind is Negative:
-        for block in twin.blocks:
-            block.sa.qkv.weight[:32] *= -1
-    idx = tokens(2, 20)
-    close(all_logits(own, idx), all_logits(twin, idx), 1e-12)
-    assert (all_logits(own, idx) - all_logits(usual, idx)).abs().max() > 0.01
-    for cache in (DynamicCache, StaticCache):
-        close(all_logits(own, idx, cache, 3), all_logits(own, idx), 1e-9)
-    prompt = tokens(1, 3)
-    assert torch.equal(complete(own, prompt, 4, engine=Batched), complete(own, prompt, 4))
-    with pytest.raises(ValueError, match=f"{kind.__name__} as blocks.0.sa, where"):
-        complete(own, prompt, 4, engine=Flat)
 
 
 # ------------------------------------------------------------------ first weights
@@ -222,19 +153,3 @@ def test_building_a_decoder_draws_from_its_own_seed(ambient_rng):
     models = [Decoder(config, generator=seed and seeded(seed)) for seed in (None, None, 1337, 1)]
     first, *rest = [torch.cat([p.flatten() for p in m.parameters()]) for m in models]
     assert [torch.equal(first, other) for other in rest] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"config": GPTConfig()}, "config must be a DecoderConfig"),
-        ({"attention": None}, "attention must be a Callable"),
-        ({"generator": 7}, "generator must be a Generator or NoneType, not 7"),
-    ],
-)
-def test_a_decoder_of_another_kind_of_argument_is_refused(arguments, message):
-    with pytest.raises(TypeError, match=message):
-        Decoder(**{"config": DecoderConfig()} | arguments)
-    if "config" in arguments:
-        with pytest.raises(TypeError, match="config must be a GPTConfig"):
-            GPT(DecoderConfig())

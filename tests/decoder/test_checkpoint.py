@@ -12,12 +12,11 @@ from conftest import FORMS, name, tiny_model, tokens
 from decoding_fixtures import decoder
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from shapes import DECODERS, ROPE
+from shapes import COMBINED, DECODERS, ROPE
 
 from nanogpt import files
 from nanogpt.decoder import checkpoint
 from nanogpt.decoder.checkpoint import (
-    FORMAT,
     CheckpointError,
     load_checkpoint,
     save_checkpoint,
@@ -76,8 +75,8 @@ def test_a_model_of_either_class_comes_back_to_the_bit(tmp_path, per_head, shape
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("row", DECODERS)
-def test_a_decoder_of_every_shape_comes_back_to_the_bit(tmp_path, row):
+@pytest.mark.parametrize("row", ["tied", "vocab_size=14", *COMBINED])
+def test_a_decoder_comes_back_to_the_bit(tmp_path, row):
     model = decoder(torch.float32, **DECODERS[row])
     chars = CHARS + "n" * (model.config.vocab_size == 14)
     back = assert_comes_back(tmp_path / "fox", model, meta_of(model, vocabulary=chars)).model
@@ -135,35 +134,21 @@ def test_a_missing_checkpoint_says_what_to_do(tmp_path):
 
 
 config = vars(tiny_model().config)
+# What a later version may write, and what a caller may pass. Files that somebody edited, and whose
+# digest still matches, are outside of what is supported.
 CHANGES = [
     {"format": "nanogpt-notebooks checkpoint 9"},
-    {"format": [FORMAT]},
-    {"config": [1, 2, 3]},
     {"config": config | {"n_experts": 8}},
-    {"config": config | {"n_layer": "2"}},
-    {"config": config | {"n_head": 3}},
-    {"config": config | {"n_layer": 10**9}},  # beyond all memory
-    {"config": config | {"block_size": 10**15}},
-    {"config": config | {"n_head": 4}},  # as many numbers, in other tensors
     {"config": config | {"block_size": 25}},
-    {"config": config | {"per_head": False}},  # version 0.2 wrote such switches
-    {"config": config | {"positions": "learned", "tied": True}},
-    {"config": config | {"positions": "rotary", "rope_scaling": {"factor": "8"}}},
-    {"config": config | {"positions": "rotary", "rope_scaling": {"factors": 8}}},
-    {"config": config | {"positions": "learned", "norm": "batch"}},
-    {"vocabulary": list(CHARS)},
+    {"config": config | {"n_layer": 10**9}},  # beyond all memory
     {"vocabulary": CHARS[:-1]},
-    {"vocabulary": CHARS[:-1] + "a"},
-    {"losses": {"val": None}},
-    {"corpus": "fox"},
     {"step": "many"},
 ]
-WHOLE = [[], None, "nanogpt", {"format": "pt"}, *(meta_of(tiny_model()) | c for c in CHANGES)]
 
 
-@pytest.mark.parametrize("meta", WHOLE)
-def test_metadata_of_a_wrong_kind_ends_in_our_error(tmp_path, meta):
-    raw(tmp_path / "fox.safetensors", meta)
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_metadata_of_another_version_end_in_our_error(tmp_path, changes):
+    raw(tmp_path / "fox.safetensors", meta_of(tiny_model()) | changes)
     with pytest.raises(CheckpointError, match="not our metadata|has format|do not fit"):
         load_checkpoint(tmp_path / "fox")
 
@@ -172,28 +157,6 @@ def test_metadata_of_a_wrong_kind_ends_in_our_error(tmp_path, meta):
 def test_foreign_weights_say_how_to_load_them(tmp_path, metadata):
     save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata=metadata)
     with pytest.raises(CheckpointError, match="not our metadata .*model.load_state_dict"):
-        load_checkpoint(tmp_path / "fox")
-
-
-WEIGHT = tiny_model().state_dict()["lm_head.weight"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"lm_head.weight": None},
-        {"lm_head.more": WEIGHT.clone()},
-        {"lm_head.weight": WEIGHT.T.contiguous()},
-        {"lm_head.weight": None, "lm_head.wait": WEIGHT},
-        dict.fromkeys(tiny_model().state_dict()),
-    ],
-    ids=["missing", "extra", "other shape", "renamed", "none at all"],
-)
-def test_tensors_that_do_not_fit_the_config_are_named_as_such(tmp_path, changes):
-    state = tiny_model().state_dict() | changes
-    state = {key: tensor for key, tensor in state.items() if tensor is not None}
-    raw(tmp_path / "fox.safetensors", meta_of(tiny_model()), state)
-    with pytest.raises(CheckpointError, match="tensors do not fit its config"):
         load_checkpoint(tmp_path / "fox")
 
 
@@ -206,7 +169,7 @@ SPOILS = {
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-@pytest.mark.parametrize("key", tiny_model(n_layer=1, n_head=1).state_dict())
+@pytest.mark.parametrize("key", ["token_embedding_table.weight", "ln_f.bias", "lm_head.weight"])
 def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, key, spoil):
     model = tiny_model(n_layer=1, n_head=1)
     before = saved.read_bytes()
@@ -222,7 +185,7 @@ def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, 
 
 @pytest.mark.parametrize(
     "changes",
-    [*CHANGES, {"losses": {"val": float("nan")}}, {"notes": float("nan")}, {"notes": "\ud800"}],
+    [*CHANGES, {"losses": {"val": float("nan")}}, {"notes": "\ud800"}],
     ids=str,
 )
 def test_metadata_that_could_not_be_read_are_not_saved(saved, changes):

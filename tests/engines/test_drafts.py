@@ -27,7 +27,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_is_no_draft_is_refused(what):
+def test_arguments_that_make_no_draft_are_refused(what):
     make, message = BAD[what]
     with pytest.raises((ValueError, TypeError), match=message):
         make()

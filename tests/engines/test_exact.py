@@ -24,7 +24,6 @@ from nanogpt.engines.exact import exact, in_exact_mode
 from nanogpt.engines.generation import complete
 from nanogpt.model import GPT
 from nanogpt.sampling import sample
-from nanogpt.training.recipes import MODERN
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 # (width, heads, dtype)
@@ -53,7 +52,7 @@ def texts(batch, length=BLOCK):
     return torch.randint(31, (batch, length), generator=seeded(5))
 
 
-def check_every_way(width, n_head, dtype, ways):
+def check_every_way(width, n_head, dtype):
     """Of one layer: a second one has the very shapes of the first. Two are decoded below."""
     idx = texts(3)
     heads = build(width, n_head, dtype, n_layer=1)
@@ -62,20 +61,18 @@ def check_every_way(width, n_head, dtype, ways):
         for model in (heads, pack_heads(heads)):
             for length in (1, 2, 9, BLOCK - 1, BLOCK):
                 assert torch.equal(all_logits(model, idx[:, :length]), expected[:, :length])
-            for cache, chunk, rows in ways:
+            for cache, chunk, rows in WAYS:
                 assert torch.equal(all_logits(model, idx[rows], cache, chunk), expected[rows])
 
 
 ALL = slice(None)  # texts of the batch
 ONE = slice(1, 2)
 WAYS = [(DynamicCache, 1, ALL), (StaticCache, 7, ALL), (DynamicCache, 5, ONE)]
-EVERY_WAY = list(itertools.product((DynamicCache, StaticCache), (1, 5, 7, BLOCK), (ALL, ONE)))
 
 
 @pytest.mark.parametrize(("width", "n_head", "dtype"), SHAPES, ids=str)
 def test_every_decoding_path_gives_the_same_bits(width, n_head, dtype):
-    ways = EVERY_WAY if (width, dtype) == (34, torch.float32) else WAYS
-    check_every_way(width, n_head, dtype, ways)
+    check_every_way(width, n_head, dtype)
 
 
 def test_without_exact_mode_the_bits_differ():
@@ -105,11 +102,12 @@ def test_the_number_of_threads_changes_no_bit():
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name)
 @pytest.mark.parametrize(
     ("engine", "per_head"), [(PerHead, True), (Static, False), (Flat, False)], ids=name
 )
-def test_engines_in_torch_give_the_same_bits(engine, per_head, monkeypatch):
-    """The logits that `sample` gets."""
+def test_engines_in_torch_give_the_same_bits(engine, per_head, dtype, monkeypatch):
+    """The logits that `sample` gets, each in its own arithmetic."""
     caught = []
 
     def spy(logits, *arguments):
@@ -117,10 +115,10 @@ def test_engines_in_torch_give_the_same_bits(engine, per_head, monkeypatch):
         return sample(logits, *arguments)
 
     monkeypatch.setattr(decoder, "sample", spy)
-    model = build(64, 4, torch.float32, per_head)
+    model = build(64, 4, dtype, per_head)
     prompt = texts(2, 9)
     with exact(model):
-        complete(build(64, 4, torch.float32), prompt, 12, cache=None, generator=seeded(1))
+        complete(build(64, 4, dtype), prompt, 12, cache=None, generator=seeded(1))
         expected = torch.stack(caught)
         caught[:] = []
         complete(model, prompt, 12, engine=engine, generator=seeded(1))
@@ -206,16 +204,6 @@ OWN_HEADS = {
 }
 
 
-FORMS_OF_MODELS = {
-    "a list of heads": {"packed": False},
-    "packed": {"packed": True},
-    "modern": MODERN,
-    "groups": {"n_kv_head": 2, **ROPE},
-    "a window": {"window": 6, "sinks": 1},
-    "gates": {"activation": "silu", "gated": True, "norm": "rms", **ROPE},
-}
-
-
 @pytest.fixture
 def products_of_a_gpu(monkeypatch):
     """Products as they are computed on a GPU, which a CPU computes just as well."""
@@ -250,9 +238,8 @@ CHUNKS = [1, 7, [5, 1, 1, 16, 1]]
 def check_bits(model, idx, caches=(DynamicCache, StaticCache, PagedCache)):
     with exact(model):
         expected = all_logits(model, idx)
-        for cache in caches:
-            for chunk in CHUNKS:
-                assert torch.equal(all_logits(model, idx, cache, chunk), expected)
+        for cache, chunk in zip(caches, CHUNKS, strict=False):
+            assert torch.equal(all_logits(model, idx, cache, chunk), expected)
         assert torch.equal(all_logits(model, idx[1:2], DynamicCache, 1), expected[1:2])
     torch.testing.assert_close(all_logits(model, idx), expected, rtol=0, atol=1e-3)
 
@@ -267,20 +254,11 @@ def test_a_head_of_your_own_gives_the_same_bits(written):
     check_bits(model, texts(2))
 
 
-def check_form(form, n_layer):
-    sizes = {"vocab_size": 31, "block_size": BLOCK, "n_layer": n_layer, "n_head": 4, "n_embd": 40}
-    check_bits(model_of(seeded(3), **sizes, **FORMS_OF_MODELS[form]).eval(), texts(2))
-
-
-@pytest.mark.parametrize("form", FORMS_OF_MODELS)
-def test_every_form_of_the_model_gives_the_same_bits(form):
-    check_form(form, n_layer=2)
-
-
-@pytest.mark.parametrize("form", ["a list of heads", "groups"])
+@pytest.mark.parametrize("form", [{"packed": False}, {"n_kv_head": 2, **ROPE}], ids=str)
 def test_models_give_the_same_bits_with_the_products_of_a_gpu(form, products_of_a_gpu):
-    """Both failed in the first run on a real one."""
-    check_form(form, n_layer=1)
+    """Both failed in the first run on a real one. Those of a CPU: tests/decoder."""
+    sizes = {"vocab_size": 31, "block_size": BLOCK, "n_layer": 1, "n_head": 4, "n_embd": 40}
+    check_bits(model_of(seeded(3), **sizes, **form).eval(), texts(2))
 
 
 LAYERS = {
@@ -416,36 +394,10 @@ def test_the_loss_is_computed_and_gradients_are_refused():
     assert not inside.requires_grad
 
 
-def test_shapes_that_do_not_fit_raise_pytorch_s_own_error():
-    a = torch.ones(2, 3)
-    for b in (torch.ones(4, 2), torch.ones(3, 2).double()):
-        with exact(tiny_model()), pytest.raises(RuntimeError):
-            a @ b
-        with exact(tiny_model()), torch.no_grad(), pytest.raises(RuntimeError):
-            F.linear(a, b.t())
-
-
 def test_a_compiled_part_is_refused():
     model = tiny_model()
     model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
     with pytest.raises(ValueError, match="torch.compile: build the model without"):
-        exact(model)
-
-
-class Doubled(torch.Tensor):
-    """A weight with arithmetic of its own, as quantised ones have."""
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize(
-    "convert",
-    [lambda w: w.as_subclass(Doubled), lambda w: w.to_sparse_csr()],
-    ids=["a class of its own", "sparse"],
-)
-def test_weights_that_are_not_plain_are_refused_by_name(convert):
-    model = tiny_model()
-    model.lm_head.weight = nn.Parameter(convert(model.lm_head.weight.detach()), requires_grad=False)
-    with pytest.raises(ValueError, match="lm_head.weight is a .*: build the model with plain ones"):
         exact(model)
 
 

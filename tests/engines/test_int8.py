@@ -64,9 +64,15 @@ def test_halves_go_to_even_a_row_of_zeros_stays_one_and_memory_has_any_order(qua
 
 
 @pytest.mark.parametrize("kind", [{"dtype": torch.float64}, {"device": "meta"}], ids=str)
-def test_what_native_code_would_misread_is_refused(kind):
+def test_weights_that_native_code_would_misread_are_refused(kind):
     with pytest.raises(ValueError, match="plain float32|on meta"):
         quantize(torch.zeros(3, 4, **kind))
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_a_number_that_no_code_stands_for_is_refused(quantizers, number):
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        quantize(torch.tensor([[1.0, number]]))
 
 
 def round_here(model):

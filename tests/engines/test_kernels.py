@@ -4,56 +4,28 @@ import pytest
 import torch
 from decoder_fixtures import map_weights, random_weights, reference_logits
 from native_fixtures import Runner, logits_in_three_ways, text_of
+from shapes import DECODERS
 
-from nanogpt.decoder.config import DecoderConfig, RopeScaling
+from nanogpt.decoder.config import DecoderConfig
 from nanogpt.engines.decoder_library import Packed
 
 pytestmark = pytest.mark.slow
 SHAPE = {"vocab_size": 37, "block_size": 160, "n_layer": 2, "n_head": 4, "n_embd": 32}
-LLAMA = {
-    "positions": "rotary",
-    "norm": "rms",
-    "activation": "silu",
-    "gated": True,
-    "proj_bias": False,
-    "ffn_bias": False,
-    "head_bias": False,
-}
-ROWS = {
-    "the lecture": {},
-    "rotary": {"positions": "rotary"},
-    "llama3": {"positions": "rotary", "rope_scaling": RopeScaling(original_context=64)},
-    "layer norm without bias": {"norm_bias": False},
-    "layer norm without weights": {"norm_weights": False},
-    "rms": {"norm": "rms"},
-    "rms without weights": {"norm": "rms", "norm_weights": False, "norm_eps": None},
-    "large eps": {"norm_eps": 0.1},
-    **{a: {"activation": a} for a in ("relu2", "gelu", "gelu_tanh", "silu")},
-    **{f"gated {a}": {"activation": a, "gated": True} for a in ("relu", "gelu", "silu")},
+# Sizes at which the kernels' loops begin, end and leave numbers over, beside those in shapes.py.
+SIZES = {
     "gated, odd hidden": {"gated": True, "ffn_dim": 27, "activation": "gelu_tanh"},
-    "qkv bias": {"qkv_bias": True},
-    "no biases": {f"{name}_bias": False for name in ("norm", "proj", "ffn", "head")},
-    "groups of 2": {"n_kv_head": 2},
-    "one head of keys": {"n_kv_head": 1},
     "groups of 9": {"n_head": 9, "n_kv_head": 1, "head_dim": 8},
     "wide heads": {"head_dim": 48, "n_kv_head": 2},
     "narrow heads": {"head_dim": 6, "positions": "rotary"},
     "odd sizes": {"n_embd": 27, "n_head": 3, "vocab_size": 41, "ffn_dim": 50},
     "one head": {"n_head": 1, "n_embd": 19},
     "larger than a group of 8-bit weights": {"n_embd": 136, "n_head": 2, "vocab_size": 300},
-    "window": {"window": 20},
     "window of one": {"window": 1},
-    "window and sinks": {"window": 20, "sinks": 3, "full_every": 2},
     "window past the first tile": {"window": 9, "sinks": 2, "n_kv_head": 2},
-    "qk norm": {"qk_norm": True},
-    "qk norm without weights": {"qk_norm": True, "norm": "rms", "norm_weights": False},
-    "tied": {"tied": True, "head_bias": False},
-    "embed norm": {"embed_norm": True, "norm": "rms"},
-    "softcap": {"logit_softcap": 2.0},
-    "llama": LLAMA | {"n_kv_head": 2, "tied": True},
-    "qwen3": LLAMA | {"n_kv_head": 2, "qk_norm": True, "head_dim": 16, "norm_eps": 1e-6},
-    "gemma": LLAMA | {"activation": "gelu_tanh", "logit_softcap": 30.0, "head_dim": 32},
 }
+# A field that is added to shapes.py is tested here too. A shorter block has no room for the text.
+FIELDS = {row: fields for row, fields in DECODERS.items() if "block_size" not in fields}
+ROWS = FIELDS | SIZES
 
 
 def close_to(got, want, rtol=1e-4):
@@ -109,7 +81,7 @@ def dequantized(weights, group):
     return weights._replace(layers=layers, head=matrices(weights.head))
 
 
-EIGHT_BITS = ["the lecture", "odd sizes", "larger than a group of 8-bit weights", "qwen3", "tied"]
+EIGHT_BITS = ["plain", "odd sizes", "larger than a group of 8-bit weights", "Qwen 3", "tied"]
 
 
 @pytest.mark.parametrize("by_group", [True, False])

@@ -69,7 +69,7 @@ def test_the_native_sources_compile_without_a_warning(tmp_path):
         pytest.skip(str(error))
     headers = (library.decoder_header(), library.helpers_header())
     for source, header in zip((library.SOURCE, library.HELPERS), headers, strict=True):
-        (tmp_path / library.HEADER).write_text(header, encoding="utf-8")
+        (tmp_path / toolchain.HEADER).write_text(header, encoding="utf-8")
         flags = [*toolchain.FLAGS.split(), *toolchain.MATH.split(), f"-I{tmp_path}"]
         command = [*compiler(), *flags, "-fPIC", "-c", str(source), "-o", str(tmp_path / "out.o")]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")

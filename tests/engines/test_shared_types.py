@@ -7,7 +7,6 @@ from dataclasses import fields
 import pytest
 
 from nanogpt.decoder.config import Activation, DecoderConfig, Norm
-from nanogpt.decoder.layout import block_parts, outer_parts
 from nanogpt.engines import decoder_library as library
 from nanogpt.engines.shared_types import HEADER, Function, address, declarations
 from nanogpt.engines.toolchain import CannotBuild, compiler
@@ -51,12 +50,6 @@ def test_every_field_of_a_config_reaches_native_code_under_its_own_name():
     assert found == {"kv_heads": 2, "window": 7, "gated": True, "hidden": 256}
     assert struct.activation.value == list(Activation).index(Activation.GELU)
     assert library.CConfig.of(DecoderConfig()).window == 0
-
-
-def test_the_weights_are_the_parts_of_the_layout():
-    for struct, parts in ((library.CLayer, block_parts), (library.CDecoder, outer_parts)):
-        names = [name for name, *_ in struct._fields_]
-        assert {part.name for part in parts(DecoderConfig())} <= set(names)
 
 
 INCLUDE = '#include "shared_types.h"\n'

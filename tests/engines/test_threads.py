@@ -12,7 +12,7 @@ from conftest import seeded
 from decoder_fixtures import random_weights
 from native_fixtures import logits_in_three_ways, text_of
 from serving_fixtures import Watched, run
-from shapes import DECODERS, SMALL, model_of
+from shapes import COMBINED, DECODERS, SMALL, model_of
 
 from nanogpt import DraftModel, Native, Native8, Request, SamplingParams, complete
 from nanogpt.decoder.config import DecoderConfig
@@ -55,7 +55,7 @@ def logits_on(threads: int, row: str, bits: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("bits", [32, 8])
-@pytest.mark.parametrize("row", DECODERS)
+@pytest.mark.parametrize("row", ["plain", "head_dim=5 n_embd=30", *COMBINED])
 def test_any_number_of_threads_gives_the_same_bits(row, bits):
     """Token by token, in one prefill, and in chunks beside another text."""
     expected = logits_on(1, row, bits)

@@ -16,7 +16,6 @@ from nanogpt.engines import compiled, decoder_library, toolchain
 from nanogpt.engines.compiled import Compiled
 from nanogpt.engines.decoder_library import SOURCE
 from nanogpt.engines.native import Native
-from nanogpt.engines.shared_types import HEADER
 from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, kept_build
 
 
@@ -127,22 +126,22 @@ def asked(monkeypatch):
     return ask, notes
 
 
-HEADERS = {HEADER: decoder_library.decoder_header()}
+HEADER = decoder_library.decoder_header()
 
 
-def test_a_native_library_is_of_its_source_and_its_headers(asked, monkeypatch, tmp_path):
+def test_a_native_library_is_of_its_source_and_its_header(asked, monkeypatch, tmp_path):
     ask, notes = asked
     for name in ("decoder.cpp", "kernels.h", "threads.h"):
         text = SOURCE.with_name(name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text, encoding="utf-8")
     copy = tmp_path / "decoder.cpp"
     for source in (SOURCE, copy):
-        ask(toolchain.load_library, "decoder", source, HEADERS)
+        ask(toolchain.load_library, "decoder", source, HEADER)
     assert len(set(notes)) == 1
     for path in (tmp_path / "kernels.h", copy):
         path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-        ask(toolchain.load_library, "decoder", copy, HEADERS)
-    ask(toolchain.load_library, "decoder", copy, {HEADER: HEADERS[HEADER] + "// another field"})
+        ask(toolchain.load_library, "decoder", copy, HEADER)
+    ask(toolchain.load_library, "decoder", copy, HEADER + "// another field")
     assert len(set(notes)) == 4
 
 
@@ -185,7 +184,7 @@ def test_each_thing_is_built_once(folder):
     assert make.calls == len(names(folder)) == 3
 
 
-def test_who_needs_what_is_being_built_waits_for_it(folder):
+def test_a_build_that_another_thread_makes_is_waited_for(folder):
     begun = threading.Event()
     gate = threading.Event()
     found = []
@@ -315,7 +314,7 @@ def test_a_compiler_is_asked_again_without_the_tuning_that_it_does_not_know(monk
 case "$*" in *-march=native*|*-mcpu=native*) echo "error: what?" >&2; exit 1;; esac
 {LAST}; echo built > "$out" """
     stand_in(monkeypatch, tmp_path, text)
-    compile_cpp(SOURCE, tmp_path / "out.so", HEADERS)
+    compile_cpp(SOURCE, tmp_path / "out.so", HEADER)
     assert (tmp_path / "out.so").read_text(encoding="utf-8") == "built\n"
     calls = [set(line.split("\t")) for line in log.read_text(encoding="utf-8").splitlines()]
     assert len(calls) == 3
@@ -330,19 +329,19 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
     What -ffast-math links in would set the processor to call denormal numbers 0.
     """
     source = tmp_path / "answer.cpp"
-    text = '#include "n.h"\nextern "C" int answer() { return N; }\n'
+    text = '#include "shared_types.h"\nextern "C" int answer() { return N; }\n'
     source.write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NANOGPT_CACHE", ".")
     try:
-        assert toolchain.load_library("answer", source, {"n.h": "#define N 42\n"}).answer() == 42
+        assert toolchain.load_library("answer", source, "#define N 42\n").answer() == 42
         assert torch.tensor(1e-40) * 1 != 0
     finally:
         torch.set_flush_denormal(False)
     assert any(name.startswith("answer-") for name in names(tmp_path))
 
 
-def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
+def test_a_build_that_does_not_load_is_described_in_one_line(tmp_path, monkeypatch):
     source = tmp_path / "answer.cpp"
     source.write_text("", encoding="utf-8")
 
@@ -353,7 +352,7 @@ def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", refuse)
     monkeypatch.setattr(Compiled, "_compile", lambda self, path: path.write_bytes(b""))
     for load in (
-        lambda: toolchain.load_library("answer", source, {}),
+        lambda: toolchain.load_library("answer", source, ""),
         lambda: Compiled(shared_model().config),
     ):
         with pytest.raises(CannotBuild, match="loaded .wrong ELF class.: delete it to build"):
@@ -361,7 +360,7 @@ def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("small", [{"vocab_size": 8}, {"n_embd": 8}, {"block_size": 8}])
-def test_what_torch_would_write_into_the_code_is_refused_before_a_build(monkeypatch, small):
+def test_sizes_that_torch_would_compile_in_are_refused_before_a_build(monkeypatch, small):
     monkeypatch.setattr(toolchain, "kept_build", None)
     with pytest.raises(CannotBuild, match="up to 8 numbers is compiled in"):
         Compiled(replace(shared_model().config, **small))

@@ -26,15 +26,11 @@ def known(cache) -> dict:
 KEYS, VALUES, _ = new_tokens([4])
 WRONG = {
     "batch": (new_tokens([4], (3, 2)), "must match"),
-    "number of heads": (new_tokens([4], (2, 3)), "must match"),
     "head size": (new_tokens([4], hs=5), "must match"),
     "dtype": (new_tokens([4], dtype=torch.float64), "must match.* before changing the dtype"),
     "device": (new_tokens([4], device="meta"), "must match"),
     "length of values": ((KEYS, VALUES[..., :0, :], torch.tensor([4])), "must be"),
-    "dtype of values": ((KEYS, VALUES.double(), torch.tensor([4])), "must match"),
-    "shape of positions": ((KEYS, VALUES, torch.tensor([[4]])), "must be"),
     "dtype of positions": ((KEYS, VALUES, torch.tensor([4.0])), "integers"),
-    "an old position": (new_tokens([3]), "position 3 must come after position 3, which is cached"),
     "a chunk that overlaps": (new_tokens([2, 4]), "must come after position 3"),
     "a position twice": (new_tokens([5, 5]), "do not ascend"),
 }

@@ -118,22 +118,27 @@ def test_nan_logits_are_never_equal():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "named"),
     # A row for each argument: its wrong values are in tests/test_fuzz.py and test_generate.py.
     [
-        {"model": torch.nn.Linear(2, 2)},
-        {"prompt": tokens(5)},
-        {"prompt": tokens(1, 5) + 100},
-        {"n_new": 10**9},
-        {"seed": 1.5},
-        {"temperature": 0},
+        ({"model": torch.nn.Linear(2, 2)}, "model="),
+        ({"prompt": tokens(5)}, "the prompt is"),
+        ({"n_new": 10**9}, "1000000000 new tokens"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"temperature": 0}, "temperature=0"),
     ],
     ids=str,
 )
-def test_compare_refuses_invalid_arguments(wrong):
-    right = {"model": tiny_model(), "prompt": tokens(1, 5), "n_new": 5}
-    with pytest.raises(ValueError, match=r"\w"):
+def test_compare_refuses_invalid_arguments_by_name(wrong, named):
+    right = {"model": tiny_model(), "prompt": tokens(1, 5), "n_new": 5, "a": None, "b": None}
+    with pytest.raises(ValueError, match=named):
         compare(**right | wrong)
+
+
+def test_compare_has_no_default_for_what_is_compared():
+    """Nothing against nothing would be equal, whatever the caller meant to test."""
+    with pytest.raises(TypeError, match="'b'"):
+        compare(tiny_model(), tokens(1, 5), 5, None)
 
 
 # ------------------------------------------------------------------ logits and margins

@@ -1,4 +1,7 @@
-"""GPTConfig: the range of each field, and errors with advice."""
+"""GPTConfig: the range of each field, errors with advice, and published sizes.
+
+Counts of parameters and bytes are compared with built models in tests/decoder/test_config.py.
+"""
 
 from dataclasses import fields
 
@@ -39,3 +42,9 @@ def test_an_integer_beyond_64_bits_is_refused_as_a_number():
     check_number("rope_base", 2**63 - 1, 1)
     with pytest.raises(ValueError, match=r"^rope_base=10{25}: .* 64 bits; write 1e\+25$"):
         check_number("rope_base", 10**25, 1)
+
+
+def test_cache_bytes_match_published_sizes():
+    llama = GPTConfig(n_layer=32, n_head=32, n_embd=4096)
+    assert llama.cache_bytes(4096, itemsize=2) == 2 * 2**30
+    assert GPTConfig(n_layer=12, n_head=12, n_embd=768).cache_bytes(1024) == 75_497_472

@@ -11,7 +11,7 @@ from training_fixtures import CPU, fresh, weights
 from nanogpt import fitting
 from nanogpt.cache import cache_owners, kv_cache
 from nanogpt.config import GPTConfig
-from nanogpt.data import Corpus, CorpusError
+from nanogpt.data import Corpus, CorpusError, random_batch
 from nanogpt.fitting import fit
 from nanogpt.model import GPT
 from nanogpt.training.loop import train
@@ -75,6 +75,26 @@ def test_fit_restores_the_mode_and_the_global_random_state(corpus):
         fit(model, corpus, steps=1, batch_size=2)
         assert all(module.training is mode for module in model.modules())
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_fit_restores_the_mode_after_ctrl_c_and_after_an_error(corpus, monkeypatch, error, mode):
+    """In the first batch, which is evaluated in eval mode, and in the batch of the update."""
+    for calls in (1, 5):  # two splits of two batches each are evaluated before the update
+        left = [None] * calls
+
+        def fail_at_the_last(*arguments, left=left):
+            left.pop()
+            if not left:
+                raise error
+            return random_batch(*arguments)
+
+        model = fresh(corpus).train(mode)
+        monkeypatch.setattr(fitting, "random_batch", fail_at_the_last)
+        with pytest.raises(error):
+            fit(model, corpus, steps=1, batch_size=2, eval_batches=2)
+        assert all(module.training is mode for module in model.modules())
 
 
 def test_fit_refuses_a_model_with_a_cache_on(corpus):

@@ -7,12 +7,13 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import seeded
+from conftest import seeded, tiny_model, tokens
 
 from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.caches.int8 import Int8Cache
 from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
+from nanogpt.generation import SlidingReader
 
 
 class Pages(PagedCache):
@@ -151,3 +152,28 @@ def test_texts_with_shared_pages_diverge_after_a_rewind(back):
     shared = min(left, 10) // 4  # full pages of the common beginning: still held once
     assert cache.users.tolist()[:shared] == [3] * shared
     assert len(cache.users) == shared + 3 * (-(-(left + 6) // 4) - shared)
+
+
+# ------------------------------------------------------------------ a reader
+
+
+@pytest.mark.parametrize("cache", [None, DynamicCache, StaticCache])
+def test_a_rewound_sliding_reader_equals_one_that_never_read_the_tokens(cache):
+    """Before the end of the position table, past it, and back again; block_size is 24."""
+    model = tiny_model()
+    text = tokens(2, 40, seed=3)
+    wrong = tokens(2, 40, seed=4)
+    reader = SlidingReader(model, cache)
+    length = 0
+    # Tokens to read and to forget: within the table, over its end, and back from past it.
+    for read, forget in ((5, 2), (12, 0), (14, 9), (3, 0), (5, 14), (2, 0), (9, 9), (1, 0)):
+        pos = torch.arange(length, length + read)
+        length += read - forget
+        reader.read(torch.where(pos < length, text[:, pos], wrong[:, pos]))
+        reader.rewind(forget)
+        assert reader.length == length
+        next_token = text[:, length : length + 1]
+        got = reader.read(next_token)[:, -1]
+        length += 1
+        fresh = SlidingReader(model, None)
+        torch.testing.assert_close(got, fresh.read(text[:, :length])[:, -1])

@@ -219,7 +219,7 @@ def stand_ins(machine) -> Iterator[tuple[object, dict]]:
     yield torch._C, {"_group_tensors_by_device_and_dtype": by_device}
     yield sys.modules["torch.optim.optimizer"], {"_foreach_supported_types": kinds}
     for module in (standard, own_code):  # to the host no number is in memory, and all are plain
-        yield module, {"PLAIN": tuple(kinds), "in_memory": lambda tensor: True}
+        yield module, {"WEIGHT_CLASSES": tuple(kinds), "in_memory": lambda tensor: True}
     yield torch.cuda, _about() | _queue(machine) | _random(machine.generator)
     yield torch.accelerator, _accelerator(machine)
 

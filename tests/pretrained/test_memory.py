@@ -50,7 +50,7 @@ CASES = {  # files of a system, and what is available there, in GB
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_available(tmp_path, case):
+def test_available_memory(tmp_path, case):
     files, expected = CASES[case]
     usual = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/a/b\n"}
     for name, content in (usual | files).items():

@@ -9,7 +9,7 @@ import torch
 from training_fixtures import CPU, fresh, weights
 
 from nanogpt.config import SIZES, GPTConfig
-from nanogpt.data import PRACTICE, Corpus
+from nanogpt.data import Corpus
 from nanogpt.decoder.checkpoint import (
     CheckpointError,
     config_to_json,
@@ -69,7 +69,7 @@ def test_published_weights_are_taken_for_the_text_that_they_know(checkpoint, cor
     assert load(OTHER, SHORT).origin == "trained just now"
     backwards = Corpus(corpus.text[::-1], "the same characters", "0")
     assert load(backwards, SHORT).origin == "trained just now"
-    assert load(replace(backwards, name=PRACTICE), SHORT).origin == "published weights"
+    assert load(replace(backwards, real=False), SHORT).origin == "published weights"
 
 
 def test_a_model_trained_now_is_kept_and_found_again(place, corpus):
@@ -88,7 +88,7 @@ def test_a_model_of_this_run_goes_before_what_ships(checkpoint, place, corpus):
     found = load(corpus, SHORT, keep=keep)
     assert str(found).startswith(f"{OURS}: ")
     assert "trained for 2 steps" in str(found)
-    practice = replace(corpus, name=PRACTICE, sha256="1")
+    practice = replace(corpus, real=False, sha256="1")
     assert load(practice, SHORT, keep=keep).origin == "published weights", "of this text alone"
     assert load(corpus, SHORT, keep=keep, checkpoint=str(checkpoint)).origin == "your checkpoint"
 

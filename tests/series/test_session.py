@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from nanogpt.config import SIZES
-from nanogpt.data import PRACTICE
+from nanogpt.data import practice_corpus
 from nanogpt.files import write_json
 from nanogpt.model import GPT, Head
 from nanogpt.series import display, plots, session
@@ -72,11 +72,12 @@ def test_a_folder_that_cannot_be_written_is_found_out_at_once(out):
 
 
 def test_the_practice_corpus_is_named_at_once_and_below_figures(capsys, monkeypatch):
-    corpus = replace(session.load_corpus(), name=PRACTICE, note="no network.")
+    text = session.load_corpus().text
+    corpus = replace(practice_corpus("no network."), text=text)  # which the model knows
     monkeypatch.setattr(session, "load_corpus", lambda: corpus)
     run = session.open_run("07", profile="smoke")
     assert "\n\nPRACTICE CORPUS, not Shakespeare: no network." in capsys.readouterr().out
-    assert PRACTICE in run._footer("")
+    assert corpus.name in run._footer("")
 
 
 def test_a_picture_is_kept_as_a_file_and_shown_with_alt_text(run, out):

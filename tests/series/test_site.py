@@ -302,8 +302,9 @@ def test_a_phone_gets_its_own_picture_and_a_card_the_upper_part_of_it(tmp_path):
     assert size == 'width="30" height="26" alt="nine rungs"'
 
 
-PRACTISED = {"notebook": "00_one", "ok": True, "seconds": 9.0, "corpus": "practice corpus"}
-REAL = {"notebook": "01_two", "ok": True, "seconds": 9.0, "corpus": "Tiny Shakespeare"}
+RAN = {"ok": True, "seconds": 9.0}
+PRACTISED = {"notebook": "00_one", **RAN, "corpus": "practice corpus", "real": False}
+REAL = {"notebook": "01_two", **RAN, "corpus": "Tiny Shakespeare", "real": True}
 NOTICES = {
     "practice": ({"corpus": SHAKESPEARE | {"real": False}}, "00_one", "not Shakespeare"),
     "smoke": ({"profile": "smoke"}, "00_one", "Its numbers mean nothing"),

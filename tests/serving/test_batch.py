@@ -54,7 +54,7 @@ def test_a_seed_is_honoured_whatever_seeds_the_neighbours_have(seeds):
 
 @torch.no_grad()
 def logits_alone(model, asked, tokens):
-    """What stands behind each token that is drawn, from one pass over the whole text."""
+    """The logits behind each sampled token, from one pass over the whole text."""
     whole = torch.cat([asked.prompt, torch.tensor(tokens[:-1], dtype=torch.long)])
     return model(whole[None])[0][0, len(asked.prompt) - 1 :]
 
@@ -235,7 +235,7 @@ def test_wrong_settings_are_refused_by_name(wrong):
 def test_a_model_that_cannot_be_served_is_refused():
     class Narrow(ModuleBackend):
         @classmethod
-        def supports(cls, model):
+        def refuses_model(cls, model):
             return f"this backend computes a width of 8, not {model.config.n_embd}"
 
     with pytest.raises(ValueError, match="a width of 8, not 32"):

@@ -238,7 +238,7 @@ def test_blocks_take_at_most_half_of_the_available_memory(monkeypatch, available
 
 
 def pieces(tokens: list[int], **fields) -> tuple[list[str], str]:
-    """What is sent after each token, and why it ended."""
+    """The text sent after each token, and the reason of the end."""
     reader = RequestParser(tokenizer(), "fox", 128)
     (completion,) = reader.read(json.dumps({"prompt": "a", **fields}).encode())
     sent = []

@@ -34,7 +34,7 @@ def needs(name: str):
 
 
 def text(n: int, sampling=GREEDY, prompt: str = "abc") -> str:
-    """What a client should get for this prompt."""
+    """The answer that a client should get for this prompt."""
     return expected(tiny_model(), prompt, n, sampling, 5)
 
 

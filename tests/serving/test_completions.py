@@ -1,4 +1,4 @@
-"""What a body asks for, what is refused by name, and texts that end at a stop."""
+"""The fields of a completion request, refusals by name, and texts that end at a stop."""
 
 import json
 import random

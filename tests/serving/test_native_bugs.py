@@ -35,7 +35,7 @@ MUTATIONS = {  # where in the C++, what it says, and a bug in its place
     "noise of the row": (
         "next_token(*m, text, ",
         "s.position",
-        "std::min(s.position, text.n_prompt - 1 + i)",
+        "std::min(s.position, text.noise_from - 1 + i)",
     ),
     "the position is the row": (
         "rows.push_back({t->sequence, ",

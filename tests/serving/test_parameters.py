@@ -115,7 +115,7 @@ def read(body: dict) -> list:
 
 
 def asked(body: dict) -> list:
-    """What is computed and shown for a body, but for what names the answer."""
+    """The result for a body, without the fields that name the answer."""
     found = []
     for one in read(body):
         request = one.request

@@ -296,18 +296,6 @@ def test_out_of_memory_says_which_settings_need_less(corpus, monkeypatch, error)
         train(fresh(corpus), corpus, replace(QUICK, accumulate=2), device=CPU)
 
 
-def test_a_batch_larger_than_memory_is_refused_before_the_first_evaluation(corpus, monkeypatch):
-    def empty(*shape, real=torch.empty, **how):
-        if shape == (4, 8, model.config.block_size):
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return real(*shape, **how)
-
-    model = fresh(corpus)
-    monkeypatch.setattr(torch, "empty", empty)
-    with pytest.raises(MemoryError, match="a batch of 8 windows"):
-        train(model, corpus, QUICK, device=CPU, watch=lambda *_: pytest.fail("it began"))
-
-
 def test_another_run_into_the_same_files_is_refused(tmp_path):
     out = tmp_path / "fox"
     refused = pytest.raises(ValueError, match="another run is writing to .*fox: wait for")

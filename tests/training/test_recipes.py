@@ -25,10 +25,9 @@ EDGES = {  # each field's smallest and largest value, and one beyond each
     "accumulate": (1, 4, 0, 3),
     "warmup": (0, 1e30, -1, 1e31),
     "weight_decay": (0, 1e30, -1e-9, 1e31),
-    "final": (0, 1, -1e-9, 1.001),
     "beta2": (0, 1 - 2**-53, -1e-9, 1.0),
     "seed": (0, 2**63 - 1, -1, 2**63),
-    **dict.fromkeys(("lr", "muon_lr", "clip"), (1e-30, 1e30, 0, 1e31)),
+    **dict.fromkeys(("lr", "muon_lr"), (1e-30, 1e30, 0, 1e31)),
     "stages": (((1e-9, 1),), ((1.0, 2**31 - 1),), ((0.0, 1),), ((0.5, 2**31),)),
     **dict.fromkeys(SWITCHES, (False, True, None, 1)),
 }

@@ -45,7 +45,7 @@ KINDS = {
     "packed, AdamW alone": (replace(RECIPE, muon_lr=None), {"per_head": False}, CPU, (7,)),
     # One tensor under two names.
     "tied, shared keys": (RECIPE, {"tied": True, "n_kv_head": 1, "gated": True}, CPU, (5,)),
-    "sprint, clipped, in parts": (replace(RECIPE, clip=1.0, accumulate=2), MODERN, CPU, (6,)),
+    "sprint, in parts": (replace(RECIPE, accumulate=2), MODERN, CPU, (6,)),
     # Batches that follow from the step, stopped in a later stage.
     "short windows, epochs": (STAGED, {}, CPU, (13,)),
     # The scaler's factor and counter.
@@ -245,7 +245,6 @@ def test_a_run_removes_only_its_own_temporary_files(corpus, tmp_path):
     [
         ({"lr": 1e-3}, {}, "lr=0.008, not 0.001"),
         ({"steps": 30}, {}, "steps=20, not 30"),
-        ({"clip": 1.0}, {}, "clip=None, not 1.0"),
         ({"batched": False}, {}, "batched=True, not False"),
         ({}, {"n_layer": 1}, "n_layer=2, not 1"),
         ({}, {"per_head": False}, "model='GPT', not 'Decoder'"),
@@ -321,6 +320,17 @@ def test_resuming_under_other_conditions_prints_which_ones_keep_the_bits(
     assert "need threads=1, accumulate=1, torch=" in first
     resume(corpus, tmp_path / "run", replace(RECIPE, accumulate=2))
     assert "resuming with" not in capsys.readouterr().out, "as it was saved last"
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_trained_weights_without_their_state_are_not_replaced(corpus, copy, again):
+    """Somebody kept the weights alone: a new run, or one that cannot resume, would begin at 0."""
+    state_path(copy).unlink()
+    copy.with_name("run.jsonl").unlink()
+    before = all_of(copy.parent)
+    with pytest.raises(CheckpointError, match="trained for .* steps, and the state .* is lost"):
+        train(fresh(corpus), corpus, RECIPE, out=copy, device=CPU, resume=again)
+    assert all_of(copy.parent) == before
 
 
 @pytest.mark.parametrize("damage", ["a tensor of another shape", "no history"])
