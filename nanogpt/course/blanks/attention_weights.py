@@ -190,6 +190,8 @@ def attention_weights(q, k, mask):
     advice={
         "in a second call": "The first call is right: keep nothing from one call to the next.",
         "the mask hides": "Before the softmax, hide it with -inf.",
+        "Expected size for first two dimensions": "k.transpose(-2, -1) swaps the last two dimensions of the keys.",
+        "must be Tensor, not int": "A size is a Python number: q.shape[-1] ** 0.5, or math.sqrt.",
         "must match the size": "k.transpose(-2, -1) swaps the last two dimensions of the keys.",
         "the shape of": "One row per query, one number per key: the weights alone, not yet applied to values.",
         "Dimension out of range": "There may be any number of leading dimensions, or none: count from the end, k.transpose(-2, -1).",

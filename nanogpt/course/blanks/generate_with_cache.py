@@ -7,7 +7,7 @@ from ...config import GPTConfig
 from ...model import GPT
 from ...model import Head as ModelHead
 from ...sampling import draw_noise
-from ..observing import Arguments
+from ..observing import Arguments, form
 from ..page import Blank, Case
 from .kv_cache import KVCache
 from .sample import sample
@@ -103,8 +103,8 @@ def run_loop(answer, B, T, n, block_size):
     yield "PyTorch records a pass for gradients", any(model.recorded)
     yield "the number of caches built, for two heads", Tight.built
     yield "the caches are still on after the last token", model.caching
-    shapes = sorted({str(tuple(token.shape)) for token in tokens})
-    yield "what is yielded", f"{len(tokens)} tokens of shape {' and '.join(shapes)}"
+    shapes = sorted({form(token) for token in tokens})
+    yield "what is yielded", f"{len(tokens)} tokens, each {' or '.join(shapes)}"
     yield "the positions that the model reads", torch.tensor(model.positions)
     yield "the tokens that are read before each is yielded", torch.tensor(before)
     if shapes == [str((B, 1))]:
@@ -184,8 +184,9 @@ BLANK = Blank(
             ["pos = pos[-1:] + 1 -> pos = int(pos[-1]) + 1"],
             ["pos = pos[-1:] + 1 -> pos = pos[-1] + 1"],
         ),
-        "new tokens are read at the wrong positions: the first is at T, the prompt's length, and "
-        "each later one at the next.": (
+        "tokens are read at the wrong positions: the prompt's are 0 to T - 1, the first new token is "
+        "at T, and each later one at the next.": (
+            ["torch.arange( -> 1 + torch.arange("],
             ["pos[-1:] + 1 -> pos[-1:] * 0"],
             ["pos[-1:] + 1 -> pos[-1:] + 2"],
             ["pos[-1:] + 1 -> pos[-1:]"],
@@ -288,6 +289,9 @@ def generate_with_cache(model, prompt, noise, cache):
     advice={
         "an instance": "kv_cache takes the class and builds a cache for each head: pass cache, not cache().",
         "'capacity'": "kv_cache takes the class and builds a cache for each head: pass cache, not cache().",
+        "one position each": "After the prompt there is one new token, at one position: pos[-1:] + 1.",
+        "tuple indices": "The model returns the logits and the loss: logits, _ = model(tokens, pos=pos).",
+        "pass (B, T) integers": "Sample from the last logits alone, logits[:, -1], so that tokens are (B, 1).",
         "not an iterator": "`yield` each token.",
         "without a cache": "Put the loop inside `with kv_cache(model, cache):`.",
         "for gradients": "Put @torch.no_grad() above the function.",

@@ -87,14 +87,16 @@ def run_new(answer):
     head, weights = new_head(answer)
     sizes = ", ".join(f"{name} {tuple(weight.shape)}" for name, weight in weights.items())
     yield f"the weights of a head with n_embd {WIDTH} and head_size {WIDTH // 3}", sizes
-    missing = "nothing of that name"
-    registered = any("cache" in names for names in (head._buffers, head._parameters, head._modules))
-    held = (
-        "an entry of the module, not an attribute"
-        if registered
-        else getattr(head, "cache", missing)
-    )
-    yield "self.cache of a new head", repr(held) if held is None else str(held)
+    yield "self.cache of a new head", found(head)
+
+
+def found(head):
+    """What a new head has as its cache, and where: kv_cache(model) looks among its attributes."""
+    if "cache" in vars(head):
+        return str(head.cache)
+    if hasattr(type(head), "cache"):
+        return "an attribute of the class"
+    return "an entry of the module" if hasattr(head, "cache") else "nothing of that name"
 
 
 def run_head(answer, B=3, T=7, dropout=0.0, factor=1.0, modes=("eval", "eval")):
@@ -133,8 +135,8 @@ def run_gradients(answer, B=3, T=7):
     yield "no gradient flows through your head, so it would learn nothing", not out.requires_grad
     yield "the output in training mode, without dropout", out
     total = (out * numbers(B, T, WIDTH // 3, seed=20)).sum()
-    for name, found in gradient(total, {"x": x, **weights}).items():
-        yield f"in training the gradient of {name}", found
+    for name, part in gradient(total, {"x": x, **weights}).items():
+        yield f"in training the gradient of {name}", part
 
 
 def run_cached(answer, pieces, cache=Recording, B=2, dropout=0.0, learn=False, texts=1):
@@ -231,6 +233,11 @@ BLANK = Blank(
             "q = self.query -> q = self.key",
             "k = self.key -> k = self.query",
         ],
+        "the scores are not divided by √hs: hs is head_size, the last dimension of q, not n_embd.": (
+            ["attention_weights(q, -> attention_weights(q * k.shape[-1] ** 0.5,"],
+            ["attention_weights(q, -> attention_weights(q * (k.shape[-1] / x.shape[-1]) ** 0.5,"],
+            ["attention_weights(q, -> attention_weights(q * k.shape[-1] ** -0.5,"],
+        ),
         "keys and values are mixed up: the scores use keys, and the weights apply to values.": (
             ["k = self.key -> k = self.value", "v = self.value -> v = self.key"],
             ["@ v -> @ k"],
@@ -370,7 +377,8 @@ class Head(nn.Module):
         "a second text": "Nothing may be carried over from one text to the next.",
         "alone than in a batch": "A text's output depends only on that text.",
         "the future in": "visible(pos, k_pos) says what a query sees.",
-        "shape of the output": "Return the weights times the values.",
+        "shape of the output": "Return the weights times the values, with a row for each new token: visible(pos, k_pos) has the queries first, and pos stays theirs.",
+        "'k_pos'": "Without a cache the keys have the queries' positions: k_pos = pos.",
         "no gradient flows": "Use no detach() and no no_grad() on the way.",
         "in training the gradient": "Something on the way is detached, or computed differently.",
         "the number of updates in training": f"In training a cache is not used: {GUARD}",

@@ -148,6 +148,8 @@ def margin(logits, noise):
     ),
     advice={
         "the margin": "It is the best score, logits - noise.log(), minus the second best.",
+        "converted to Scalar": "topk returns values and indices: take .values.",
+        "only one element tensors": "math.log takes one number: noise.log() takes them all.",
         "not a number": "Return one number.",
     },
 )

@@ -19,18 +19,19 @@ def sample(logits, noise):
 CLEAR = 1e-3  # in log space: a closer race may go either way
 
 
-def run_race(answer, B, V, factor, level=0.0, rows=20):
-    """The winners of races that are not too close to call. Each row has its own offset."""
+def run_race(answer, B, V, factor, level=0.0, rounds=20):
+    """The winners of races that are not too close to call. Each of B rows has its own offset."""
     logits = factor * numbers(B, V, seed=V) + level * torch.arange(1, B + 1)[:, None]
-    for row in draw_noise(rows, B, V, torch.Generator().manual_seed(B)).double():
-        given = Arguments(logits=logits.clone(), noise=row.clone())
-        tokens = answer(*given.tensors.values())
-        yield from given.changes()
-        yield "the shape of the tokens", form(tokens)
-        yield "the dtype of the tokens", str(getattr(tokens, "dtype", "none"))
-        two = (logits.log_softmax(-1) - row.log()).topk(2).values
-        clear = (two[:, 0] - two[:, 1] > CLEAR)[:, None]
-        yield "the tokens", torch.where(clear, tokens, -1)
+    logits = logits.repeat(rounds, 1)
+    noise = draw_noise(1, rounds * B, V, torch.Generator().manual_seed(B))[0].double()
+    given = Arguments(logits=logits, noise=noise)
+    tokens = answer(*given.tensors.values())
+    yield from given.changes()
+    yield "the shape of the tokens", form(tokens)
+    yield "the dtype of the tokens", str(getattr(tokens, "dtype", "none"))
+    two = (given.before["logits"].log_softmax(-1) - given.before["noise"].log()).topk(2).values
+    clear = (two[:, 0] - two[:, 1] > CLEAR)[:, None]
+    yield "the tokens", torch.where(clear, tokens, -1)
 
 
 def run_again(answer):
@@ -49,13 +50,13 @@ BLANK = Blank(
     solution=sample,
     cases=[
         Case(run_again),
-        Case(run_race, B=8, V=5, factor=1.0, rows=3),
-        Case(run_race, B=40, V=65, factor=1.0, rows=50),
-        Case(run_race, B=40, V=65, factor=0.2, rows=50),
+        Case(run_race, B=8, V=5, factor=1.0, rounds=3),
+        Case(run_race, B=40, V=65, factor=1.0, rounds=50),
+        Case(run_race, B=40, V=65, factor=0.2, rounds=50),
         Case(run_race, B=7, V=300, factor=4.0),
         Case(run_race, B=3, V=17, factor=1.0, level=900.0),
         Case(run_race, B=6, V=65, factor=12.0, level=-900.0),
-        Case(run_race, B=2, V=3000, factor=0.3, rows=50),
+        Case(run_race, B=2, V=3000, factor=0.3, rounds=50),
     ],
     mistakes={
         "the noise is not used: the largest probability / noise wins.": [" / noise -> "],
@@ -67,8 +68,9 @@ BLANK = Blank(
             ["probs / noise -> logits + noise"],
             ["probs / noise -> logits - noise"],
         ),
-        "the softmax is missing, or comes after the division: the race is won by probability / "
-        "noise, not by logit / noise.": (
+        "the softmax is missing, comes after the division, or is a log_softmax: the race is won by "
+        "probability / noise.": (
+            ["softmax -> log_softmax"],
             ["logits.softmax(-1) -> logits"],
             ["logits.softmax(-1) -> logits", "(probs / noise) -> (probs / noise).softmax(-1)"],
         ),

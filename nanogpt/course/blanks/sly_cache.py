@@ -117,6 +117,11 @@ BLANK = Blank(
         "earlier piece, and several tokens in this one.": [
             "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> v = -v"
         ],
+        "update runs before the condition is asked, so self.k is never None and pos has all positions: "
+        "ask first, then return super().update(k, v, pos).": [
+            "        if self ->         k, v, pos = super().update(k, v, pos)\n        if self",
+            "return super().update(k, v, pos) -> return k, v, pos",
+        ],
         "a second text goes wrong in its first piece: its caches are new, so the fault is stored in "
         "the class.": [
             "        if self.k is not None ->         SlyCache.seen += 1\n        if SlyCache.seen > 2",
@@ -167,6 +172,7 @@ class SlyCache(KVCache):
         "must be right": "The fault must require an earlier piece, `self.k is not None`, and several tokens in this one, `len(pos) > 1`.",
         "the referee acquits": "Change the keys, values or positions of a later piece.",
         "NoneType": "Does update end with `return super().update(k, v, pos)`?",
-        "your code raised": "The fault must be in the returned numbers, not an exception.",
+        "raised ValueError": "The fault must be in the returned numbers, not an exception.",
+        "raised Exception": "The fault must be in the returned numbers, not an exception.",
     },
 )

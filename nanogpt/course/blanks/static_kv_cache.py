@@ -110,10 +110,16 @@ BLANK = Blank(
                 "[:, pos] -> [:, slot]",
                 "self.pos[pos] -> self.pos[slot]",
             ],
+            [
+                "self.k[:, pos] = k -> self.k = torch.cat([self.k[:, len(pos) :], k], dim=1)",
+                "self.v[:, pos] = v -> self.v = torch.cat([self.v[:, len(pos) :], v], dim=1)",
+                "self.pos[pos] = pos -> self.pos = torch.cat([self.pos[len(pos) :], pos])",
+            ],
             ["[:, pos] -> [:, pos - 1]", "self.pos[pos] -> self.pos[pos - 1]"],
             ["[:, pos] -> [:, : len(pos)]", "self.pos[pos] -> self.pos[: len(pos)]"],
         ),
-        "the positions are counted: store the ones passed in, self.pos[pos] = pos.": (
+        "the positions are counted, or not stored: store the ones passed in, self.pos[pos] = pos.": (
+            ["        self.pos[pos] = pos\n -> "],
             ["self.pos[pos] = pos -> self.pos[pos] = torch.arange(len(pos))"],
             [
                 "        self.k[:, pos] ->         pos = int((self.pos >= 0).sum()) + torch.arange(len(pos))\n"
@@ -121,6 +127,9 @@ BLANK = Blank(
             ],
         ),
         "there is one slot more than the capacity.": ["self.capacity, k -> self.capacity + 1, k"],
+        "the positions of the new tokens are returned: return those of all slots, self.pos.": [
+            "self.v, self.pos\n -> self.v, pos\n"
+        ],
         "only the filled slots are returned: return all `capacity` slots.": [
             "return self.k, self.v, self.pos -> n = int((self.pos >= 0).sum())\n"
             "        return self.k[:, :n], self.v[:, :n], self.pos[:n]"
@@ -200,6 +209,7 @@ class StaticKVCache:
         "not an nn.Module": "Inside a head it would become part of the model, and kv_cache(model) could not remove it.",
         "no method `update`": "A head calls cache.update(k, v, pos).",
         "what update returns": "It must return three tensors: keys, values, positions.",
+        "indexing result": "The tokens are dimension 1: self.k[:, pos] = k.",
         "dtypes match": "Slots need the dtype of what is written into them: k.new_zeros(…) and pos.new_full(…) have it.",
         "the number of tokens": "Return all `capacity` slots, filled or not.",
         "the shape of": "Return all `capacity` slots, filled or not.",

@@ -151,8 +151,9 @@ def visible(q_pos, k_pos):
         "return (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)",
     ),
     advice={
-        "the shape of the mask": "It is a tensor with a row for each query and a column for each key.",
+        "the shape of the mask": "It is a tensor with a row for each query and a column for each key: q_pos[:, None] and k_pos[None, :] broadcast to it.",
         "the dtype of the mask": "It must hold booleans: True where a query may attend.",
+        "its own token": "There k_pos <= q_pos, and k_pos >= 0.",
         "the future": "Compare positions: k_pos <= q_pos.",
         "empty slot": "Also require k_pos >= 0.",
         "a key before it": "Compare positions, however far apart they are.",
