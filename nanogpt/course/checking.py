@@ -58,7 +58,7 @@ def check(answer: T) -> T:
     own = name in lesson.yours
     carries_on: T = lesson.scope[name]
     if found is not None and found.empty and own:  # a notebook that was opened again
-        print(f"You solved {name} before: your version in {lesson.path} runs from here on.")
+        print(f"You solved {name} before. From here on your {name} from {lesson.path} runs.")
         return carries_on
     if found is not None:
         print(f"Not yet: {found}")

@@ -19,6 +19,7 @@ from .observing import ERROR, Observed, observe
 from .page import Anew, Answer, Blank, Case
 from .words import describe
 
+SURE = 2  # later cases in which an answer and the only mistake that explains it are both wrong
 CHECK_SECONDS = 20  # time limit for one check: a correct answer takes less than one
 RETURNS_NOTHING = "it returned None: does it end with `return`?"
 YIELDS_NOTHING = "it returned None: produce one value after another with `yield`."
@@ -148,19 +149,23 @@ def mistake_of(
         for message, mistake in known_mistakes(blank)
         if _shows(blank, mistake, shown, until)
     ]
-    later = blank.cases[len(shown) :] if found else []
     scores = [0] * len(found)
     innocent = set()
-    for case in later:
+    for case in blank.cases[len(shown) :] if found else []:
         try:
             theirs = observe(case, answer)
         except TooLong:  # what is known already is said
             break
         is_right = difference(theirs, _right(case, blank.solution), case.tolerance) is None
         for i, (_, mistake) in enumerate(found):
-            scores[i] += agrees(case, mistake, theirs)
             if is_right and not _is_right(case, blank.solution, mistake):
                 innocent.add(i)
+            elif len(found) > 1:
+                scores[i] += agrees(case, mistake, theirs)
+            else:
+                scores[i] += not is_right
+        if len(found) == 1 and scores[0] == SURE:
+            break  # the rest would take longer and change nothing
     left = [i for i in range(len(found)) if i not in innocent]
     if not left:
         return None
