@@ -43,6 +43,7 @@ SMALLER = (
     " Is something rounded, or a small constant added, or is something computed or stored in a "
     "lower-precision dtype?"
 )
+_COUNTED = 1000  # integers from here on are amounts, such as bytes
 _QUOTED = 12  # integers quoted in a message
 
 
@@ -78,8 +79,8 @@ def _for(case: Case) -> str:
 
 
 def _advice(what: str, blank: Blank) -> str:
-    known = {**blank.advice, **ADVICE}
-    return next((f" {words}" for part, words in known.items() if part in what), "")
+    known = [*blank.advice.items(), *ADVICE.items()]  # a page knows more than what all share
+    return next((f" {words}" for part, words in known if part in what), "")
 
 
 def _two(wanted: Any, got: Any) -> str:
@@ -94,6 +95,8 @@ def _factor(wanted: Any, got: Any) -> str:
     """How many times too large or too small a number is, if that says what is wrong with it."""
     if not (is_number(wanted) and is_number(got)) or not wanted or not got:
         return ""
+    if isinstance(wanted, int) and abs(wanted) < _COUNTED:
+        return ""  # a token or a count, of which "2 times as much" says nothing
     for factor, question in FACTORS.items():
         if math.isclose(got, factor * wanted, rel_tol=1e-9):
             return f", {factor:,} times as much{question}"

@@ -225,6 +225,7 @@ def one_step(model, optimizer, x, y):
         "does not require grad": "Gradients are off, or the loss is detached: @torch.no_grad() belongs on generation, not on training.",
         "only for scalar outputs": "The model returns the logits first and the loss second: _, loss = model(x, y).",
         "'float' object": "loss.item() is a number without gradients: call it last.",
+        "'NoneType' object": "Without targets the model returns no loss: model(x, y).",
         "'tuple' object": "The model returns the logits and the loss: _, loss = model(x, y).",
         "Expected target": "model(x, y) already computes the loss. F.cross_entropy takes logits (N, C) and targets (N,): flatten both.",
         "what the model reads": "Pass it all of x and y, once, in this order, without changing its mode.",

@@ -56,15 +56,15 @@ BLANK = Blank(
         Case(run_mask, queries=[1, 2, 3], keys=[0, 1, 2, 3, -1, -1]),
         Case(run_mask, queries=[0], keys=[0, -1, -1]),
         Case(run_mask, queries=[7, 9], keys=[6, 7, 8, 9]),
+        Case(run_mask, queries=[40], keys=[*range(41)]),  # far back
         Case(run_mask, queries=[*range(250, 270)], keys=SHUFFLED[:20]),
         Case(run_mask, queries=[299, 3, 120], keys=SHUFFLED),
         Case(run_mask, queries=[40_000, 2**31], keys=[0, 40_000, 3, -1, 2**31, 39_999]),
         Case(run_mask, queries=[2**24, 2**53], keys=[2**24 + 1, 2**53 + 1, 5]),
     ],
     mistakes={
-        "every query sees the future: compare positions, k_pos <= q_pos.": [
-            "k_pos[None, :] <= q_pos[:, None] -> q_pos[:, None] >= 0"
-        ],
+        "every query sees the future: compare positions, k_pos <= q_pos, and join conditions with &, "
+        "not |.": ["k_pos[None, :] <= q_pos[:, None] -> q_pos[:, None] >= 0"],
         "a query does not see the key of its own position: <=, not <.": ["<= -> <"],
         "a query sees what comes after it, and must see what comes before: <=, not >=.": [
             "<= -> >="
