@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import signal
@@ -52,6 +53,8 @@ def named(text: str) -> Path:
         return user_path(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    except OSError as error:
+        raise argparse.ArgumentTypeError(error.strerror) from error
 
 
 # A command: one function adds its options, the other runs it and returns its exit code (None: 0).
@@ -236,6 +239,9 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
         if isinstance(error, FileNotFoundError) and error.filename:
             words += ": check the path"
+        # A name that is too long only with a suffix of ours.
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename:
+            words += ": choose a shorter one"
         if isinstance(error, ParameterError):
             words = in_options(error, names)
         message = f"error: {words or 'this machine is out of memory'}"
