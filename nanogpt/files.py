@@ -162,6 +162,12 @@ def check_replaceable(path: Path) -> None:
         )
 
 
+def check_no_file(folder: Path) -> None:
+    """Raise ValueError for a file where a folder is needed."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name a folder")
+
+
 def check_writable(path: Path) -> None:
     """Raise OSError if no file can be written at `path`."""
     check_replaceable(path)

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from ..files import check_file, check_writable, write_whole
+from ..files import check_file, check_no_file, check_writable, write_whole
 from ..series import grade
 from .common import add_overwrite, check_clone, positive
 
@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     check_clone()
     if not args.folder:
         raise ValueError("give the folder with the lesson.py files: grade FOLDER")
+    check_no_file(args.folder)
     names = grade.exercises(args.only)
     found, others = grade.submissions(args.folder)
     if args.csv:

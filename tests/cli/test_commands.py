@@ -133,6 +133,27 @@ def test_a_librarys_message_is_told_in_the_words_of_the_command_line(capsys):
     assert (str(again), again.names) == ("top_k=0: must be an integer of at least 1", ("top_k",))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "generate --out",
+        "export --out",
+        "student --out",
+        "slides --out",
+        "site",
+        "grade",
+        "verify kinds --folder",
+    ],
+)
+def test_a_file_where_a_folder_is_needed_is_refused(words, tmp_path, capsys):
+    """Before any work, and the file is unchanged."""
+    path = tmp_path / "notes.txt"
+    path.write_text("mine", encoding="utf-8")
+    assert main([*words.split(), str(path)]) == 2
+    assert capsys.readouterr().err == f"error: {path} is a file: name a folder\n"
+    assert path.read_text(encoding="utf-8") == "mine"
+
+
 def raises(error):
     def command():
         raise error
