@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import SIZES, ParameterError, check_int
 from ..files import (
+    FULL,
     KEEPER,
     LECTURE_FORM,
     OURS,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 OUTPUTS = ROOT / "outputs" / "run"
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as in a shell
+UNPRINTABLE = FULL | {errno.EIO, errno.EBADF}  # how printing fails: also on a lost terminal
 # The extra of the wheel that contains a package; all others are in `notebooks`.
 EXTRAS = {"jax": "peers", "xllamacpp": "peers", "ray": "ray", "transformers": "export"}
 EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
@@ -265,7 +267,7 @@ def from_printing(error: OSError) -> bool:
     Nothing in the error says so. But it is the system's own, about no file, and an empty line
     cannot be printed either.
     """
-    if error.filename or error.errno is None:
+    if error.filename or error.errno is None or error.errno not in UNPRINTABLE:
         return False
     if error.strerror != os.strerror(error.errno):  # with advice about a file
         return False
