@@ -7,13 +7,14 @@ Any leading dimensions work: (B, T, hs) for one of the lecture's heads, (B, H, T
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from math import prod
 
 import torch
 import torch.nn as nn
 from torch import Tensor
 
 from .attention import check_ascending
-from .config import check_int, check_type
+from .config import check_int, check_type, too_large
 
 
 class KVCache(ABC):
@@ -27,6 +28,7 @@ class KVCache(ABC):
     v: Tensor
     pos: Tensor
     limited = False  # whether a capacity is required; positions must then be below it
+    smaller = "pass a smaller capacity, or ask for fewer tokens"  # advice if there is no memory
 
     def __init__(self, capacity: int | None = None):
         if self.limited or capacity is not None:
@@ -124,14 +126,25 @@ class KVCache(ABC):
         self.pos = self.pos[:-n]
 
     def reserve(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
-        """Make `capacity` empty slots for tokens like these: zeros, at position -1."""
+        """Make `capacity` empty slots for tokens like these: zeros, at position -1.
+
+        Raises MemoryError, before anything changes, if they cannot be allocated.
+        """
         # Like k, with `capacity` instead of T: (…, capacity, hs).
         shape = (*k.shape[:-2], self.capacity, k.shape[-1])
-        # Later steps also write to these tensors, and may run outside inference mode.
-        with torch.inference_mode(False):
-            self.k = torch.zeros(shape, dtype=k.dtype, device=k.device)
-            self.v = torch.zeros_like(self.k)
-            self.pos = torch.full((self.capacity,), -1, dtype=pos.dtype, device=pos.device)
+        try:
+            # Later steps also write to these tensors, and may run outside inference mode.
+            with torch.inference_mode(False):
+                keys = torch.zeros(shape, dtype=k.dtype, device=k.device)
+                values = torch.zeros_like(keys)
+                places = torch.full((self.capacity,), -1, dtype=pos.dtype, device=pos.device)
+        except (RuntimeError, MemoryError):
+            slots = f"{type(self).__name__} with capacity={self.capacity}: keys and values"
+            n_bytes = 2 * prod(shape) * k.element_size()
+            raise too_large(slots, n_bytes, self.smaller) from None
+        self.k = keys
+        self.v = values
+        self.pos = places
 
     def _check_form(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
         integers = pos.dtype in (torch.int64, torch.int32)

@@ -64,6 +64,11 @@ def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
         raise TypeError(f"{name} must be a {wanted}, not {value!r:.80}")
 
 
+def too_large(what: str, n_bytes: int, advice: str) -> MemoryError:
+    """The error for numbers that could not be allocated; `advice` names the parameter."""
+    return MemoryError(f"{what} take {n_bytes:,} bytes, more than could be allocated: {advice}")
+
+
 def option(default, help: str):
     """A dataclass field with a default and a help line, also shown by the command line."""
     return field(default=default, metadata={"help": help})

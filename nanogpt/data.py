@@ -174,6 +174,7 @@ class CharTokenizer:
 
     def encode(self, text: str) -> Tensor:
         """Text to tokens, (T,) int64. Raises ValueError for no text and for unknown characters."""
+        check_type("text", text, str)
         if not text:
             raise ValueError("the prompt is empty: give at least one character, such as a newline")
         # A character outside the vocabulary has no number. Leaving it out would change the text.
@@ -192,11 +193,19 @@ class CharTokenizer:
     def decode(self, tokens: Tensor) -> str:
         """Tokens, of any shape or as a list, to text. Raises ValueError for unknown tokens."""
         # Check first: indexing with -1 would silently return the last character.
-        numbers = torch.as_tensor(tokens).flatten().tolist()
+        numbers = token_numbers(tokens)
         wrong = [i for i in numbers if type(i) is not int or not 0 <= i < len(self)]
         if wrong:
             raise ValueError(f"token {wrong[0]}: must be an integer in [0, {len(self) - 1}]")
         return "".join(self.chars[i] for i in numbers)
+
+
+def token_numbers(tokens) -> list:
+    """Tokens of any shape, or lists of them, as one list. Raises TypeError for anything else."""
+    try:
+        return torch.as_tensor(tokens).flatten().tolist()
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"tokens must be a tensor or a list of integers: {tokens!r:.80}") from None
 
 
 # ------------------------------------------------------------------ batches of windows

@@ -35,7 +35,8 @@ def user_path(path: str | Path) -> Path:
     """Expand a path like a shell: a leading `~` is the home folder, `~name` that of a user.
 
     Every path from an option, an environment variable or a call goes through here. Raises
-    ValueError for a home folder that does not exist on this machine.
+    ValueError for a home folder that does not exist on this machine and for a null byte, OSError
+    for a name that is too long for the file system.
     """
     # 1. The home folder, as a shell expands it. What the shell left quoted arrives here with a ~.
     text = os.path.expanduser(path)
@@ -44,8 +45,15 @@ def user_path(path: str | Path) -> Path:
             f"{text!r}: no such home folder; write the full path, or ./{text} for a file of that "
             "name"
         )
-    # 2. The path itself.
+    # 2. The path itself. What no file can be called is refused here, before anything looks there.
     found = Path(text)
+    try:
+        os.lstat(found)
+    except ValueError:
+        raise ValueError(f"{text!r:.80}: a path has no null byte; leave it out") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise name_too_long(found.parent) from error
     if str(found).startswith("~"):  # it was ./~name; pathlib drops the ./
         return Path.cwd() / found
     return found
@@ -111,15 +119,21 @@ def writing_advice(folder: Path):
         yield
     except (OSError, NotImplementedError) as error:
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
-            raise OSError(
-                errno.ENAMETOOLONG,
-                f"the name of a file in {folder} is too long: choose a shorter one",
-            ) from error
+            raise name_too_long(folder) from error
         raise OSError(
             getattr(error, "errno", errno.ENOSYS),
             f"cannot write into {folder} ({getattr(error, 'strerror', 0) or error}): "
             f"choose another folder",
         ) from error
+
+
+def name_too_long(folder: Path) -> OSError:
+    """The error for a name that the file system does not take."""
+    # The folder's own name may be what is too long, so it is not shown in full.
+    shown = f"{str(folder)[:80]}…" if len(str(folder)) > 80 else folder
+    return OSError(
+        errno.ENAMETOOLONG, f"the name of a file in {shown} is too long: choose a shorter one"
+    )
 
 
 def check_replaceable(path: Path) -> None:
@@ -146,6 +160,12 @@ def check_replaceable(path: Path) -> None:
             errno.EEXIST,
             f"{path} is read-only: name another file, or allow writing with chmod u+w",
         )
+
+
+def check_no_file(folder: Path) -> None:
+    """Raise ValueError for a file where a folder is needed."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name a folder")
 
 
 def check_writable(path: Path) -> None:

@@ -141,6 +141,7 @@ class LanguageModel(nn.Module):
         Raises ValueError as `forward` does.
         """
         # 1. Are these tokens, and no more of them than the table has positions?
+        check_type("idx", idx, Tensor)
         if idx.ndim != 2 or 0 in idx.shape or idx.is_floating_point():
             raise ValueError(f"tokens {tuple(idx.shape)}, {idx.dtype}: pass (B, T) integers")
         T = idx.shape[1]
@@ -153,6 +154,7 @@ class LanguageModel(nn.Module):
             if not self.training and self.caching:
                 raise ValueError("a KV cache is on: pass pos, positions as in torch.tensor([9])")
             return torch.arange(T, device=idx.device)
+        check_type("pos", pos, Tensor)
         if pos.shape not in ((T,), idx.shape):
             raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
         # 3. Are the positions ascending, and within the table? Checked only on the CPU: reading the

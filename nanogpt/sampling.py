@@ -5,11 +5,12 @@ a seed gives the same noise on every device, and each token depends only on the 
 """
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
-from .config import ParameterError, check_int, check_number, check_switch, check_type
+from .config import ParameterError, check_int, check_number, check_switch, check_type, too_large
 
 
 @dataclass(frozen=True)
@@ -172,10 +173,18 @@ def check_seed(name: str, seed) -> None:
 
 
 def check_draw(n_new, batch, vocab_size, generator) -> None:
-    """Raise ValueError for invalid sizes, TypeError for an invalid generator."""
-    for name, size in (("n_new", n_new), ("batch", batch), ("vocab_size", vocab_size)):
+    """Raise ValueError for invalid sizes, TypeError for an invalid generator, and MemoryError."""
+    shape = (n_new, batch, vocab_size)
+    for name, size in zip(("n_new", "batch", "vocab_size"), shape, strict=True):
         check_int(name, size, 0, MOST_NEW)
     check_type("generator", generator, (torch.Generator, type(None)))
+    # Is there room for this many numbers, in float64 and in float32? Memory that nobody writes to
+    # is only reserved, so asking costs microseconds.
+    try:
+        torch.empty(*shape, 8 + 4, dtype=torch.uint8, device="cpu")
+    except (RuntimeError, MemoryError):
+        what = f"n_new={n_new}, batch={batch}, vocab_size={vocab_size}: the random numbers"
+        raise too_large(what, (8 + 4) * prod(shape), "ask for fewer tokens") from None
 
 
 def check_noise(noise, shape: tuple[int, int, int]) -> None:

@@ -5,6 +5,7 @@ A write is whole or has not happened, whatever stops it. A file of the user's is
 in it is executed.
 """
 
+import argparse
 import ast
 import contextlib
 import io
@@ -27,6 +28,7 @@ from training_fixtures import CPU, fresh, stop_at
 
 from nanogpt import TrainConfig, load_checkpoint, load_corpus, save_checkpoint, train
 from nanogpt.cli import main
+from nanogpt.cli.common import named
 from nanogpt.cluster.job import Job, Task
 from nanogpt.decoder.checkpoint import CheckpointError
 from nanogpt.export.huggingface import write_folder
@@ -449,3 +451,23 @@ def test_nothing_in_the_package_can_unpickle_or_run_what_it_reads():
     """Except the user's own code, outputs/mine/lesson.py."""
     paths = [path for path in PACKAGE.rglob("*.py") if path.name != "mine.py"]
     assert [fault for path in paths for fault in dangers(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("x" * 300, r"a file in \. is too long: choose a shorter one"),
+        ("x" * 300 + "/y", "a file in x{80}… is too long: choose a shorter one"),
+        ("a\0b", "a path has no null byte"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused_before_anything_looks_there(path, message):
+    for call in (
+        lambda: user_path(path),
+        lambda: load_checkpoint(path),
+        lambda: save_checkpoint(path, tiny_model(), {}),
+    ):
+        with pytest.raises((OSError, ValueError), match=message):
+            call()
+    with pytest.raises(argparse.ArgumentTypeError, match=message):
+        named(path)

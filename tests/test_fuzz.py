@@ -226,6 +226,22 @@ def test_any_argument_works_or_is_refused_by_name_and_changes_nothing(call, name
     assert torch.equal(torch.random.get_rng_state(), random)
 
 
+# An argument, and calls with a value of another type.
+OTHER_TYPES = {
+    "idx": lambda: MODEL([[1, 2]]),
+    "pos": lambda: MODEL(PROMPT, pos=3),
+    "team": lambda: train(tiny_model(), load_corpus(), TrainConfig(steps=1), team=3),
+    "text": lambda: CharTokenizer("abc").encode(torch.tensor(3)),
+    "tokens": lambda: CharTokenizer("abc").decode(None),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_a_value_of_another_type_is_refused_by_name(name):
+    with pytest.raises(TypeError, match=f"^{name} must be a "):
+        OTHER_TYPES[name]()
+
+
 # ------------------------------------------------------------------ damaged files
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..cache import KVCache
-from ..config import check_int
+from ..config import check_int, too_large
 from ..data import send
 
 
@@ -66,15 +66,24 @@ class PagedCache(KVCache):
 
     @torch.inference_mode(False)
     def fork(self, n: int) -> None:
-        """Turn the single text held into n texts that share its pages. Raises ValueError."""
+        """Turn the single text held into n texts that share its pages.
+
+        Raises ValueError for another number of texts, and MemoryError if the table of their pages
+        cannot be allocated.
+        """
         texts = 0 if self.table is None else len(self.table)
         if texts != 1:
             raise ValueError(f"fork needs a cache of one text, but this one has {texts}")
         check_int("fork: n", n, 1)
         # No keys are copied: n rows of the table refer to the same pages, and each page has n
         # users. A text that writes into a shared page gets a copy of it, in `store`.
+        try:
+            table = self.table.expand(n, -1).clone()
+        except (RuntimeError, MemoryError):
+            n_bytes = n * self.table.nbytes
+            raise too_large(f"fork: n={n}: page numbers", n_bytes, "pass a smaller n") from None
         self.users[self.table[0]] += n - 1
-        self.table = self.table.expand(n, -1).clone()
+        self.table = table
         kind: Any = self.kind
         (_, *others), *form = kind  # leading dimensions, and the rest
         self.kind = ((n, *others), *form)

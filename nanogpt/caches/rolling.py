@@ -22,6 +22,7 @@ class RollingCache(KVCache):
     """
 
     rolls = True  # build_caches passes the window of its module
+    smaller = "pass a smaller window, or fewer sinks"
 
     def __init__(self, window: int, sinks: int = 0):
         check_int("window", window, 1)

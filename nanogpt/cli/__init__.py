@@ -14,9 +14,7 @@ import sys
 from contextlib import suppress
 
 from ..training.signals import STOPS, stop_code
-from .common import leave, missing, run_command
-
-BROKEN_PIPE = 141  # 128 + SIGPIPE, as in a shell
+from .common import cannot_print, leave, missing, run_command
 
 COMMANDS = {  # command: what it does
     "run": "run the notebooks and render them",
@@ -101,15 +99,6 @@ def flushed(code: int) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for Python's own flush
             code = code or cannot_print(error)
     return code
-
-
-def cannot_print(error: OSError) -> int:
-    """The exit code if the output cannot be printed; prints why, unless the pipe was closed."""
-    if isinstance(error, BrokenPipeError):
-        return BROKEN_PIPE
-    with suppress(OSError):
-        print(f"error: cannot print the output ({error.strerror})", file=sys.stderr, flush=True)
-    return 2
 
 
 def _dispatch(words: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import SIZES, ParameterError, check_int
 from ..files import (
+    FULL,
     KEEPER,
     LECTURE_FORM,
     OURS,
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from ..device import Device
 
 OUTPUTS = ROOT / "outputs" / "run"
+BROKEN_PIPE = 141  # 128 + SIGPIPE, as in a shell
+UNPRINTABLE = FULL | {errno.EIO, errno.EBADF}  # how printing fails: also on a lost terminal
 # The extra of the wheel that contains a package; all others are in `notebooks`.
 EXTRAS = {"jax": "peers", "xllamacpp": "peers", "ray": "ray", "transformers": "export"}
 EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
@@ -51,6 +55,8 @@ def named(text: str) -> Path:
         return user_path(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    except OSError as error:
+        raise argparse.ArgumentTypeError(error.strerror) from error
 
 
 # A command: one function adds its options, the other runs it and returns its exit code (None: 0).
@@ -230,9 +236,14 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         message = f"error: {missing(error)}"
         code = 2
     except (ValueError, OSError, ImportError, MemoryError) as error:
+        if isinstance(error, OSError) and from_printing(error):
+            return cannot_print(error)
         words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
         if isinstance(error, FileNotFoundError) and error.filename:
             words += ": check the path"
+        # A name that is too long only with a suffix of ours.
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename:
+            words += ": choose a shorter one"
         if isinstance(error, ParameterError):
             words = in_options(error, names)
         message = f"error: {words or 'this machine is out of memory'}"
@@ -250,6 +261,32 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
     return code
 
 
+def from_printing(error: OSError) -> bool:
+    """Whether an error came from printing, for example to a file on a full disk.
+
+    Nothing in the error says so. But it is the system's own, about no file, and an empty line
+    cannot be printed either.
+    """
+    if error.filename or error.errno is None or error.errno not in UNPRINTABLE:
+        return False
+    if error.strerror != os.strerror(error.errno):  # with advice about a file
+        return False
+    try:
+        print(flush=True)
+    except OSError as again:
+        return again.errno == error.errno
+    return False
+
+
+def cannot_print(error: OSError) -> int:
+    """The exit code if the output cannot be printed; prints why, unless the pipe was closed."""
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    with suppress(OSError):
+        print(f"error: cannot print the output ({error.strerror})", file=sys.stderr, flush=True)
+    return 2
+
+
 def missing(error: ModuleNotFoundError) -> str:
     """The missing package and the extra that installs it. Re-raises if the package is ours."""
     package = (error.name or "").partition(".")[0]
@@ -262,7 +299,10 @@ def missing(error: ModuleNotFoundError) -> str:
 def in_options(error: ParameterError, own: Iterable[str]) -> str:
     """The error's message, with a command's `own` parameters as options: --top-k 0 for top_k=0."""
     message = str(error)
-    for name in sorted(set(error.names) & set(own), key=len, reverse=True):  # muon_lr before lr
+    for name in sorted(own, key=len, reverse=True):  # muon_lr before lr
         option = f"--{name.replace('_', '-')}"
-        message = message.replace(f"{name}=True", option).replace(f"{name}=", f"{option} ")
+        # A switch may also be advice in a message about another parameter.
+        message = re.sub(rf"\b{name}=True\b", option, message)
+        if name in error.names:
+            message = message.replace(f"{name}=", f"{option} ")
     return message

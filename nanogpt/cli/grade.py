@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..course import grade
 from ..course.submissions import submissions
-from ..files import check_file, check_writable, write_whole
+from ..files import check_file, check_no_file, check_writable, write_whole
 from .common import add_overwrite, check_clone, positive
 
 
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     check_clone()
     if not args.folder:
         raise ValueError("give the folder with the lesson.py files: grade FOLDER")
+    check_no_file(args.folder)
     names = grade.exercises(args.only)
     found, others = submissions(args.folder)
     if args.csv:

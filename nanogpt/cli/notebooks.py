@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cluster.folders import held
 from ..decoder.checkpoint import load_checkpoint
-from ..files import ROOT, path_in, real_path, user_path
+from ..files import ROOT, check_no_file, path_in, real_path, user_path
 from ..series import address, runner, slides, student
 from ..series.mirror import set_address, sync
 from ..series.nbfile import SyncError
@@ -78,6 +78,7 @@ def site_options(parser: argparse.ArgumentParser) -> None:
 def render_site(args: argparse.Namespace) -> None:
     """Write FOLDER/html and print the path of its index."""
     folder = real_path(args.folder or newest())
+    check_no_file(folder)
     # Do not create a missing folder for its lock: rendering says what is missing.
     with held(folder / ".lock", f"into {folder}") if folder.is_dir() else nullcontext():
         print(render(folder))

@@ -14,6 +14,7 @@ from ..files import (
     KEEPER,
     ROOT,
     check_file,
+    check_no_file,
     check_writable,
     read_json,
     user_path,
@@ -204,6 +205,7 @@ def kinds(args: argparse.Namespace) -> int:
     """Test each architecture and write the table."""
     from ..verify import survey
 
+    check_no_file(args.folder)
     earlier = read_json(args.folder / "kinds.json")
     ours = isinstance(earlier, dict) and earlier.get("what") == "kinds"
     for name in ("kinds.json", "README.md"):

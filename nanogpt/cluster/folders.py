@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..files import check_file, check_writable, is_marked, writing_advice
+from ..files import check_file, check_no_file, check_writable, is_marked, writing_advice
 from ..training.resume import state_path
 
 
@@ -72,8 +72,7 @@ def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:
     """
     if overwrite or not os.path.lexists(folder):
         return
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is a file: name a folder")
+    check_no_file(folder)
     others = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
     if others and not is_marked(folder / marker):
         raise ValueError(

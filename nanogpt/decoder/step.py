@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..config import too_large
 from .config import DecoderConfig, RopeScaling
 from .layers import activate, norm, rms_norm, rotation_speeds, turn, visible
 
@@ -165,7 +167,8 @@ def read(w: Weights, caches: Buffers, tokens: Tensor, start: int, c: DecoderConf
 def rotations(length: int, c: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The factors of `layers.turn` at positions 0 … length - 1.  -> (length, 2 hs)
 
-    Do not write into the result: it is cached for other callers.
+    Do not write into the result: it is cached for other callers. Raises MemoryError if it cannot
+    be allocated.
     """
     return _rotations(length, c.head_size, c.rope_base, c.rope_scaling, dtype, device)
 
@@ -181,19 +184,34 @@ def _rotations(
 ) -> Tensor:
     # Cached for callers in any mode. The angles are in float64, because at far positions they are
     # large numbers, where float32 would lose the digits that matter.
-    with torch.inference_mode(False), torch.no_grad():
-        speeds = rotation_speeds(head_size, base, scaling, device)
-        angle = torch.arange(length, device=device).double()[:, None] * speeds
-        cos = angle.cos().to(dtype)
-        sin = angle.sin().to(dtype)
-        # In the layout of `turn`: cosines for both halves of a head, then signed sines.
-        return torch.cat([cos, cos, -sin, sin], dim=-1)
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            speeds = rotation_speeds(head_size, base, scaling, device)
+            angle = torch.arange(length, device=device).double()[:, None] * speeds
+            cos = angle.cos().to(dtype)
+            sin = angle.sin().to(dtype)
+            # In the layout of `turn`: cosines for both halves of a head, then signed sines.
+            return torch.cat([cos, cos, -sin, sin], dim=-1)
+    except (RuntimeError, MemoryError):
+        what = f"block_size={length}: sines and cosines"
+        n_bytes = 2 * length * head_size * dtype.itemsize
+        advice = "use a smaller block_size, or leave engine out"
+        raise too_large(what, n_bytes, advice) from None
 
 
 def buffers(c: DecoderConfig, batch: int, capacity: int, **kind: Any) -> Buffers:
-    """Zeroed keys and values of each layer, (B, Hkv, capacity, hs). `kind`: dtype, device."""
+    """Zeroed keys and values of each layer, (B, Hkv, capacity, hs). `kind`: dtype, device.
+
+    Raises MemoryError if they cannot be allocated.
+    """
     shape = (2, batch, c.kv_heads, capacity, c.head_size)
-    return [torch.zeros(shape, **kind).unbind(0) for _ in range(c.n_layer)]
+    try:
+        return [torch.zeros(shape, **kind).unbind(0) for _ in range(c.n_layer)]
+    except (RuntimeError, MemoryError):
+        what = f"batch={batch}, capacity={capacity}: keys and values"
+        n_bytes = c.n_layer * prod(shape) * kind["dtype"].itemsize
+        advice = "build the engine with a smaller capacity, as in Flat(config, capacity=4096)"
+        raise too_large(what, n_bytes, advice) from None
 
 
 def attend_written(caches: Buffers, start: int, end: int, c: DecoderConfig) -> Attend:

@@ -3,9 +3,13 @@
 An engine is one implementation of decoding, passed as generate(…, engine=…); all engines give the
 same tokens. It is built for a shape: a model's config, a batch size, a capacity, a dtype, a device.
 It holds no weights: a generation uses the model's, so one engine serves all models of one shape,
-even while they train. Native engines and CUDA graphs copy the weights when a text begins. The
-others read the model's own memory at every step: if the weights change in the middle of a text, its
-next token is computed with the new ones.
+even while they train.
+
+Weights that change in the middle of a text are undefined: begin a new text after a change. Native
+engines and CUDA graphs copy all weights when a text begins. The others read the model's own memory
+at every step, but not what they must convert first, which is a copy from the text's start: for a
+GPT, Batched and Static pack everything, Flat and Compiled only the heads' matrices, so their next
+token would be computed with a mixture; for a Decoder, Uncached and PerHead unpack everything.
 """
 
 from __future__ import annotations

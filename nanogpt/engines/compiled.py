@@ -191,7 +191,8 @@ class Compiled(Exclusive):
     def run(
         self, model: LanguageModel, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
     ) -> Iterator[Tensor]:
-        # 1. The compiled step reads the model's own memory, so binding costs no copy.
+        # 1. The compiled step reads the model's own memory, so binding costs no copy but that of a
+        #    GPT's heads into one matrix.
         weights = flatten(model)
         bound = self._bind(weights)
         # 2. Prefill. The step is compiled for one token of each text, so eager PyTorch reads all of

@@ -15,8 +15,9 @@ Any other function that returns floating-point numbers raises ValueError with it
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -57,10 +58,11 @@ class exact(TorchFunctionMode):
     It covers GPT and Decoder, your own Head if it is written with the functions in the tables of
     nanogpt/engines/exact.py, every cache that keeps rows in text order (not RollingCache; Int8Cache
     rounds), and the engines up to Flat. Any other function, such as a convolution, raises
-    ValueError with its name, and so do compiled modules and compiled and native engines. No
-    gradients are computed. Like torch.no_grad(), it applies where the work is done: in this thread,
-    and for a generator, where it is consumed. Slower: notebook 12 measures by how much. Slower
-    still on a GPU, where each term of a product is a separate operation.
+    ValueError with its name, and so do compiled modules, compiled and native engines,
+    torch.autocast and torch.vmap. No gradients are computed. Like torch.no_grad(), it applies where
+    the work is done: in this thread, and for a generator, where it is consumed. Slower: notebook 12
+    measures by how much. Slower still on a GPU, where each term of a product is a separate
+    operation.
     """
 
     def __init__(self, model: nn.Module):
@@ -80,8 +82,12 @@ class exact(TorchFunctionMode):
                     f"exact mode multiplies plain dense weights, and {name} is a "
                     f"{type(weight).__name__}, {weight.layout}: build the model with plain ones"
                 )
+        # Where autocast can be on: the devices of the weights, and the CPU.
+        devices = {"cpu"} | {weight.device.type for weight in model.parameters()}
+        self.devices = [device for device in devices if torch.amp.is_autocast_available(device)]
 
     def __enter__(self) -> exact:
+        self.check_autocast()
         _inside.grad_before.append(torch.is_grad_enabled())
         torch.set_grad_enabled(False)
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -90,6 +96,14 @@ class exact(TorchFunctionMode):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch.set_grad_enabled(_inside.grad_before.pop())
+
+    def check_autocast(self) -> None:
+        """Raises ValueError if autocast is on: it rounds what some kernels get, and not others."""
+        if any(torch.is_autocast_enabled(device) for device in self.devices):
+            raise ValueError(
+                "exact mode does not work with torch.autocast, which is on: leave its with-block, "
+                "or cast the whole model, as in model.bfloat16()"
+            )
 
     def __torch_function__(
         self,
@@ -101,6 +115,9 @@ class exact(TorchFunctionMode):
         """Compute one call of a PyTorch function. Inside of here the mode is off."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
+        # 0. what changes every function: asked in every call, because a head may enter it itself
+        self.check_autocast()
+        check_transforms((*args, *kwargs.values()))
         # 1. nothing is added up, or an option asks for a sum on top
         if name in AS_USUAL and not (kwargs and ADDING & kwargs.keys()):
             return func(*args, **kwargs)
@@ -112,9 +129,9 @@ class exact(TorchFunctionMode):
                     f"use torch.no_grad(), or leave exact mode"
                 )
             if name in OUR_ORDER:
-                return OUR_ORDER[name](*args, **kwargs)
+                return called(name, args, kwargs)
             # exp_ and the like write their result into the first argument
-            return args[0].copy_(OUR_ORDER[name.removesuffix("_")](*args, **kwargs))
+            return args[0].copy_(called(name.removesuffix("_"), args, kwargs))
         # 3. Results without floating-point numbers, such as shapes, comparisons and indices, are
         #    the same in any order. So all functions that return them are allowed.
         result = func(*args, **kwargs)
@@ -133,6 +150,40 @@ def has_floats(result: object) -> bool:
     if isinstance(result, Tensor):
         return result.is_floating_point() or result.is_complex()
     return isinstance(result, (tuple, list)) and any(has_floats(part) for part in result)
+
+
+def check_transforms(values: Iterable[object]) -> None:
+    """Raises ValueError if a tensor among these arguments belongs to a transform of torch.func.
+
+    Such a tensor is one text of several, or carries a derivative: a kernel gets another shape than
+    the one seen here, and pads and splits it in its own way.
+    """
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            check_transforms(value)
+        elif isinstance(value, Tensor) and torch.func.debug_unwrap(value) is not value:
+            raise ValueError(
+                "exact mode does not work inside torch.vmap and other transforms of torch.func: "
+                "compute the whole batch at once, as in q @ k.mT"
+            )
+
+
+def called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The result of a function of OUR_ORDER. Raises ValueError for arguments it does not take."""
+    function = OUR_ORDER[name]
+    # An activation hands other arguments on to PyTorch's function, for one part of x at a time.
+    if "out" in kwargs:
+        raise ValueError(f"exact mode computes {name} without out=: assign the result instead")
+    try:
+        return function(*args, **kwargs)
+    except TypeError:
+        # A mistake in the arguments that PyTorch itself would find is its own error.
+        names = inspect.signature(function).parameters
+        others = ", ".join(f"{key}=" for key in kwargs if key not in names)
+        if not others:
+            raise
+        takes = ", ".join(key for key in names if not key.startswith("_"))
+        raise ValueError(f"exact mode computes {name} without {others}: it takes {takes}") from None
 
 
 def unknown(name: str) -> ValueError:

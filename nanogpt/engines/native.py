@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..config import GPTConfig
+from ..config import GPTConfig, too_large
 from ..decoder.config import DecoderConfig, decoder_config
 from ..decoder.pack import flatten
 from ..model import LanguageModel
@@ -234,7 +234,12 @@ class Memory:
         self.packed = Packed(decoder_config(engine.config), engine.bits, by_group=False)
         self.capacity = up(engine.capacity, self.packed.lanes)
         sizes = self.packed.cache_sizes(engine.batch, self.capacity)
-        self.kv = [floats(n) for n in sizes]
+        try:
+            self.kv = [floats(n) for n in sizes]
+        except (RuntimeError, MemoryError):
+            what = f"batch={engine.batch}, capacity={self.capacity}: keys and values"
+            advice = "build the engine with a smaller capacity, as in Native(config, capacity=4096)"
+            raise too_large(what, 4 * sum(sizes), advice) from None
         keys, values = (numbers.data_ptr() for numbers in self.kv)
         self.cache = CCache(keys, values, engine.batch, self.capacity)
         self.work = Work()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..config import check_type
 from ..console import first_line
+from ..data import token_numbers
 from .chat import Message, render
 from .needs import PretrainedError, needed
 from .stored import AGAIN, LARGEST_JSON, read_json, why_no_json
@@ -84,7 +85,7 @@ class PretrainedTokenizer:
         Tokens beyond the vocabulary have no text. Raises ValueError for anything that is negative
         or not an integer.
         """
-        numbers = torch.as_tensor(tokens).flatten().tolist()
+        numbers = token_numbers(tokens)
         wrong = [i for i in numbers if type(i) is not int or not 0 <= i < 2**32]
         if wrong:
             raise ValueError(f"token {wrong[0]}: must be an integer in [0, {len(self) - 1}]")

@@ -57,7 +57,7 @@ def train(
     FloatingPointError if the loss is not finite.
     """
     # 1. What is certain to fail fails now, before the model or a file changes.
-    _check_arguments(model, corpus, config, tokenizer, device, resume, speed, watch)
+    _check_arguments(model, corpus, config, tokenizer, device, resume, speed, watch, team)
     device = device or pick_device()
 
     # 2. The text as numbers: the first 90 % for training, the rest for validation.
@@ -267,6 +267,7 @@ def _check_arguments(
     resume: bool,
     speed: bool,
     watch: Callable[[int, LanguageModel], None] | None,
+    team: Team,
 ) -> None:
     """Check the arguments of `train`. Raises TypeError, and ValueError for untrainable weights."""
     # 1. Types, by name.
@@ -276,6 +277,7 @@ def _check_arguments(
     check_type("device", device, (Device, type(None)))
     check_type("resume", resume, bool)
     check_type("speed", speed, bool)
+    check_type("team", team, Team)
     if watch is not None and not callable(watch):
         raise TypeError(f"watch={watch!r:.80}: pass a function of a step and a model")
     # 2. A model that cannot be trained.

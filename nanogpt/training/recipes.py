@@ -16,6 +16,10 @@ from ..config import (
 )
 from ..decoder.config import Activation, DecoderConfig, Norm, Positions, decoder_config
 
+# The windows of an evaluation stay in memory, 8 bytes a character: at block_size=256, this many
+# batches of both splits take 270 MB. Their 65,536 windows are more than most texts have.
+MOST_EVAL_BATCHES = 4096
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -49,8 +53,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         # Whatever a run cannot follow is refused here, by the name of its field, before it begins.
-        for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_batches"):
+        for name in ("steps", "batch_size", "accumulate", "eval_every"):
             check_int(name, getattr(self, name), 1, 2**31 - 1)
+        check_int("eval_batches", self.eval_batches, 1, MOST_EVAL_BATCHES)
         for switch in fields(self):
             if switch.type is bool:
                 check_switch(switch.name, getattr(self, switch.name))

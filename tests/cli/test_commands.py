@@ -1,5 +1,6 @@
 """The dispatcher, what all commands share, and that asking for help costs nothing."""
 
+import io
 import os
 import pickle
 import shutil
@@ -117,6 +118,7 @@ def test_a_librarys_message_is_told_in_the_words_of_the_command_line(capsys):
     for message, names, here in (
         ("top_k=0: must be at least 1", ["top_k"], "--top-k 0: must be at least 1"),
         ("greedy=True uses no top_k", ["greedy"], "--greedy uses no top_k"),
+        ("n=4: pick 2; or use greedy=True", ["n"], "--n 4: pick 2; or use --greedy"),
         ("n=4 is no multiple of n_head=3", ["n", "n_head"], "--n 4 is no multiple of n_head=3"),
         ("n=4: choose 2, as in n=2", ["n"], "--n 4: choose 2, as in --n 2"),
         ("n=4; top_n=5", ["n", "top_n"], "--n 4; --top-n 5"),
@@ -129,6 +131,27 @@ def test_a_librarys_message_is_told_in_the_words_of_the_command_line(capsys):
     assert capsys.readouterr().err == "error: --top-k 0: must be an integer of at least 1\n"
     again = pickle.loads(pickle.dumps(refused.value))  # as it comes from another process
     assert (str(again), again.names) == ("top_k=0: must be an integer of at least 1", ("top_k",))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "generate --out",
+        "export --out",
+        "student --out",
+        "slides --out",
+        "site",
+        "grade",
+        "verify kinds --folder",
+    ],
+)
+def test_a_file_where_a_folder_is_needed_is_refused(words, tmp_path, capsys):
+    """Before any work, and the file is unchanged."""
+    path = tmp_path / "notes.txt"
+    path.write_text("mine", encoding="utf-8")
+    assert main([*words.split(), str(path)]) == 2
+    assert capsys.readouterr().err == f"error: {path} is a file: name a folder\n"
+    assert path.read_text(encoding="utf-8") == "mine"
 
 
 def raises(error):
@@ -158,6 +181,19 @@ def test_an_error_is_one_line_and_a_code(error, code, line, capsys, monkeypatch)
     monkeypatch.setenv("LOCAL_RANK", "1")  # of several processes one is enough
     assert exit_code(raises(error)) == code
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_full_stdout_is_no_full_folder(buffered, capsys, monkeypatch):
+    """And a full folder is no full stdout."""
+    full = OSError(28, os.strerror(28))
+    assert exit_code(raises(full)) == 2
+    assert capsys.readouterr().err == f"error: {full.strerror}\n"
+    stdout = io.TextIOWrapper(open("/dev/full", "wb", 0), write_through=not buffered)  # noqa: SIM115
+    monkeypatch.setattr("sys.stdout", stdout)
+    assert exit_code(lambda: print("a", flush=True)) == 2
+    assert capsys.readouterr().err == f"error: cannot print the output ({full.strerror})\n"
 
 
 def test_exit_codes_are_return_values_and_unexpected_errors_keep_their_traceback():

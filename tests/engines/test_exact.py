@@ -371,6 +371,46 @@ def test_a_function_that_is_in_no_table_is_refused_by_name(operation, mode):
             REFUSED[operation](x)
 
 
+ARGUMENTS_REFUSED = {
+    "sum without out=": lambda x: torch.sum(x, dim=1, out=torch.empty(1)),
+    "exp without out=": lambda x: torch.exp(x, out=torch.empty(1, 30)),
+    "mean without axis=: it takes x, dim": lambda x: torch.mean(x, axis=1),
+}
+
+
+@pytest.mark.parametrize("words", ARGUMENTS_REFUSED)
+def test_an_argument_that_exact_mode_does_not_take_is_refused_by_name(words):
+    x = torch.ones(1, 30)
+    ARGUMENTS_REFUSED[words](x)
+    with exact(tiny_model()), pytest.raises(ValueError, match=f"exact mode computes {words}"):
+        ARGUMENTS_REFUSED[words](x)
+
+
+@pytest.mark.parametrize("function", [torch.mm, lambda *rows: torch.stack(rows), torch.trapezoid])
+def test_vmap_is_refused(function):
+    """Also around functions that add nothing up, or that cannot be batched."""
+    x = torch.ones(2, 3, 3)
+    with exact(tiny_model()), pytest.raises(ValueError, match="does not work inside torch.vmap"):
+        torch.vmap(function)(x, x)
+
+
+def test_autocast_is_refused():
+    """Around exact mode, inside it, and entered by a head."""
+    model = build(12, 3, torch.float32)
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    words = "does not work with torch.autocast, which is on: leave"
+    with autocast, pytest.raises(ValueError, match=words), exact(model):
+        pass
+    assert not in_exact_mode()
+    with exact(model), autocast, pytest.raises(ValueError, match=words):
+        model(texts(1, 5))
+    model.blocks[0].sa.forward = autocast(model.blocks[0].sa.forward)
+    with exact(model), pytest.raises(ValueError, match=words):
+        model(texts(1, 5))
+    with exact(model), torch.autocast("cpu", enabled=False):
+        build(12, 3, torch.float32)(texts(1, 5))
+
+
 def test_no_function_is_in_two_tables():
     assert not exact_module.AS_USUAL & exact_module.OUR_ORDER.keys()
 

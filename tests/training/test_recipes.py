@@ -20,7 +20,8 @@ SWITCHES = (
     "bf16",
 )
 EDGES = {  # each field's smallest and largest value, and one beyond each
-    **dict.fromkeys(("steps", "eval_every", "eval_batches"), (1, 2**31 - 1, 0, 2**31)),
+    **dict.fromkeys(("steps", "eval_every"), (1, 2**31 - 1, 0, 2**31)),
+    "eval_batches": (1, 4096, 0, 4097),
     "batch_size": (1, 2**31 - 1, 0, 2**31),
     "accumulate": (1, 4, 0, 3),
     "warmup": (0, 1e30, -1, 1e31),
