@@ -21,7 +21,7 @@ from nanogpt.training.trainer import Trainer
 PACKAGE = Path(nanogpt.__file__).parent
 DECODER = {"decoder/config.py", "decoder/layers.py", "decoder/model.py"}
 # A forward pass of the model and its shape: counted on the path of a prompt.
-FORWARD = {"model.py", "attention.py"} | DECODER
+FORWARD = {"config.py", "model.py", "attention.py"} | DECODER
 
 
 def files_of(call) -> set[str]:

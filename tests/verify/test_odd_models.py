@@ -326,7 +326,8 @@ def test_a_sound_model_that_is_odd_is_no_bug(how):
     model, words = odd(how)
     report = referee(model, **QUICK)
     assert report.verdict.sound, report
-    assert words in str(report)
+    refused = [f"{one.comparison} ({one.reason})" for one in report.not_offered]
+    assert words in "\n".join([str(report), *refused])
 
 
 STORELESS = ("pieces at once, without sessions", "everything but reading")
