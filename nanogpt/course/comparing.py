@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from contextlib import closing
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .observing import Observed, observations
-from .page import Anew, Answer, Case
+from .observing import Observed
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}  # differences that count as rounding
 COARSE = 1e-2  # in any lower-precision dtype
@@ -27,20 +25,19 @@ def difference(shown: Observed, wanted: Observed, tolerance: float | None = None
     return None
 
 
-def agrees(case: Case, answer: Answer | Anew, shown: Observed, until: str | None = None) -> bool:
-    """Whether an answer shows on a case what another has shown. Stops at the first difference.
+def agrees(
+    theirs: Observed, shown: Observed, tolerance: float | None = None, until: str | None = None
+) -> bool:
+    """Whether two answers show the same on a case.
 
     With `until`, what comes after that observation is not compared.
     """
-    count = 0
-    with closing(observations(case, answer)) as pairs:
-        for what, value in pairs:
-            if what not in shown or not alike(value, shown[what], case.tolerance):
-                return False
-            if what == until:
-                return True
-            count += 1
-    return count == len(shown)
+    for what, value in theirs.items():
+        if what not in shown or not alike(value, shown[what], tolerance):
+            return False
+        if what == until:
+            return True
+    return len(theirs) == len(shown)
 
 
 def alike(a: Any, b: Any, tolerance: float | None = None) -> bool:

@@ -161,7 +161,7 @@ def mistake_of(
             if is_right and not _is_right(case, blank.solution, mistake):
                 innocent.add(i)
             elif len(found) > 1:
-                scores[i] += agrees(case, mistake, theirs)
+                scores[i] += agrees(_shown_by(case, mistake), theirs, case.tolerance)
             else:
                 scores[i] += not is_right
         if len(found) == 1 and scores[0] == SURE:
@@ -178,13 +178,19 @@ def _shows(blank: Blank, mistake: Anew, shown: list[Observed], until: str | None
     *before, (case, theirs) = zip(blank.cases, shown, strict=False)
     if not all(_is_right(earlier, blank.solution, mistake) for earlier, _ in before):
         return False
-    return agrees(case, mistake, theirs, until)
+    return agrees(_shown_by(case, mistake), theirs, case.tolerance, until)
 
 
 @cache
 def _is_right(case: Case, right: Answer, mistake: Anew) -> bool:
     """Whether a mistake goes unnoticed on a case."""
-    return agrees(case, mistake, _right(case, right))
+    return agrees(_shown_by(case, mistake), _right(case, right), case.tolerance)
+
+
+@cache
+def _shown_by(case: Case, mistake: Anew) -> Observed:
+    """What a mistake shows on a case, observed once."""
+    return observe(case, mistake)
 
 
 def _is_evidence(value: Any) -> bool:
