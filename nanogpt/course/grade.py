@@ -189,11 +189,8 @@ def judge_one(
         ) as folder:
             # Two levels down: what a lesson does to its `..` stays in a folder of its own.
             work = Path(folder, "hand-in", "work")
-            work.mkdir(parents=True)
-            lesson = work / "lesson.py"
-            lesson.write_bytes(data)
-            facts = [str(lesson), str(limits.seconds), str(limits.gib), *names]
-            ending, lines = _run(facts, work, limits, stop)
+            facts = [str(work), str(limits.seconds), str(limits.gib), *names]
+            ending, lines = _run(facts, data, work, limits, stop)
     except (OSError, ValueError) as error:
         return Grade(submission, problem=getattr(error, "strerror", None) or str(error))
     text = "".join(data.decode("utf-8-sig").split())
@@ -203,9 +200,12 @@ def judge_one(
 
 
 def _run(
-    arguments: list[str], work: Path, limits: FileLimits, stop: threading.Event
+    arguments: list[str], lesson: bytes, work: Path, limits: FileLimits, stop: threading.Event
 ) -> tuple[str, list[str]]:
-    """Run `grade_one` until it ends, or kill it. Returns how it ended, in words, and its lines."""
+    """Run `grade_one` until it ends, or kill it. Returns how it ended, in words, and its lines.
+
+    The lesson is read from a file without a name, which no other lesson can delete.
+    """
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -218,16 +218,19 @@ def _run(
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     reading, writing = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.grade_one", str(writing), *arguments],
-        cwd=work,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[writing],
-        start_new_session=True,  # it does not get our Ctrl-C, and its children are killed with it
-    )
+    apart = [sys.executable, "-I", str(Path(__file__).with_name("apart.py")), str(writing)]
+    with tempfile.TemporaryFile() as text:
+        text.write(lesson)
+        text.seek(0)
+        process = subprocess.Popen(
+            [*apart, sys.executable, "-m", f"{__package__}.grade_one", str(writing), *arguments],
+            env=environment,
+            stdin=text,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[writing],
+            start_new_session=True,  # it gets no Ctrl-C of ours; its children are killed with it
+        )
     os.close(writing)
     os.set_blocking(reading, False)
     received = b""

@@ -1,9 +1,10 @@
 """Grade one learner's lesson in a separate process, which `course.grade` starts and may kill.
 
-    python -m nanogpt.course.grade_one PIPE LESSON SECONDS GIB NAME...
+    python -m nanogpt.course.grade_one PIPE FOLDER SECONDS GIB NAME... < LESSON
 
-The lesson is executed once, then each exercise is checked once. Each result is immediately written
-to the pipe as a line of JSON, so a killed process leaves its results so far.
+The lesson is read before anything of it can run, and executed once; then each exercise is checked
+once. Each result is immediately written to the pipe as a line of JSON, so a killed process leaves
+its results so far.
 """
 
 from __future__ import annotations
@@ -31,34 +32,27 @@ FILE = "lesson.py"  # what messages call the lesson
 
 def main() -> None:
     """Grade the lesson given by the arguments, and end this process."""
-    pipe, lesson, seconds, gib, *names = sys.argv[1:]
-    stay_apart()
+    pipe, folder, seconds, gib, *names = sys.argv[1:]
+    text = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape")
+    enter(folder)
     with open(int(pipe), "w", encoding="utf-8") as results:
         # Before the limits, because importing torch and its optimizers takes seconds.
         importlib.import_module("torch._dynamo")
         solved = lesson_names()
         set_limits(float(gib))
         report(results, event="ready")
-        text = Path(lesson).read_text(encoding="utf-8-sig", errors="surrogateescape")
         judge_text(text, solved, names, float(seconds), results)
         report(results, event="done")
         os._exit(0)  # ignore the lesson's threads and exit handlers
 
 
-def stay_apart() -> None:
-    """Continue in a child, so that the parent process that a lesson finds is not the grader's.
-
-    This process waits for the child, and ends as it ends.
-    """
-    if not hasattr(os, "fork"):
-        return
-    child = os.fork()
-    if not child:
-        return
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+def enter(folder: str) -> None:
+    """Work in that folder, which another lesson may just have deleted."""
+    for _ in range(5):
+        with suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+            os.chdir(folder)
+            return
 
 
 def set_limits(gib: float) -> None:
@@ -93,7 +87,7 @@ def judge_text(
     sys.modules[MODULE] = module
     scope = vars(module)
     scope.update(solved)
-    scope.update({"__name__": MODULE, "__file__": str(Path.cwd() / FILE)})
+    scope.update({"__name__": MODULE, "__file__": FILE})
     stops = run(text, scope, seconds)
     if stops:
         report(results, event="stops", words=stops)

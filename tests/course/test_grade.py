@@ -356,6 +356,9 @@ HOSTILE = {  # what a lesson does to the results of the class before its answer
         """os.write(fd, b'{"event": "judged", "name": "another learner", "words": null}\\n')"""
     ),
     "climbs": "import shutil\nshutil.rmtree('..', ignore_errors=True)\n",
+    "wipes": "import glob, shutil, tempfile\n"
+    "for folder in glob.glob(f'{tempfile.gettempdir()}/nanogpt-grade-*'):\n"
+    "    shutil.rmtree(folder, ignore_errors=True)\n",
     "kills": "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(9)\n",
     "patches": "import json\njson.dumps = None\n",
 }
@@ -411,7 +414,7 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     assert list(rows) == sorted([*texts, "binary"])
     assert [rows["right"][name] for name in NAMES] == ["passed"] * len(NAMES)
     for name in NAMES:
-        assert rows["wrong"][name] not in ("passed", "not there", "not graded", ""), name
+        assert rows["wrong"][name] not in ("passed", "not there", "not graded", ""), (name, rows["wrong"]["not graded because"])
         assert name in said
     assert (rows["loud"]["visible"], rows["loud"]["Head"]) == ("passed", "not there")
     assert rows["loud"]["passed"] == "1"
@@ -424,8 +427,8 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     if LIMITED:
         assert "MemoryError" in rows["greedy"]["not graded because"]
     bad = {"binary", "exit", "asks", "crash", "ends"} | ({"greedy"} if LIMITED else set())
-    bad |= HOSTILE.keys() - {"climbs"}
-    assert rows["climbs"]["visible"] == "passed"
+    bad |= HOSTILE.keys() - {"climbs", "wipes"}
+    assert rows["climbs"]["visible"] == rows["wipes"]["visible"] == "passed"
     assert {name for name, row in rows.items() if row["not graded because"]} == bad
     assert f"{len(rows) - len(bad)} of {len(rows)} files were graded" in said
 
