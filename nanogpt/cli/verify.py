@@ -281,7 +281,8 @@ def certificate(args: argparse.Namespace) -> int:
     claims, reasons = recomputed(args.path)
     print(_printable("\n".join(f"{name}: {words}" for name, words in claims.items())))
     lines = [f"It does not hold: {reason}" for reason in reasons]
-    print(_printable("\n".join(lines)) or "It holds: everything was recomputed.")
+    holds = "It holds: everything but the name, the date and the speed was recomputed."
+    print(_printable("\n".join(lines)) or holds)
     return int(bool(reasons))
 
 

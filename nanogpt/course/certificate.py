@@ -268,14 +268,21 @@ def recomputed(path: Path) -> tuple[dict[str, str], list[str]]:
     except LessonError as error:
         return facts, [str(error)]
     now["its weights"] = trained.sha256
-    changed = [key for key in now if now[key] != facts.get(key)]
-    return facts, [
-        f"{key} has changed: it is now {_cut(now[key])} (the page says {_cut(facts.get(key, ''))})"
-        for key in changed
-    ]
+    reasons = []
+    for key, words in now.items():
+        page = facts.get(key, "")
+        if words != page:
+            same = os.path.commonprefix([words, page])
+            reasons.append(
+                f"{key} has changed: it is now {_cut(words, len(same))} "
+                f"(the page says {_cut(page, len(same))})"
+            )
+    return facts, reasons
 
 
-def _cut(words: str) -> str:
-    """The beginning of a fact, on one line."""
-    words = " ".join(words.split())
-    return f"{words[:70]}…" if len(words) > 70 else words or "nothing"
+def _cut(words: str, same: int) -> str:
+    """A fact on one line, from shortly before its first difference."""
+    start = max(0, same - 20)
+    words = " ".join(words[start:].split())
+    dots = "…" if start else ""
+    return f"{dots}{words[:70]}…" if len(words) > 70 else f"{dots}{words}" or "nothing"

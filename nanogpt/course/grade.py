@@ -136,6 +136,8 @@ def read_text(path: Path) -> bytes:
     if size > LARGEST_LESSON:
         raise ValueError(f"{size:,} bytes: a lesson may have at most {LARGEST_LESSON:,}")
     data = path.read_bytes()
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError("the file is UTF-16: save it as UTF-8")
     if b"\0" in data:
         raise ValueError("a binary file: it contains a zero byte")
     try:
@@ -294,7 +296,7 @@ def _read_results(grade: Grade, lines: list[str], names: Sequence[str], ending: 
     last = ""
     for line in lines:
         fact = _fact(line, names)
-        if fact is None:
+        if fact is None or not _in_order(fact, running, grade, names):
             grade.problem = "it wrote something else where its results belong"
             break
         last = fact["event"]
@@ -316,6 +318,16 @@ def _read_results(grade: Grade, lines: list[str], names: Sequence[str], ending: 
     if grade.results:
         for name in names:
             grade.results.setdefault(name, ExerciseResult(Outcome.NOT_GRADED))
+
+
+def _in_order(fact: dict[str, str], running: str, grade: Grade, names: Sequence[str]) -> bool:
+    """Whether `grade_one` can have written this line here: it begins, judges and ends."""
+    if fact["event"] == "judged":
+        return fact["name"] == running
+    if fact["event"] == "done":
+        all_there = all(name in grade.results for name in names)
+        return not running and (all_there or grade.problem is not None)  # or the lesson has stopped
+    return not running
 
 
 _EVENTS = {"ready", "stops", "missing", "begins", "judged", "done"}
@@ -449,7 +461,8 @@ def as_csv(grades: Sequence[Grade], names: Sequence[str]) -> bytes:
         name = one_line(one.submission.name)
         same = next((group for group in groups if name in group), [])
         others = ", ".join(other for other in same if other != name)
-        row = [name, one.submission.path, one.passed, len(names), f"{one.seconds:.1f}"]
+        passed = one.passed if one.results else ""
+        row = [name, one.submission.path, passed, len(names), f"{one.seconds:.1f}"]
         words = [*row, one.problem or "", others, *results]
         writer.writerow([_cell(str(word)) for word in words])
     return text.getvalue().encode("utf-8-sig")

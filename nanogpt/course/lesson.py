@@ -231,7 +231,10 @@ def keep(name: str, cell: str) -> str:
         return program.merge((old or program.begin().rstrip()) + "\n", cell, name, [*BLANKS])
 
     try:
-        found = Lesson(merged()[0], path).check([name]).broken.get(name)
+        lesson = Lesson(merged()[0], path)
+        if lesson.stops:
+            return f", but is not kept, because {path} stops: fix or move it. {lesson.stops}"
+        found = lesson.check([name]).broken.get(name)
         if found:
             return (
                 ", but is not kept, because it fails with only the imports, defs and constants "

@@ -19,8 +19,13 @@ LESSON = re.compile(r"lesson([ _-]?\(?\d+\)?)?\.py(\.txt)?", re.I)
 MOODLE = re.compile(r"_\d+_assignsubmission_file_?(.*)$")
 SKIPPED = {"__pycache__", "__MACOSX", "node_modules", "site-packages"}
 LESSON_PLACE = Path("outputs", "mine", "lesson.py")  # where the notebooks keep it
+_UNPACK = "an archive: unpack it into a folder with the learner's name"
 CURES = {  # the suffix of what was handed in instead: what to do
-    ".zip": "a zip: unpack it into a folder with the learner's name",
+    ".zip": _UNPACK,
+    ".gz": _UNPACK,
+    ".7z": _UNPACK,
+    ".rar": _UNPACK,
+    ".tar": _UNPACK,
     ".ipynb": f"a notebook: ask for {LESSON_PLACE}, in which its checks keep the learner's code",
 }
 
@@ -49,7 +54,8 @@ def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
         if path.is_dir() and not path.is_symlink():
             found += _in_folder(path, name, DEPTH)
         elif _is_python(path):
-            found.append(_submission(name if name != path.name else path.stem, path))
+            short = path.name.removesuffix(".txt").rpartition(".")[0]  # of anna.py, anna.py.txt
+            found.append(_submission(name if name != path.name else short, path))
         elif path.suffix in CURES:
             found.append(Submission(path.stem, path, CURES[path.suffix]))
         else:

@@ -115,7 +115,18 @@ BORROWED = {  # an answer: what it takes from the package
         "KVCache",
         "nanogpt.cache.DynamicCache",
     ),
-    "import nanogpt.course.solutions as s\nsample = lambda *a: s.sample(*a)": ("sample", ""),
+    "import nanogpt.course.solutions as s\nsample = lambda *a: s.sample(*a)": (
+        "sample",
+        "nanogpt.course.blanks.sample.sample",
+    ),
+    "def visible(q, k, _their=visible):\n    return _their(q, k)": (
+        "visible",
+        "nanogpt.course.blanks.visible.visible",
+    ),
+    "import nanogpt\ndef use(f):\n    return nanogpt.attention.visible\n\n\n@use\n"
+    "def visible(q, k):\n    return q": ("visible", "nanogpt.attention.visible"),
+    "from nanogpt.course.blanks import BLANKS as B\ndef visible(q, k):\n"
+    "    return B['visible'].solution(q, k)": ("visible", "nanogpt.course.blanks.BLANKS"),
     BLANKS["SlyCache"].source: ("SlyCache", ""),  # its parent is another blank
     BLANKS["MyDraft"].source: ("MyDraft", ""),
 }
@@ -159,7 +170,9 @@ FILES = {  # a path in the folder: the name it gets, and a word of why it is not
     "nils/lesson (1).py": ("nils", None),
     "olga/lesson (1).py": ("olga", "2 lessons"),
     "olga/lesson (2).py": ("olga", "2 lessons"),
+    "otto.py.txt": ("otto", None),
     "paul.zip": ("paul", "unpack it"),
+    "quinn.tar.gz": ("quinn.tar", "unpack it"),
     "rita/work.zip": ("rita", "unpack it"),
     "sam.ipynb": ("sam", "ask for outputs/mine/lesson.py"),
     "tina/02.ipynb": ("tina", "ask for outputs/mine/lesson.py"),
@@ -209,6 +222,7 @@ def test_a_command_that_cannot_begin_says_why_in_a_line(words, tmp_path, capsys)
 
 UNREADABLE = {  # the bytes of a file: why it is not judged
     b"\0\1\2": "binary",
+    "x = 1".encode("utf-16"): "UTF-16: save it as UTF-8",
     b"#" * (grade.LARGEST_LESSON + 1): "1,000,001 bytes",
     "x = 1\n# \u00fcber\n".encode("cp1252"): "line 2 is not UTF-8: save the file as UTF-8",
 }
@@ -414,7 +428,8 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     assert list(rows) == sorted([*texts, "binary"])
     assert [rows["right"][name] for name in NAMES] == ["passed"] * len(NAMES)
     for name in NAMES:
-        assert rows["wrong"][name] not in ("passed", "not there", "not graded", ""), (name, rows["wrong"]["not graded because"])
+        why = rows["wrong"]["not graded because"]
+        assert rows["wrong"][name] not in ("passed", "not there", "not graded", ""), why
         assert name in said
     assert (rows["loud"]["visible"], rows["loud"]["Head"]) == ("passed", "not there")
     assert rows["loud"]["passed"] == "1"

@@ -218,7 +218,7 @@ class KVCache:
         "what update returns": "It must return three tensors: keys, values, positions.",
         "the number of tokens": "Return all tokens so far, once each: the cache forgets some, or "
         "holds some twice.",
-        "the shape of the": "Concatenate along the token dimension, 1.",
+        "the shape of the": "All texts and all tokens: (B, S, hs), joined along dimension 1.",
         "in a second cache": "Each cache needs its own tensors.",
         "the positions": "Keep the ones passed in.",
         "the keys": "Return the keys unchanged and in order.",
