@@ -23,6 +23,7 @@ from . import program
 from .blanks import BLANKS
 from .finding import objection
 from .lesson import FILLED_IN, LessonError, Scope, keep, read_lesson
+from .missing import explain_errors
 from .solutions import lesson_names
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ _last = ""  # the most recently checked exercise
 _shown: dict[str, int] = {}  # number of hint stages already shown, by exercise
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic sums on a GPU
+explain_errors()
 
 
 def check(answer: T) -> T:

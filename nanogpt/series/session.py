@@ -39,7 +39,6 @@ from ..training.history import TrainingResult
 from ..training.loop import Stopped
 from ..training.trainer import Trainer
 from .findings import Finding, as_data, published_findings
-from .missing import explain_errors
 from .plots import style
 from .profiles import Profile, beside_published, get_profile
 from .weights import load_or_train
@@ -300,7 +299,6 @@ def open_run(
     profile or `mine`, or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
-    explain_errors()
     gc.freeze()  # exempt imported objects: timings collect garbage before each turn
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")

@@ -5,9 +5,10 @@ from nbclient import NotebookClient
 from nbformat import v4
 from notebook_fixtures import code, prose, write
 
+from nanogpt.course import missing
+from nanogpt.course.missing import Cell, Page
 from nanogpt.files import ROOT
-from nanogpt.series import mirror, missing
-from nanogpt.series.missing import Cell, Page
+from nanogpt.series import mirror
 
 REAL_CORPUS = True
 
@@ -58,8 +59,7 @@ def test_outside_a_notebook_nothing_is_explained():
 
 # ------------------------------------------------------------------ in a kernel
 
-EXPLAIN = "from nanogpt.series.missing import explain_errors\nexplain_errors()"  # as open_run does
-SETUP = f"{mirror.setup_cell('', 'main')}\n{EXPLAIN}"
+SETUP = mirror.setup_cell("", "main")
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from . import patches  # noqa: F401  (before nbformat)
-
-# isort: split
-
 import difflib
+import json
 import os
 import re
 import symtable
@@ -15,11 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import nbformat
 from IPython.core.getipython import get_ipython
 
-from ..course.program import without_magics
 from ..files import ROOT
+from .program import without_magics
 
 _TITLE = re.compile(r"# @title (.+)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.M)
@@ -75,15 +71,16 @@ class Page:
 
 def cells_of(path: Path) -> list[Cell]:
     """A notebook's code cells. Raises OSError or ValueError if the file is not a notebook."""
-    nb = nbformat.read(path, as_version=4)
+    nb = json.loads(path.read_text(encoding="utf-8"))
     section = ""
     cells = []
-    for cell in nb.cells:
-        if cell.cell_type == "markdown":
-            headings = _HEADING.findall(cell.source)
+    for cell in nb["cells"] if isinstance(nb, dict) and "cells" in nb else []:
+        source = "".join(cell["source"])  # a list of lines, or one text
+        if cell["cell_type"] == "markdown":
+            headings = _HEADING.findall(source)
             section = headings[-1] if headings else section
-        elif cell.cell_type == "code":
-            cells.append(Cell(cell.get("id", ""), cell.source, section))
+        elif cell["cell_type"] == "code":
+            cells.append(Cell(cell.get("id", ""), source, section))
     return cells
 
 
@@ -103,7 +100,7 @@ def running_page() -> Page | None:
     for path in books or sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         try:
             pages.append(cells_of(path))
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError):
             continue
     if not pages:
         return None
