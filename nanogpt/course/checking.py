@@ -15,7 +15,6 @@ import inspect
 import linecache
 import os
 import re
-import sys
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
@@ -23,7 +22,7 @@ from . import program
 from .blanks import BLANKS
 from .finding import objection
 from .lesson import FILLED_IN, LessonError, Scope, keep, read_lesson
-from .missing import explain_errors
+from .missing import explain_errors, running_shell
 from .solutions import lesson_names
 
 T = TypeVar("T")
@@ -153,7 +152,6 @@ def _cell(answer: Any, name: str) -> str:
         text = "".join(linecache.getlines(code.co_filename))
         if name in text:
             return text
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    typed = getattr(getattr(shell, "history_manager", None), "input_hist_raw", [])
+    typed = getattr(getattr(running_shell(), "history_manager", None), "input_hist_raw", [])
     defines = re.compile(rf"^(?:def|class) {name}\b", re.M)
     return next((text for text in reversed(typed) if defines.search(text)), "")

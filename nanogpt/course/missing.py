@@ -7,12 +7,11 @@ import json
 import os
 import re
 import symtable
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-from IPython.core.getipython import get_ipython
 
 from ..files import ROOT
 from .program import without_magics
@@ -66,6 +65,11 @@ class Page:
         return self.cells[makers[0]] if makers else None
 
 
+def running_shell() -> Any:
+    """The IPython shell that runs this code; None outside a notebook. IPython is not imported."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
 # ------------------------------------------------------------------ the page
 
 
@@ -90,7 +94,7 @@ def running_page() -> Page | None:
     JupyterLab tells the kernel its notebook's file. Elsewhere, for example on Colab, it is the
     notebook of the series that shares the most cells with the input history.
     """
-    shell: Any = get_ipython()
+    shell = running_shell()
     if not hasattr(shell, "kernel"):
         return None
     typed = [text for text in shell.history_manager.input_hist_raw if text.strip()]
@@ -125,7 +129,7 @@ def _above(cells: list[Cell], shell: Any, source: str) -> int | None:
 
 def explain_errors() -> None:
     """In a notebook, make a NameError say which cell defines the name."""
-    shell: Any = get_ipython()
+    shell = running_shell()
     if hasattr(shell, "kernel") and "NANOGPT_HEADLESS" not in os.environ:
         shell.set_custom_exc((NameError,), _explained)
 
@@ -153,7 +157,7 @@ def explanation(name: str) -> str:
     maker = page.maker(name) if page and name else None
     if maker is None:
         return ""
-    shell: Any = get_ipython()
+    shell = running_shell()
     near = difflib.get_close_matches(name, [x for x in shell.user_ns if x[0] != "_"], 1, 0.8)
     slip = f" Did you mean {near[0]}?" if near else ""
     return (
