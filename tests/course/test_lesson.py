@@ -150,6 +150,13 @@ def test_an_answer_that_cannot_be_kept_still_runs_in_its_notebook(lesson, capsys
     assert "your visible runs, but is not kept: " in capsys.readouterr().out
 
 
+def test_an_answer_is_not_kept_in_a_lesson_that_stops_which_is_said(lesson, capsys):
+    lesson.write_text("1 +\n", encoding="utf-8")
+    answer(RIGHT)
+    assert f"is not kept, because {lesson} stops: fix or move it" in capsys.readouterr().out
+    assert lesson.read_text(encoding="utf-8") == "1 +\n"
+
+
 @pytest.mark.parametrize("use", ["auto", "true", "false"])
 def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monkeypatch, capsys):
     own = f"{RIGHT}\n"
