@@ -49,20 +49,20 @@ def cells_of(notebook: int, *ids: str, imports: str = "import torch") -> dict:
 
 # The referee reads a few short texts: cells are tested here, and not its reach.
 BRIEF = {
-    "texts": {"LENGTH": 28, "MIDDLE": 28, "LONG": 28, "USUAL": (16,)},
-    "situations": {"BATCHES": (2,), "PADDED": (3,)},
-    "server": {"LONGER": (64,), "MANY": 8},
+    "kv_referee.texts": {"LENGTH": 28, "MIDDLE": 28, "LONG": 28, "USUAL": (16,)},
+    "kv_referee.situations": {"BATCHES": (2,), "PADDED": (3,)},
+    "verify.server": {"LONGER": (64,), "MANY": 8},
 }
 BRIEFLY = {"requests": 4, "length": 28}
 
 
 def brief_referee(patch: pytest.MonkeyPatch) -> None:
     """The referee as BRIEF says, in this process."""
-    from nanogpt.verify.referee import referee
+    from nanogpt.kv_referee.referee import referee
 
     for module, values in BRIEF.items():
         for name, value in values.items():
-            patch.setattr(f"nanogpt.verify.{module}.{name}", value)
+            patch.setattr(f"nanogpt.{module}.{name}", value)
     for name, value in BRIEFLY.items():
         patch.setitem(referee.__kwdefaults__, name, value)
 
@@ -99,11 +99,11 @@ def tiny_series(patch: pytest.MonkeyPatch) -> None:
 
 def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """The referee as BRIEF says and coarse pictures, in every kernel, by a start-up file."""
-    modules = ", ".join(["referee", *BRIEF])
-    lines = [f"from nanogpt.verify import {modules}"]
-    lines += [f"vars({module}).update({values})" for module, values in BRIEF.items()]
+    modules = ["kv_referee.referee", *BRIEF]
+    lines = [f"import nanogpt.{module}" for module in modules]
+    lines += [f"vars(nanogpt.{module}).update({values})" for module, values in BRIEF.items()]
     lines += ["from nanogpt.series.plots import style", "style.DPI = 60", "del style"]
-    lines += [f"referee.referee.__kwdefaults__.update({BRIEFLY})", f"del {modules}"]
+    lines += [f"nanogpt.kv_referee.referee.referee.__kwdefaults__.update({BRIEFLY})", "del nanogpt"]
     startup = folder / "brief.py"
     startup.write_text("\n".join(lines), encoding="utf-8")
     patch.setenv("PYTHONSTARTUP", str(startup))

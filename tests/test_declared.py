@@ -19,7 +19,8 @@ EXTRAS = {
     "serving": ["notebooks"],
     "series": ["notebooks", "docs", "peers"],
     "bench": ["notebooks", "peers"],
-    "verify": ["export", "test"],  # its fixture is a plugin of pytest
+    "kv_referee": ["export", "test"],  # its fixture is a plugin of pytest
+    "verify": ["export", "test"],  # as well as this one's
     "export": ["export"],
     "cluster": ["ray"],
 }

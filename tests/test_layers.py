@@ -31,8 +31,8 @@ LESSON = [
     "timing",
     "minimal",
 ]
-FOLDERS = "decoder pretrained training caches engines serving verify bench export".split()
-FOLDERS += "cluster course series cli".split()
+FOLDERS = "kv_referee decoder pretrained training caches engines serving".split()
+FOLDERS += "verify bench export cluster course series cli".split()
 
 
 PATHS = [
@@ -115,6 +115,17 @@ def test_one_room_alone_knows(package, room):
 
 def test_the_whole_lesson_in_one_file_needs_torch_alone():
     assert outside("minimal") - set(sys.stdlib_module_names) == {"torch"}
+
+
+def test_the_referee_s_room_imports_nothing_of_the_package():
+    rooms = {
+        other
+        for name in MODULES
+        if room_of(name) == "kv_referee"
+        for other in neighbours(name)
+        if room_of(other) != "kv_referee"
+    }
+    assert not rooms
 
 
 def test_config_knows_neither_tensors_nor_files():

@@ -19,7 +19,7 @@ from ..files import (
     read_json,
     user_path,
 )
-from ..verify.report import CODES, VERDICTS, Verdict
+from ..kv_referee.report import CODES, VERDICTS, Verdict
 from .common import (
     POSITIVE,
     Calls,
@@ -165,7 +165,7 @@ def _models(args: argparse.Namespace, target: str) -> list[Any]:
     from ..model import GPT
     from ..pretrained.fetch import SMOLLM2
     from ..pretrained.load import load_pretrained
-    from ..verify.huggingface import from_folder, small
+    from ..verify.architectures import from_folder, small
     from ..verify.server import RemoteServer
 
     if args.kind is Target.CLASS:

@@ -24,10 +24,10 @@ from ..config import GPTConfig
 from ..decoder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ..decoder.pack import unpack_heads
 from ..files import check_file, sha256, write_whole
+from ..kv_referee.report import VERDICTS, Report
 from ..model import GPT
 from ..sampling import draw_noise
 from ..verify.referee import referee
-from ..verify.report import VERDICTS, Report
 from . import proof
 from .blanks import BLANKS
 from .lesson import Lesson, LessonError, Scope, lesson_path, read_lesson

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..decoder.config import DecoderConfig
 from ..decoder.model import Decoder
 from ..decoder.skeleton import skeleton
+from ..kv_referee.memory import available_memory
 from .families import Names, Part, layout
-from .memory import available_memory
 from .needs import PretrainedError, shown
 from .stored import AGAIN, Stored, Tensors
 

@@ -9,8 +9,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ..kv_referee.memory import available_memory
 from ..model import LanguageModel
-from ..pretrained.memory import available_memory
 
 
 def fitting_blocks(model: LanguageModel, block_len: int, most: int) -> int:

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from ..files import ROOT
+from ..kv_referee.report import LogitTurn, TextTurn, Verdict
 from .referee import referee
-from .report import LogitTurn, TextTurn, Verdict
 
 FOLDER = ROOT / "notebooks" / "museum"
 VERDICTS_FILE = FOLDER / "verdicts.json"  # the source of the site's page

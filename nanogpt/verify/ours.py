@@ -12,8 +12,8 @@ from ..cache import DynamicCache, StaticCache, build_caches, require_owners
 from ..caches.paged import PagedCache
 from ..caches.rolling import RollingCache
 from ..generation import CachedReader, ModuleReader
-from .subjects import NotOffered, Pieces, Session, Subject, copied, through
-from .texts import high_water
+from ..kv_referee.subjects import NotOffered, Pieces, Session, Subject, copied, through
+from ..kv_referee.texts import high_water
 
 
 class Ours(Subject):
@@ -24,6 +24,12 @@ class Ours(Subject):
     """
 
     rewinds = True
+    copies = True
+    wraps = (
+        "from nanogpt.verify.ours import Ours\n\n"
+        "# MODEL is the model that was judged, CACHES the cache classes passed.\n"
+        "SUBJECT = Ours(MODEL, CACHES)"
+    )
 
     def __init__(self, model: Any, caches: Sequence[Any] = (DynamicCache, StaticCache, PagedCache)):
         owners = require_owners(model)

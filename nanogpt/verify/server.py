@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Protocol
 
-from .report import Judgement, Report, Scenario, TextTurn, Verdict, mark_known
-from .subjects import NotOffered
+from ..kv_referee.report import Judgement, Report, Scenario, TextTurn, Verdict, mark_known
+from ..kv_referee.subjects import NotOffered
 
 BLOCKS = (16, 32)  # tokens of a KV block in most servers: prompts end before, at and after one
 LONGER = (64, 128, 130, 255, 256, 257, 300)  # tokens of longer prompts

@@ -16,12 +16,12 @@ from typing import Any
 
 from ..console import first_line
 from ..files import read_json, write_json, write_whole
+from ..kv_referee.offers import MODEL_ERRORS
+from ..kv_referee.report import CachedRun, Report, Verdict
+from ..kv_referee.subjects import NotOffered
+from .architectures import NotBuilt, small
 from .by_hand import BY_HAND, Hand, report_name
-from .huggingface import NotBuilt, small
-from .offers import MODEL_ERRORS
 from .referee import referee
-from .report import CachedRun, Report, Verdict
-from .subjects import NotOffered
 
 _SECONDS = 6.0  # for each kind
 LATE = 5  # times as many seconds, after which a kind is abandoned

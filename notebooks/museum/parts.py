@@ -13,8 +13,8 @@ from torch import nn
 from nanogpt.cache import DynamicCache
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import CausalSelfAttention, Decoder
+from nanogpt.kv_referee.subjects import Subject, through
 from nanogpt.verify.ours import Ours
-from nanogpt.verify.subjects import Subject, through
 
 # Two layers, 1 < key heads < heads, a window shorter than the text: without these, bugs pass.
 SHAPE = {"vocab_size": 29, "block_size": 96, "n_layer": 2, "n_head": 4, "n_embd": 32}

@@ -5,7 +5,7 @@ from rows import quick
 
 from nanogpt.cli import main
 from nanogpt.files import read_json
-from nanogpt.verify import texts
+from nanogpt.kv_referee import texts
 from nanogpt.verify.museum import VERDICTS_FILE, exhibits, verdicts_on
 
 SAID = read_json(VERDICTS_FILE)

@@ -9,7 +9,7 @@ from other_library import Net, Store
 from torch import nn
 
 from nanogpt.files import ROOT
-from nanogpt.verify.report import Report
+from nanogpt.kv_referee.report import Report
 
 PAGE = ROOT / "nanogpt" / "series" / "your_cache.html.j2"
 

@@ -19,11 +19,11 @@ from shapes import ROPE
 
 from nanogpt import DynamicCache, referee
 from nanogpt.cli import main
+from nanogpt.kv_referee import subjects
 from nanogpt.model import Head
 from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
-from nanogpt.verify import subjects
-from nanogpt.verify.huggingface import small as architecture
+from nanogpt.verify.architectures import small as architecture
 from nanogpt.verify.server import RemoteServer
 
 # Small models of these architectures run in float64, with more than one kind of position and mask.

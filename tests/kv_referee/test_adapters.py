@@ -13,13 +13,13 @@ from rows import quick
 
 from nanogpt import referee
 from nanogpt.files import ROOT
-from nanogpt.verify.contract import Given
-from nanogpt.verify.damages import tensors_in
-from nanogpt.verify.offers import Offered, Offers, OutOfTime, ask
-from nanogpt.verify.report import Reach
-from nanogpt.verify.scripts import script
-from nanogpt.verify.subjects import NotOffered
-from nanogpt.verify.yardstick import Yardstick
+from nanogpt.kv_referee.contract import Given
+from nanogpt.kv_referee.damages import tensors_in
+from nanogpt.kv_referee.offers import Offered, Offers, OutOfTime, ask
+from nanogpt.kv_referee.report import Reach
+from nanogpt.kv_referee.scripts import script
+from nanogpt.kv_referee.subjects import NotOffered
+from nanogpt.kv_referee.yardstick import Yardstick
 
 FOLDER = ROOT / "notebooks" / "adapters"
 QUICK = {"length": 16, "requests": 1, "seconds": math.inf}
@@ -167,7 +167,7 @@ def test_without_time_for_damages_the_verdict_is_left_open(monkeypatch):
         raise OutOfTime
         yield
 
-    monkeypatch.setattr(importlib.import_module("nanogpt.verify.referee"), "damages", damages)
+    monkeypatch.setattr(importlib.import_module("nanogpt.kv_referee.referee"), "damages", damages)
     report = referee(adapter("gpt_fast"), **QUICK)
     assert report.verdict == "undecided"
     assert "no time was left to show that this test can fail" in str(report)

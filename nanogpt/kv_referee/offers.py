@@ -15,9 +15,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..console import first_line
 from .report import Reach, Scenario, Unsupported
-from .subjects import NotOffered, Pieces, Session, Subject
+from .subjects import NotOffered, Pieces, Session, Subject, first_line
 from .texts import text
 
 # Exceptions that may end a model's forward pass: its bugs, and its refusals.

@@ -12,7 +12,6 @@ from torch import Tensor
 from .contract import Given
 from .huggingface import ALLOCATED, HuggingFace
 from .offers import Offered
-from .ours import Ours
 from .subjects import Subject
 from .texts import Length, cut, high_water
 from .yardstick import Yardstick
@@ -66,7 +65,6 @@ def script(
     lengths: Sequence[Length],
     cache: str,
     yard: Yardstick,
-    arguments: str = "MODEL",
 ) -> str:
     """A Python script that reads these texts in these pieces and prints the differences.  (B, T)"""
     pieces = cut(ids, lengths, subject.vocab_size)
@@ -78,7 +76,7 @@ def script(
     elif isinstance(subject, Given):
         parts = _of_an_adapter(subject, yard.dtype, ids)
     else:
-        parts = _of_a_subject(subject, yard.dtype, cache, arguments)
+        parts = _of_a_subject(subject, yard.dtype, cache)
     moved = "got.double() - wanted.double()"
     if yard.columns is not None and not bool(yard.columns.all()):
         keep = yard.columns.nonzero()[:, 0].tolist()
@@ -102,7 +100,7 @@ def plain_script(
         with torch.no_grad():
             call = _form_of(subject.given.plain(subject.moved(ids))).format("MODEL.plain({})")
     else:
-        imports, model, _ = _of_a_subject(subject, dtype, "", "MODEL")
+        imports, model, _ = _of_a_subject(subject, dtype, "")
         call = "SUBJECT.plain({})"
     reads = f"got = {call.format(f'ids[:, :{ends}]')}\nwanted = {call.format('ids')}[:, :{ends}]\n"
     moved = "got.double() - wanted.double()"
@@ -224,17 +222,14 @@ def _of_transformers(
     return imports, model, state + loop + _ALONE.format(plain=plain)
 
 
-def _of_a_subject(subject: Subject, dtype: torch.dtype, cache: str, arguments: str) -> Parts:
-    """The parts for a model of this package, or for a Subject, which your own code imports."""
-    imports = []
-    subject_made = "SUBJECT = MODEL"
-    if isinstance(subject, Ours):
-        imports.append("from nanogpt.verify.door import subject_of")
-        subject_made = f"SUBJECT = subject_of({arguments})"
-    more, model = _made(subject) if not isinstance(subject, Ours) else ([], "")
-    given = "# MODEL is the model that was judged, CACHES the cache classes passed, or None.\n"
-    model = model or given
-    model += f"{subject_made}.to({dtype})\n"
+def _of_a_subject(subject: Subject, dtype: torch.dtype, cache: str) -> Parts:
+    """The parts for a Subject, which your own code imports."""
+    if subject.wraps:
+        imports: list[str] = []
+        model = f"{subject.wraps}.to({dtype})\n"
+    else:
+        imports, model = _made(subject)
+        model += f"SUBJECT = MODEL.to({dtype})\n"
     pieces = "[p if isinstance(p, int) else torch.tensor(p) for p in pieces]"
     reads = f"got = SUBJECT.cached({pieces}, {cache!r})\n"
-    return imports + more, model, reads + _ALONE.format(plain="SUBJECT.plain(row[None])")
+    return imports, model, reads + _ALONE.format(plain="SUBJECT.plain(row[None])")

@@ -12,10 +12,8 @@ from rows import quick
 
 from nanogpt import DynamicCache, referee
 from nanogpt.cli import main
-from nanogpt.verify import assert_sound
-from nanogpt.verify.huggingface import small
-from nanogpt.verify.ours import Ours
-from nanogpt.verify.report import (
+from nanogpt.kv_referee import assert_sound
+from nanogpt.kv_referee.report import (
     CODES,
     CacheBug,
     Judgement,
@@ -24,11 +22,13 @@ from nanogpt.verify.report import (
     Scenario,
     Verdict,
 )
-from nanogpt.verify.scripts import script
-from nanogpt.verify.subjects import NotOffered, through
-from nanogpt.verify.texts import cut, edges_of, high_water, lengths_of, text, total
-from nanogpt.verify.ways import long_ways, short_ways
-from nanogpt.verify.yardstick import Yardstick
+from nanogpt.kv_referee.scripts import script
+from nanogpt.kv_referee.subjects import NotOffered, through
+from nanogpt.kv_referee.texts import cut, edges_of, high_water, lengths_of, text, total
+from nanogpt.kv_referee.ways import long_ways, short_ways
+from nanogpt.kv_referee.yardstick import Yardstick
+from nanogpt.verify.architectures import small
+from nanogpt.verify.ours import Ours
 
 
 class Long(Tiny):

@@ -4,7 +4,7 @@ import pytest
 from other_library import Adapter, Net
 
 from nanogpt import referee
-from nanogpt.verify.report import Verdict
+from nanogpt.kv_referee.report import Verdict
 
 
 class Clock:

@@ -57,7 +57,6 @@ class _Case(Protocol):
     pick: random.Random
     lengths: list[int]
     requests: int
-    arguments: str
     offers: Offers
     room: dict[str, set[tuple[int, ...]]]
 

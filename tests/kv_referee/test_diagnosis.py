@@ -15,8 +15,8 @@ from rows import quick
 
 from nanogpt import referee
 from nanogpt.files import ROOT
-from nanogpt.verify.report import CachedRun, Verdict
-from nanogpt.verify.texts import total
+from nanogpt.kv_referee.report import CachedRun, Verdict
+from nanogpt.kv_referee.texts import total
 
 QUICK = {"seconds": math.inf, "length": 30, "requests": 4}
 

@@ -63,7 +63,8 @@ RUNS = {
 def test_another_project_s_tests(how, tmp_path):
     options, ended = RUNS[how]
     (tmp_path / "test_caches.py").write_text(textwrap.dedent(TESTS), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "nanogpt.verify.plugin", "--junitxml=x.xml"]
+    plugin = "nanogpt.kv_referee.plugin"
+    command = [sys.executable, "-m", "pytest", "-p", plugin, "--junitxml=x.xml"]
     # Where the package is installed, pytest would load its plugin a second time by the entry point.
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),

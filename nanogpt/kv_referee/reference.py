@@ -15,14 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..console import first_line
-from .contract import Given
 from .door import subject_of
-from .huggingface import HuggingFace
 from .offers import MODEL_ERRORS, Offered, Offers, ask
-from .ours import Ours
 from .report import Judgement, PlainRun, Reach, Report, Scenario, Unsupported, Verdict
-from .subjects import NotOffered, Subject
+from .subjects import NotOffered, Subject, first_line
 from .texts import text
 from .yardstick import NARROW, TIMES, ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
 
@@ -363,7 +359,7 @@ def _converted(subject: Subject, dtype: torch.dtype) -> Any:
 
     Your object is copied before it is converted, because its `to` may work in place.
     """
-    if isinstance(subject, (Ours, HuggingFace, Given)):
+    if subject.copies:
         return subject.to(dtype)
     try:
         return copy.deepcopy(subject).to(dtype)

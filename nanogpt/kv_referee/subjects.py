@@ -8,7 +8,29 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..pretrained.memory import available_memory
+from .memory import available_memory
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, at most 200 characters; its class if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def check_int(name: str, value: object, low: int, high: int = 2**63 - 1) -> None:
+    """Raise ValueError unless the value is an integer in [low, high]."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (whole and low <= int(str(value)) <= high):
+        raise ValueError(f"{name}={value!r}: must be an integer in [{low}, {high}]")
+
+
+def check_forward(model: nn.Module) -> None:
+    """Raise ValueError for a forward set on an instance: a copy would run the original's."""
+    for module in model.modules():
+        if "forward" in vars(module):
+            raise ValueError(
+                f"a {type(module).__name__} has another forward, set on the instance: define it "
+                f"in a class, or remove it"
+            )
 
 
 class NotOffered(Exception):
@@ -63,6 +85,8 @@ class Subject:
     rewinds = False  # whether pieces may be integers
     edges: tuple[int, ...] = ()
     builds = ""  # code that rebuilds MODEL, for a script that shows a bug
+    wraps = ""  # code that makes SUBJECT of MODEL there, if it is not MODEL itself
+    copies = False  # whether `to` returns a copy and leaves this one as it is
     reads = ""  # code that reads `pieces` into `got`, and the text into `wanted`, for that script
     expects: float | None = None
     right_padding: bool | None = None

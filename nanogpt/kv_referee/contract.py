@@ -37,10 +37,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import check_int
-from ..console import first_line
 from .offers import MODEL_ERRORS
-from .subjects import NotOffered, Pieces, Session, Subject, check_memory, through
+from .subjects import (
+    NotOffered,
+    Pieces,
+    Session,
+    Subject,
+    check_int,
+    check_memory,
+    first_line,
+    through,
+)
 
 _COUNTS = ("vocab_size", "longest", "window", "max_batch", "shortest", "deepest", "sessions")
 
@@ -51,6 +58,8 @@ class NoLogits(Exception):
 
 class Given(Subject):
     """An adapter as a Subject: `plain` and either `start` or `cached`, and its declarations."""
+
+    copies = True
 
     def __init__(self, given: Any):
         self.given = given

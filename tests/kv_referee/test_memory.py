@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanogpt.pretrained.memory import available_memory
+from nanogpt.kv_referee.memory import available_memory
 
 GB = 1024**3
 MEMINFO = f"MemTotal: {32 * GB // 1024} kB\nMemFree: 500 kB\nMemAvailable: {21 * GB // 1024} kB\n"

@@ -13,7 +13,7 @@ from other_library import HEADS, LAYERS, VOCAB, WIDTH, Adapter, Net, Session, St
 from rows import quick
 
 from nanogpt import referee
-from nanogpt.verify.report import Verdict
+from nanogpt.kv_referee.report import Verdict
 
 
 class Forgets(Store):
