@@ -47,22 +47,17 @@ def cells_of(notebook: int, *ids: str, imports: str = "import torch") -> dict:
     return names
 
 
-# The referee reads a few short texts: cells are tested here, and not its reach.
-BRIEF = {
-    "kv_referee.texts": {"LENGTH": 28, "MIDDLE": 28, "LONG": 28, "USUAL": (16,)},
-    "kv_referee.situations": {"BATCHES": (2,), "PADDED": (3,)},
-    "verify.server": {"LONGER": (64,), "MANY": 8},
-}
-BRIEFLY = {"requests": 4, "length": 28}
+# The referee tries one scenario of each kind: cells are tested here, and not its reach.
+BRIEF = {"LONGER": (64,), "MANY": 8}  # of servers
+BRIEFLY = {"tokens": 0}
 
 
 def brief_referee(patch: pytest.MonkeyPatch) -> None:
     """The referee as BRIEF says, in this process."""
-    from nanogpt.kv_referee.referee import referee
+    from nanogpt.kv_referee.trial import referee
 
-    for module, values in BRIEF.items():
-        for name, value in values.items():
-            patch.setattr(f"nanogpt.{module}.{name}", value)
+    for name, value in BRIEF.items():
+        patch.setattr(f"nanogpt.verify.server.{name}", value)
     for name, value in BRIEFLY.items():
         patch.setitem(referee.__kwdefaults__, name, value)
 
@@ -99,11 +94,10 @@ def tiny_series(patch: pytest.MonkeyPatch) -> None:
 
 def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """The referee as BRIEF says and coarse pictures, in every kernel, by a start-up file."""
-    modules = ["kv_referee.referee", *BRIEF]
-    lines = [f"import nanogpt.{module}" for module in modules]
-    lines += [f"vars(nanogpt.{module}).update({values})" for module, values in BRIEF.items()]
+    lines = ["from nanogpt.kv_referee import trial", "from nanogpt.verify import server"]
+    lines += [f"vars(server).update({BRIEF})", "del server"]
+    lines += [f"trial.referee.__kwdefaults__.update({BRIEFLY})", "del trial"]
     lines += ["from nanogpt.series.plots import style", "style.DPI = 60", "del style"]
-    lines += [f"nanogpt.kv_referee.referee.referee.__kwdefaults__.update({BRIEFLY})", "del nanogpt"]
     startup = folder / "brief.py"
     startup.write_text("\n".join(lines), encoding="utf-8")
     patch.setenv("PYTHONSTARTUP", str(startup))

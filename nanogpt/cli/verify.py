@@ -65,25 +65,24 @@ def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
     about += f" ({default}); or several"
     add("targets", nargs="*", default=[str(default)], metavar=kind.upper(), help=about)
     add("--seed", type=int, default=0, metavar="N", help="seed of the texts (0)")
-    add("--seconds", type=float, default=60.0, metavar="N", help="time limit per target (60)")
+    add("--seconds", type=float, default=600.0, metavar="N", help="time limit per target (600)")
     add(
         "--known",
         action="append",
         default=[],
         metavar="NAME",
-        help="part of a known bug's decoding path",
+        help="the name of a scenario whose bug is known, as the report prints it",
     )
     add("--json", type=Path, metavar="PATH", help="also write the reports to this file")
     if kind is not Target.SERVER:
-        add(
-            "--length",
-            **POSITIVE,
-            help="tokens in the longest texts (default: long enough for every edge)",
-        )
-        add("--requests", **POSITIVE, default=24, help="number of sequential requests (24)")
         about = (
-            "allow a lossy cache to change logits by this fraction of the largest, for example "
-            "1e-2 for int8"
+            "tokens that a target reads before no further scenario starts (100000); one short "
+            "scenario of each kind is always tried"
+        )
+        add("--tokens", type=float, default=1e5, metavar="N", help=about)
+        about = (
+            "allow a lossy cache to move logits by this fraction of the spread of a token's "
+            "logits, for example 0.1 for int8"
         )
         add("--expects", type=float, metavar="X", help=about)
     if kind is Target.MODEL:
@@ -100,7 +99,7 @@ def referee(args: argparse.Namespace) -> int:
     from ..files import write_whole
     from ..verify.referee import referee
 
-    names = ("seed", "seconds", "known", "length", "requests", "expects")
+    names = ("seed", "seconds", "known", "tokens", "expects")
     options = {name: getattr(args, name) for name in names if hasattr(args, name)}
     if args.json:
         check_writable(args.json)  # fail now, not after the work

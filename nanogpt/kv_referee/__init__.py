@@ -2,11 +2,11 @@
 
     from kv_referee import assert_sound
 
-    assert_sound(model)  # raises CacheBug, with the report and a script that reproduces the bug
+    assert_sound(model)  # raises CacheBug, with the report and a script that shows the bug
 
-contract.py describes what a model from another library must provide. To read the referee's own
-code, start with report, subjects, contract, offers and texts; then yardstick, reference, ways,
-situations, damages and referee; then diagnosis and scripts.
+README.md has the contract, contract.py its short form. To read the code, start with report and
+contract; then programs and scenarios; then yardstick, judging, reference, damages and trial; then
+shrinking, diagnosis and scripts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..kv_referee.report import Report
+    from .contract import NotOffered as NotOffered
+    from .report import CacheBug as CacheBug
+    from .report import CacheUndecided as CacheUndecided
+    from .report import Report as Report
+    from .report import Verdict as Verdict
+    from .trial import referee as referee
+
+_HOME = {
+    "referee": "trial",
+    "NotOffered": "contract",
+    "CacheBug": "report",
+    "CacheUndecided": "report",
+    "Report": "report",
+    "Verdict": "report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is asked for: pytest loads the plugin without torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
 
 
 def assert_sound(model: Any, **options: Any) -> Report:
@@ -22,6 +47,6 @@ def assert_sound(model: Any, **options: Any) -> Report:
 
     Raises AssertionErrors: CacheBug if there is a bug, CacheUndecided if nothing was proved.
     """
-    from .referee import referee
+    from .trial import referee
 
     return referee(model, **options).raise_unless_sound()

@@ -1,262 +1,334 @@
-"""Diagnose a bug: the shortest text that shows it, and what its wrong logits belong to.
+"""Diagnose a bug: what do its wrong logits belong to, and which tokens do they depend on?
 
-Wrong logits are often the right logits for something else: the text without its beginning, another
+Wrong logits are often the right logits of something else: the text without its beginning, another
 row, other positions. Each of these is computed by a plain pass and compared. If none fits, tokens
-are changed one by one to see which of them the logits depend on.
+are changed one by one: an influence that is missing, or one that must not be, names the mistake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .damages import CACHE_PARTS, tensors_in
-from .offers import MODEL_ERRORS
-from .subjects import NotOffered, Subject
-from .texts import Length, cut, total
-from .yardstick import Yardstick, thinned
+from .contract import ERRORS, Model, OutOfTime
+from .padding import Padding
+from .programs import Read, Rewind, Written, changed, sessions
+from .report import Mistake
+from .shrinking import Failure, Setting, logits_at
 
-_SMALL = 20  # most tokens of the short texts that are tried instead of a longer one
-SHIFTS = (-1, 1, -2, 2, -3, 3)
-
-
-class _Case(Protocol):
-    """What the diagnosis needs of the model under test."""
-
-    subject: Subject
-    yard: Yardstick
-
-    def plain(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
-        """The logits of one pass."""
+_SHIFTS = (-1, 1, -2, 2, -3, 3)
+_CHANGES = 60  # tokens that are changed to see what depends on them
+_SLIGHT = 0.05  # of the spread of a token's logits: rounding moves them by no more
 
 
-# ------------------------------------------------------------------ the smallest text
+class Named(NamedTuple):
+    """A kind of mistake, and the mistake in words."""
+
+    mistake: Mistake | None
+    words: str
 
 
-def smallest(
-    case: _Case, cache: str, ids: Tensor, expected: Tensor, lengths: tuple[Length, ...], at: int
-) -> tuple[int, tuple[Length, ...]]:
-    """Rows and pieces of the shortest wrong path found; else of the given one, up to its mistake.
+@dataclass(frozen=True)
+class _Place:
+    """A token in a program: the step that reads it, the row, the column."""
 
-    `at` is the first wrong token of `lengths`.  (B, T), (B, T, V)
-    """
-    for rows in sorted({1, min(2, len(ids)), len(ids)}):
-        for few in _shorter(min(_SMALL, at + 2, ids.shape[1]), case.subject.rewinds):
-            if wrong_at(case, cache, ids[:rows], expected[:rows], few) is not None:
-                return rows, few
-    kept: list[Length] = []
-    for length in lengths:  # no further than the mistake
-        kept.append(length)
-        if total(kept) > at:
-            break
-    for rows in range(1, len(ids) + 1):
-        if wrong_at(case, cache, ids[:rows], expected[:rows], tuple(kept)) is not None:
-            return rows, tuple(kept)
-    return len(ids), lengths
+    step: int
+    row: int
+    column: int
 
 
-def _shorter(most: int, rewinds: bool) -> Iterator[tuple[Length, ...]]:
-    """Yield the pieces of short texts, shortest first."""
-    for n in range(2, most + 1):
-        yield (n - 1, 1)
-        if n > 2:
-            yield (n - 2, 2)
-            yield (n - 2, 1, 1)
-            yield (1, n - 1)
-        if rewinds:
-            yield ((n - 1, 1), 1)
-            yield ((n - 1, 2), 1)
-
-
-def wrong_at(
-    case: _Case, cache: str, ids: Tensor, expected: Tensor, lengths: tuple[Length, ...]
-) -> int | None:
-    """The first wrong token when the texts are read in these pieces; None if none, or it fails."""
-    n = total(lengths)
+def name_mistake(model: Model, setting: Setting, failure: Failure) -> Named:
+    """The kind of mistake; none if the numbers do not show it."""
+    text = failure.text
+    if text is None:
+        return Named(None, "")
     try:
-        got = read(case, cache, ids, lengths)
-    except (NotOffered, MemoryError, *MODEL_ERRORS):
-        return None
-    if got.shape != expected[:, :n].shape:
-        return None
-    wrong = (case.yard.sizes(got, expected[:, :n]).amax(0) > case.yard.inside).nonzero()
-    return int(wrong[0]) if len(wrong) else None
+        return _Diagnosis(model, setting, failure, text).named()
+    except ERRORS:  # also OutOfTime: what is known anyway is reported
+        return Named(None, "")
 
 
-def read(case: _Case, cache: str, ids: Tensor, lengths: tuple[Length, ...]) -> Tensor:
-    """The logits of these texts, read through the cache in these pieces.  (B, T) -> (B, n, V)"""
-    pieces = cut(ids, lengths, case.subject.vocab_size)
-    return thinned(case.subject.cached(pieces, cache))
+class _Diagnosis:
+    """One wrong token: its text, the logits it got, and the program that read it."""
+
+    def __init__(self, model: Model, setting: Setting, failure: Failure, text: Written):
+        self.model = model
+        self.setting = setting
+        self.failure = failure
+        self.program = failure.program
+        self.text = text
+        self.at = failure.at
+        self.wrong = text.logits[self.at]
+        self.start = text.starts_at(self.at)
+        self.ids = text.ids[: self.at + 1]
+        self.right = self.last(self.ids)
+        self.size = self.apart(self.wrong, self.right)
+
+    def apart(self, a: Tensor, b: Tensor) -> float:
+        """How far the logits of one token are apart.  (V,) twice"""
+        return float(self.setting.yard.sizes(a[None, None], b[None, None]).max())
+
+    def last(self, ids: Tensor) -> Tensor:
+        """The right logits of the last token of a text.  (T,) -> (V,)"""
+        return self.setting.expected([ids])[0][-1]
+
+    def named(self) -> Named:
+        """The first explanation that fits, else what the logits depend on."""
+        for mistake, words, ids in self.explanations():
+            if self.fits(self.last(ids)):
+                return Named(mistake, words)
+        for words, logits in self.moved():
+            if self.fits(logits):
+                return Named(Mistake.SHIFTED_POSITION, words)
+        return self.by_dependence()
+
+    def fits(self, logits: Tensor) -> bool:
+        """Whether the wrong logits are these.  (V,)"""
+        return self.apart(self.wrong, logits) <= self.setting.inside()
+
+    # -------------------------------------------------------------- right logits of something else
+
+    def explanations(self) -> Iterator[tuple[Mistake, str, Tensor]]:
+        """Yield texts whose last logits the wrong ones may be, with the mistake.  (t,)"""
+        ids, at, start = self.ids, self.at, self.start
+        piece = f"the piece that begins at token {start}"
+        # 1. Everything before the piece is gone, or a row of logits is another's.
+        if start:
+            words = f"everything before {piece} is forgotten: its logits are those of it alone"
+            yield Mistake.LOST_TOKEN, words, ids[start:]
+        for other in (at - 1, at + 1):
+            if 0 <= other < len(self.text.ids):
+                words = f"the logits are those of token {other}: rows of logits are off by one"
+                yield Mistake.SHIFTED_POSITION, words, self.text.ids[: other + 1]
+        # 2. The text of a neighbour, or of an earlier request up to here.
+        yield from self.of_others()
+        # 3. One token less, one twice, two exchanged, or a beginning that is gone.
+        for i in range(at):
+            words = f"token {i} is missing from the cache (of {at + 1} tokens read)"
+            yield Mistake.LOST_TOKEN, words, torch.cat([ids[:i], ids[i + 1 :]])
+        for i in range(at):
+            twice = torch.cat([ids[: i + 1], ids[i:]])
+            yield Mistake.STALE_TOKEN, f"token {i} is in the cache twice", twice
+        oldest = Mistake.WRONG_WINDOW if self.model.window else Mistake.LOST_TOKEN
+        for i in range(1, start):
+            yield oldest, f"the first {i} tokens are forgotten", ids[i:]
+        for i, j in pairwise(range(at + 1)):
+            swapped = ids.clone()
+            swapped[[i, j]] = swapped[[j, i]]
+            if not torch.equal(swapped, ids):
+                words = f"tokens {i} and {j} are swapped in the cache"
+                yield Mistake.SHIFTED_POSITION, words, swapped
+        # 4. Tokens that were taken back are still there.
+        for drafts in self.taken_back():
+            words = f"{len(drafts)} tokens that were taken back are still in the cache"
+            for i in range(1, at + 1):
+                yield Mistake.STALE_TOKEN, words, torch.cat([ids[:i], drafts, ids[i:]])
+
+    def of_others(self) -> Iterator[tuple[Mistake, str, Tensor]]:
+        """Yield the texts of neighbours, and those that begin as another request does."""
+        ids, at = self.ids, self.at
+        for name, row, theirs in self.others():
+            same = name == self.text.session
+            kind = Mistake.WRONG_ROW if same else self.relation(name)
+            if len(theirs) > at and not torch.equal(theirs[: at + 1], ids):
+                words = f"row {self.text.row} has the logits of row {row}"
+                yield kind, words if same else f"the logits are those of {name}", theirs[: at + 1]
+            for k in range(1, min(at, len(theirs)) + 1) if not same else ():
+                mixed = torch.cat([theirs[:k], ids[k:]])
+                if not torch.equal(mixed, ids):
+                    yield kind, f"its first {k} tokens are those of {name}", mixed
+
+    def moved(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the logits of shifted positions, if a plain pass accepts positions.  (V,)"""
+        if not callable(getattr(self.model.given, "placed", None)) or not self.start:
+            return
+        pos = torch.arange(self.at + 1)
+        shifts = {n: f"positions are shifted by {n:+d} from token {self.start} on" for n in _SHIFTS}
+        shifts[-self.start] = f"positions restart at 0 in the piece that begins at {self.start}"
+        for n, words in shifts.items():
+            places = torch.where(pos >= self.start, pos + n, pos)
+            if places.min() < 0:
+                continue
+            try:
+                yield words, self.model.placed(self.ids[None], places)[0, -1]
+            except OutOfTime:
+                raise
+            except ERRORS:
+                continue
+
+    def others(self) -> Iterator[tuple[str, int, Tensor]]:
+        """Yield the other texts of the program: session, row and tokens, (T,)."""
+        texts: dict[tuple[str, int], list[int]] = {}
+        for step in self.program:
+            if isinstance(step, Read):
+                for row, ids in enumerate(step.ids):
+                    texts.setdefault((step.session, row), []).extend(ids)
+            elif isinstance(step, Rewind):
+                for (name, _), held in texts.items():
+                    if name == step.session:
+                        del held[len(held) - step.n :]
+        for (name, row), held in texts.items():
+            if (name, row) != (self.text.session, self.text.row):
+                yield name, row, torch.tensor(held)
+
+    def taken_back(self) -> Iterator[Tensor]:
+        """Yield the tokens that rewinds of this text took back.  (n,)"""
+        for before, step in pairwise(self.program):
+            mine = step.session == self.text.session and len(before_ids(before)) > self.text.row
+            if isinstance(step, Rewind) and mine:
+                yield torch.tensor(before_ids(before)[self.text.row][-step.n :])
+
+    def relation(self, name: str) -> Mistake:
+        """What another session is to this one: an earlier request, or one beside it."""
+        uses = {
+            one: [i for i, step in enumerate(self.program) if one in _uses(step)]
+            for one in sessions(self.program)
+        }
+        earlier = uses[name][-1] < uses[self.text.session][0]
+        return Mistake.PREVIOUS_REQUEST if earlier else Mistake.ANOTHER_SESSION
+
+    # -------------------------------------------------------------- what the logits depend on
+
+    def by_dependence(self) -> Named:
+        """Name the tokens that the logits depend on but must not, or must depend on but do not."""
+        mine = self.places()
+        budget = iter(range(_CHANGES))
+        # 1. Tokens that are none of this text's: neighbours, other requests, drafts taken back.
+        slight = self.size < _SLIGHT * self.setting.yard.spread
+        least = max(self.setting.inside(), self.size / 2 if slight else 0)
+        for place in self.all_places():
+            if place in mine or next(budget, None) is None:
+                continue
+            if self.influence(place) > least:
+                return self.foreign(place)
+        # 2. Tokens behind this one, and those that the plain pass does not look at.
+        lost, extra = [], []
+        for i, place in enumerate(mine):
+            if next(budget, None) is None:
+                break
+            moved = self.influence(place) > self.setting.inside()
+            if i > self.at:
+                if moved:
+                    words = f"the logits of token {self.at} depend on the later token {i}"
+                    return Named(Mistake.MASK, words)
+                continue
+            needed = self.needed(i)
+            if needed and not moved:
+                lost.append(i)
+            elif moved and not needed:
+                extra.append(i)
+        return self.of_its_own(lost, extra)
+
+    def of_its_own(self, lost: list[int], extra: list[int]) -> Named:
+        """The mistake, by the tokens of the text itself that have lost or gained an influence."""
+        if lost == [self.at]:
+            words = f"the logits of token {self.at} do not depend on the token itself"
+            return Named(Mistake.MASK, words)
+        if lost:
+            names = _spans(lost)
+            words = f"the logits of token {self.at} must depend on {names} but do not"
+            if min(lost) >= self.start:
+                return Named(Mistake.MASK, words)
+            oldest = lost == list(range(lost[0], lost[0] + len(lost))) and lost[-1] < self.start - 1
+            windowed = self.model.window and oldest
+            if lost == list(range(self.start)):
+                words = (
+                    f"everything before token {self.start} is forgotten: the logits ignore {names}"
+                )
+            return Named(Mistake.WRONG_WINDOW if windowed else Mistake.LOST_TOKEN, words)
+        if extra:
+            words = f"the logits of token {self.at} depend on {_spans(extra)} but must not"
+            return Named(Mistake.WRONG_WINDOW, words)
+        if self.size < _SLIGHT * self.setting.yard.spread:
+            share = self.size / max(self.setting.yard.spread, 1e-300)
+            words = f"each token has its influence, and the logits are off by {share:.1e} of their "
+            return Named(Mistake.ROUNDING, words + "spread")
+        words = "each token has an influence, as it must, and no other has: it is at another place"
+        return Named(Mistake.SHIFTED_POSITION, words)
+
+    def foreign(self, place: _Place) -> Named:
+        """The mistake, if the logits depend on a token that is none of this text's."""
+        step = self.program[place.step]
+        if step.session != self.text.session:
+            kind = self.relation(step.session)
+            words = f"the logits depend on a token of {kind}, {step.session!r}"
+            return Named(kind, words)
+        if place.row != self.row_at(place.step):
+            words = f"row {self.text.row} depends on row {place.row}: texts are mixed up"
+            return Named(Mistake.WRONG_ROW, words)
+        words = "the logits depend on a token that was taken back"
+        return Named(Mistake.STALE_TOKEN, words)
+
+    def row_at(self, step: int) -> int:
+        """The row of this text in a step that read a part of it."""
+        one = self.program[step]
+        assert isinstance(one, Read)
+        if len(one.ids) == 1:
+            return 0
+        mine = [int(x) for x, s in zip(self.text.ids, self.text.steps, strict=True) if s == step]
+        rows = [r for r, ids in enumerate(one.ids) if list(ids[: len(mine)]) == mine]
+        return self.text.row if self.text.row in rows or not rows else rows[0]
+
+    def places(self) -> list[_Place]:
+        """Where the program reads each token of this text."""
+        found = []
+        for i, step in enumerate(self.text.steps):
+            found.append(_Place(step, self.row_at(step), i - self.text.starts_at(i)))
+        return found
+
+    def all_places(self) -> Iterator[_Place]:
+        """Yield all tokens that are read before the wrong one's step ends."""
+        for i, step in enumerate(self.program[: self.text.steps[self.at] + 1]):
+            if isinstance(step, Read):
+                for row, ids in enumerate(step.ids):
+                    for column in range(len(ids)):
+                        yield _Place(i, row, column)
+
+    def influence(self, place: _Place) -> float:
+        """How far the wrong logits move if this token is another one."""
+        vocab_size = self.setting.vocab_size
+        other = changed(
+            self.program, place.step, place.row, place.column, lambda x: (x + 1) % vocab_size
+        )
+        return self.apart(logits_at(self.setting, other, self.failure), self.wrong)
+
+    def needed(self, i: int) -> bool:
+        """Whether the right logits depend on token i of the text."""
+        other = self.ids.clone()
+        other[i] = (other[i] + 1) % self.setting.vocab_size
+        return self.apart(self.last(other), self.right) > self.setting.inside()
 
 
-# ------------------------------------------------------------------ the kind of mistake
+def before_ids(step: object) -> tuple[tuple[int, ...], ...]:
+    """The ids of a Read; none of any other step."""
+    return step.ids if isinstance(step, Read) else ()
 
 
-def cause(
-    case: _Case,
-    cache: str,
-    ids: Tensor,
-    expected: Tensor,
-    lengths: tuple[Length, ...],
-    at: int,
-) -> str:
-    """The kind of mistake in words; empty if the numbers do not show it.  (B, T), (B, T, V)
-
-    `at` is the first wrong token.
-    """
-    got = read(case, cache, ids, lengths)
-    row = int(case.yard.sizes(got, expected[:, : got.shape[1]])[:, at].argmax())
-    wrong = got[row, at][None, None]
-    start = _start_of(lengths, at)
-    for words, logits in _explanations(case, ids, expected, row, start, at):
-        if float(case.yard.sizes(wrong, logits).max()) <= case.yard.inside:
-            return words
-    return _alike_parts(case, cache, ids[row : row + 1], at) or _dependence(
-        case, cache, ids, lengths, row, start, at
-    )
+def _uses(step: object) -> tuple[str, ...]:
+    return (getattr(step, "session", ""), getattr(step, "into", ""))
 
 
-def _start_of(lengths: tuple[Length, ...], at: int) -> int:
-    """The first token of the piece that contains token `at`."""
-    start = 0
-    for length in lengths:
-        n = length[0] if isinstance(length, tuple) else length
-        if at < start + n:
-            return start
-        start += n
-    return start
-
-
-def _explanations(
-    case: _Case, ids: Tensor, expected: Tensor, row: int, start: int, at: int
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield what the logits of token `at` may be instead, in words and as logits, (1, 1, V)."""
-    text = ids[row : row + 1, : at + 1]
-    piece = f"the piece that begins at token {start}"
-
-    def last(ids: Tensor) -> Tensor:
-        return case.plain(ids)[:, -1:]
-
-    if start:
-        words = f"everything before {piece} is forgotten: the logits are those of this piece alone"
-        yield words, last(text[:, start:])
-    for other in (at - 1, at + 1):
-        if 0 <= other < expected.shape[1]:
-            words = f"the logits are those of token {other}: rows of logits are off by one"
-            yield words, expected[row : row + 1, other : other + 1]
-    for other in range(len(ids)):
-        if other != row:
-            words = f"row {row} has the logits of row {other}: texts of the batch are mixed up"
-            yield words, expected[other : other + 1, at : at + 1]
-    yield from _moved(case, text, start, at)
-    for i in range(at):
-        without = torch.cat([text[:, :i], text[:, i + 1 :]], 1)
-        yield f"token {i} is missing from the cache (of {at + 1} tokens read)", last(without)
-    for i in range(at):
-        twice = torch.cat([text[:, : i + 1], text[:, i:]], 1)
-        yield f"token {i} is in the cache twice", last(twice)
-    for i in range(1, start):
-        words = f"the first {i} tokens are forgotten: the logits are those of the text after them"
-        yield words, last(text[:, i:])
-    for i, j in pairwise(range(at + 1)):
-        swapped = text.clone()
-        swapped[0, [i, j]] = swapped[0, [j, i]]
-        if not torch.equal(swapped, text):
-            yield f"tokens {i} and {j} are swapped in the cache", last(swapped)
-
-
-def _moved(case: _Case, text: Tensor, start: int, at: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield shifted positions from this piece on, if a plain pass accepts positions."""
-    pos = torch.arange(at + 1)
-    moves = {n: f"positions are shifted by {n:+d} from token {start} on" for n in SHIFTS}
-    moves |= {-start: f"positions restart at 0 in the piece that begins at token {start}"}
-    for n, words in moves.items():
-        moved = torch.where(pos >= start, pos + n, pos)
-        if not start or moved.min() < 0:
-            continue
-        try:
-            yield words, thinned(case.subject.placed(text, moved))[:, -1:]
-        except (NotOffered, *MODEL_ERRORS):
-            continue
-
-
-def _alike_parts(case: _Case, cache: str, ids: Tensor, at: int) -> str:
-    """A message if the cache's keys and values are the same numbers; else empty."""
+def name_padding_mistake(
+    model: Model, padding: Padding, inside: float, apart: Callable[[Tensor, Tensor], float]
+) -> Named:
+    """The mistake of a padded batch: is the padding read, or are positions counted wrongly?"""
     try:
-        session = case.subject.session(cache)
-        session.read(ids[:, : at + 1])
-    except (NotOffered, *MODEL_ERRORS):
-        return ""
-    held = list(tensors_in(session))
-    keys = [x for name, x in held if CACHE_PARTS["keys"].search(name)]
-    values = [x for name, x in held if CACHE_PARTS["values"].search(name)]
-    for k in keys:
-        if any(k is v or (k.shape == v.shape and torch.equal(k, v)) for v in values if v.any()):
-            return "the cache holds the same numbers as keys and as values"
-    return ""
-
-
-def _dependence(
-    case: _Case,
-    cache: str,
-    ids: Tensor,
-    lengths: tuple[Length, ...],
-    row: int,
-    start: int,
-    at: int,
-) -> str:
-    """Name the tokens that the logits depend on but must not, or must depend on but do not."""
-    n = total(lengths)
-
-    def depends(i: int) -> bool:
-        return _depends(case, lambda x: read(case, cache, x, lengths), ids, row, i, at)
-
-    def must(i: int) -> bool:
-        return _depends(case, case.plain, ids[:, : at + 1], row, i, at)
-
-    for i in range(at + 1, n):
-        if depends(i):
-            return f"the mask is wrong: the logits of token {at} depend on the later token {i}"
-    lost = [i for i in range(at + 1) if not depends(i) and must(i)]
-    if not lost:
-        return _of_others(case, cache, ids, lengths, row, at)
-    names = _spans(lost)
-    if lost == [at]:
-        return f"the mask is wrong: the logits of token {at} do not depend on the token itself"
-    if lost == list(range(start)):
-        return f"everything before token {start} is forgotten: the logits ignore {names}"
-    return f"the logits of token {at} must depend on {names} but do not"
-
-
-def _of_others(
-    case: _Case, cache: str, ids: Tensor, lengths: tuple[Length, ...], row: int, at: int
-) -> str:
-    """A message if another row of the batch has an influence; else empty."""
-    for other in range(len(ids)):
-        if other == row:
-            continue
-        changed = ids.clone()
-        changed[other] = (changed[other] + 1) % case.subject.vocab_size
-        before = read(case, cache, ids, lengths)[row : row + 1, at : at + 1]
-        after = read(case, cache, changed, lengths)[row : row + 1, at : at + 1]
-        if float(case.yard.sizes(after, before).max()) > case.yard.inside:
-            return f"row {row} depends on row {other}: texts of the batch are mixed up"
-    return ""
-
-
-def _depends(
-    case: _Case, logits: Callable[[Tensor], Tensor], ids: Tensor, row: int, i: int, at: int
-) -> bool:
-    """Whether changing token i moves the logits of token `at`."""
-    changed = ids.clone()
-    changed[row, i] = (changed[row, i] + 1) % case.subject.vocab_size
-    before = logits(ids)[row : row + 1, at : at + 1]
-    after = logits(changed)[row : row + 1, at : at + 1]
-    return float(case.yard.sizes(after, before).max()) > case.yard.inside
+        usual = padding.read(model, cached=True)
+        ids = torch.where(padding.mask > 0, padding.ids, (padding.ids + 1) % model.vocab_size)
+        other = Padding(
+            padding.name, ids, padding.mask, padding.texts, padding.lengths, padding.right
+        ).read(model, cached=True)
+    except ERRORS:
+        return Named(None, "")
+    if apart(other, usual) > inside:
+        return Named(Mistake.MASK, "the logits depend on what the padding is: it is read as text")
+    words = "what the padding is has no influence: it counts in the positions, or hides tokens"
+    return Named(Mistake.SHIFTED_POSITION, words)
 
 
 def _spans(numbers: list[int]) -> str:
@@ -270,48 +342,3 @@ def _spans(numbers: list[int]) -> str:
     words = [f"{s[0]} to {s[-1]}" if len(s) > 1 else str(s[0]) for s in spans[:3]]
     more = " and others" if len(spans) > 3 else ""
     return f"token{'s' if len(numbers) > 1 else ''} {' and '.join(words)}{more}"
-
-
-# ------------------------------------------------------------------ leftovers of an earlier request
-
-
-def leftover(
-    case: _Case,
-    cache: str | None,
-    before: tuple[Tensor, Sequence[Length]],
-    now: tuple[Tensor, Sequence[Length]],
-    got: Tensor,
-    at: int,
-) -> str:
-    """A message if something of the previous request is left in the cache; else empty.
-
-    Each request is its tokens, (B, T), and the pieces they are read in. `got` has the wrong logits
-    of the second request; the first wrong token is `at`.
-    """
-    ids = now[0]
-    if len(ids) == 1:
-        other = before[0][:1]
-        for k in range(1, min(at, other.shape[1]) + 1):
-            mixed = torch.cat([other[:, :k], ids[:, k : at + 1]], 1)
-            if torch.equal(mixed, ids[:, : at + 1]):
-                continue
-            wanted = case.plain(mixed)[:, -1:]
-            if float(case.yard.sizes(got[:, at : at + 1], wanted).max()) <= case.yard.inside:
-                return f"its first {k} tokens are still those of the previous request"
-
-    def after(first: Tensor) -> Tensor:
-        """The logits of token `at` if the previous request was `first`."""
-        vocab_size = case.subject.vocab_size
-        case.subject.cached(cut(first, before[1], vocab_size), cache)
-        return thinned(case.subject.cached(cut(ids, now[1], vocab_size), cache))[:, at : at + 1]
-
-    usual = after(before[0])
-    old = []
-    for i in range(min(before[0].shape[1], at + 1)):
-        changed = before[0].clone()
-        changed[:, i] = (changed[:, i] + 1) % case.subject.vocab_size
-        if float(case.yard.sizes(after(changed), usual).max()) > case.yard.inside:
-            old.append(i)
-    if not old:
-        return ""
-    return f"rows of the previous request are left in the cache: its {_spans(old)} still count"

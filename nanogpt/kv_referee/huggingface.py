@@ -1,4 +1,4 @@
-"""transformers models as the referee sees them."""
+"""The adapter for causal language models of transformers, with growing and static caches."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ import inspect
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .foreign import cache_is_unsupported
-from .subjects import (
-    NotOffered,
-    Pieces,
-    Session,
-    Subject,
-    check_forward,
-    copied,
-    first_line,
-    through,
-)
-from .texts import high_water
+from .contract import NotOffered, check_memory, first_line
+from .scripts import StepCode
 
 TWO_WAYS = ("cpmant",)  # kinds that attend to the whole prompt in both directions
 CACHE_ARGUMENTS = ("past_key_values", "cache")  # the argument before transformers 5.24, and since
@@ -28,11 +18,10 @@ STATES = ("falcon_mamba", "mamba", "mamba2", "xlstm")  # their cache is a state,
 GROWING = "its cache"  # the names of caches
 ALLOCATED = "static cache"
 
-
 _State = dict[str, Any]  # what to pass back with the next tokens, by argument name
 
 
-class HuggingFace(Subject):
+class HuggingFace:
     """A causal language model of transformers, with its own cache and, if supported, a static one.
 
     The static cache is allocated once, and reset() between requests.
@@ -45,10 +34,9 @@ class HuggingFace(Subject):
         check_forward(getattr(model, "_orig_mod", model))
         config = model.config.get_text_config()
         self.config = config
-        self.model = model.eval()
+        self.model = model
         self.name = type(model).__name__
         self.vocab_size = config.vocab_size
-        self._static: dict[tuple[int, int], Any] = {}
         limits = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
         windows = ("sliding_window", "attention_window_size", "window_size")
         self.longest = _first_integer(config, limits)
@@ -58,12 +46,19 @@ class HuggingFace(Subject):
         pads = (getattr(config, "pad_token_id", None), *_tokens_of_images(model.config))
         self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
         # By its signature, what torch.compile returns accepts any argument.
-        self.takes = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters
+        self.takes = tuple(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters)
         self.argument = next((name for name in CACHE_ARGUMENTS if name in self.takes), "")
         caches = [self.argument] if self.argument else ["cache", "past_key_values"]
-        self.fields = [*caches, "cache_params", "state"]
+        self.fields = (*caches, "cache_params", "state")
         self.rewinds = bool(self.argument) and config.model_type not in STATES
         self.caches = (GROWING, ALLOCATED) if self.rewinds else (GROWING,)
+        self._static: dict[tuple[int, int], Any] = {}  # caches by texts and room
+        self._latest = 0  # number of the latest session with a static cache
+        self._refused: dict[str, str] = {}  # why the model refuses a cache that is passed to it
+
+    def calls(self, model: Any, cache: str) -> StepCode:
+        """How a script asks this model, with transformers alone."""
+        return _TransformersCode(model, cache)
 
     @property
     def bidirectional(self) -> bool:
@@ -73,100 +68,82 @@ class HuggingFace(Subject):
         flags = (getattr(self.config, name, True) for name in ("is_decoder", "causal"))
         return False in flags or getattr(self.config, "attn_type", "") == "bi"
 
-    @torch.no_grad()
-    def plain(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.model(ids.to(self.model.device), use_cache=False).logits
-        return logits
+    def plain(self, ids: Tensor) -> Any:
+        return self.model(ids, use_cache=False)
 
-    @torch.no_grad()
-    def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
+    def start(
+        self, rows: int, cache: str = GROWING, room: int = 0, rewinds: bool = False
+    ) -> TransformersSession:
+        """An empty cache; for drafts that may be taken back, one that is passed from the start."""
         state: _State = {}
-        taken_back = any(isinstance(piece, int) for piece in pieces)
-        if taken_back and getattr(self.model, "_is_stateful", False):
+        if rewinds and getattr(self.model, "_is_stateful", False):
             raise NotOffered("transformers cannot rewind a stateful model")
+        if cache == ALLOCATED or rewinds:
+            self._check_accepted(cache)
         if cache == ALLOCATED:
-            rows = len(next(piece for piece in pieces if isinstance(piece, Tensor)))
-            state = {self.argument: self._allocated(rows, high_water(pieces), anew=taken_back)}
-        elif taken_back:
+            self._latest += 1
+            state = {self.argument: self._allocated(rows, room, anew=rewinds)}
+            return TransformersSession(self, state, rewinds, static=self._latest)
+        if rewinds:
             from transformers import DynamicCache as Growing
 
             state = {self.argument: Growing(config=self.model.config)}
+        return TransformersSession(self, state, rewinds)
 
-        cropped = False
-
-        def read(ids: Tensor) -> Tensor:
-            nonlocal cropped
-            cropped = False
-            empty = taken_back and not getattr(state[self.argument], "read", False)
-            out = self._read(state, ids)
-            if empty:
-                _record(state[self.argument])
-            return out
-
-        def rewind(n: int) -> None:
-            nonlocal cropped
-            (held,) = state.values()
-            layers = getattr(held, "layers", ())
-            if cropped and any(getattr(layer, "record_past", False) for layer in layers):
-                raise NotOffered("a crop keeps only what it must: read before the next crop")
-            cropped = True
+    def _check_accepted(self, cache: str) -> None:
+        """Raise NotOffered if the model refuses a cache of this class; it is asked once."""
+        if cache not in self._refused:
+            self._refused[cache] = ""
             try:
-                held.crop(-n)
-            except (NotImplementedError, ValueError, AttributeError, RuntimeError) as error:
-                raise NotOffered(f"its cache refuses to crop: {error}") from None
+                if cache == ALLOCATED:
+                    state = {self.argument: self._allocated(1, 4, anew=True)}
+                else:
+                    from transformers import DynamicCache as Growing
 
-        return through(read, rewind, pieces)
+                    state = {self.argument: Growing(config=self.model.config)}
+                self.read(state, torch.tensor([[3, 4]]).to(self.model.device))
+            except (ValueError, NotImplementedError) as error:
+                self._refused[cache] = f"it refuses this cache: {first_line(error)}"
+        if self._refused[cache]:
+            raise NotOffered(self._refused[cache])
 
-    def _read(self, state: _State, ids: Tensor, **more: Tensor) -> Tensor:
-        """Logits of the next tokens. `state` gets what to pass back with the tokens after them."""
-        try:
-            out = self.model(ids, use_cache=True, **more, **state)
-        except (ValueError, NotImplementedError, AttributeError, TypeError) as error:
-            if cache_is_unsupported(error):
-                raise NotOffered(f"it refuses this cache: {first_line(error)}") from None
-            raise
-        for key in self.fields:
-            if getattr(out, key, None) is not None:
-                state[key] = out[key]
-                logits: Tensor = out.logits
-                return logits
-        raise NotOffered(f"{self.name} returns no cache")
-
-    def _allocated(self, batch: int, needed: int, anew: bool) -> Any:
+    def _allocated(self, rows: int, room: int, anew: bool) -> Any:
         """A static cache with room for this many tokens, and at most twice as many.
 
         `anew` allocates a new one, because a reset does not end the recording of drafts.
         """
         from transformers import StaticCache as Allocated
 
-        sizes = [n for rows, n in self._static if rows == batch and needed <= n <= 2 * needed]
-        key = (batch, min(sizes, default=needed))
+        sizes = [n for held_rows, n in self._static if held_rows == rows and room <= n <= 2 * room]
+        key = (rows, min(sizes, default=room))
         held = None if anew else self._static.get(key)
         if held is None:
             try:
                 held = Allocated(config=self.model.config, max_cache_len=key[1])
-            except Exception as error:
-                raise NotOffered(f"no static cache: {error}") from None
+            except Exception as error:  # of any type: it depends on the model
+                raise NotOffered(f"no static cache: {first_line(error)}") from None
         if not anew:
             self._static[key] = held
         held.reset()
         return held
 
-    @torch.no_grad()
-    def placed(self, ids: Tensor, pos: Tensor) -> Tensor:
+    def read(self, state: _State, ids: Tensor, **more: Tensor) -> Tensor:
+        """Logits of the next tokens. `state` gets what to pass back with the tokens after them."""
+        out = self.model(ids, use_cache=True, **more, **state)
+        for key in self.fields:
+            if getattr(out, key, None) is not None:
+                state.clear()
+                state[key] = getattr(out, key)
+                logits: Tensor = out.logits
+                return logits
+        raise NotOffered(f"{self.name} returns no cache")
+
+    def placed(self, ids: Tensor, pos: Tensor) -> Any:
         if "position_ids" not in self.takes:
             raise NotOffered("it takes no position_ids")
-        device = self.model.device
-        places = pos.to(device)[None].expand(len(ids), -1)
-        logits: Tensor = self.model(ids.to(device), position_ids=places, use_cache=False).logits
-        return logits
+        places = pos[None].expand(len(ids), -1)
+        return self.model(ids, position_ids=places, use_cache=False)
 
-    def session(self, cache: str | None = None, rows: int = 1) -> Session:
-        if cache == ALLOCATED:
-            raise NotOffered("a static cache serves one text after the other")
-        return HuggingFaceSession(self)
-
-    @torch.no_grad()
     def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
         if "attention_mask" not in self.takes:
             raise NotOffered("it takes no attention_mask, so padding would be read as text")
@@ -182,16 +159,89 @@ class HuggingFace(Subject):
             more = {"attention_mask": mask[:, :end], "position_ids": pos[:, start:end]}
             more = {name: x for name, x in more.items() if name in self.takes}
             if lengths:
-                logits.append(self._read(state, piece, **more))
+                logits.append(self.read(state, piece, **more))
             else:
                 logits.append(self.model(piece, use_cache=False, **more).logits)
         return torch.cat(logits, 1)
 
     def to(self, dtype: torch.dtype) -> HuggingFace:
-        other = HuggingFace(copied(self.model, dtype))
-        other.builds = self.builds
+        check_memory(self.model, dtype)
+        other = HuggingFace(copy.deepcopy(self.model).to("cpu", dtype))
         other.plainly = self.plainly
         return other
+
+
+class TransformersSession:
+    """The cache of one batch."""
+
+    def __init__(self, adapter: HuggingFace, state: _State, rewinds: bool, static: int = 0):
+        self.adapter = adapter
+        self.state = state
+        self.rewinds = rewinds  # whether any tokens may be taken back
+        self.static = static  # its number among those with a static cache; 0: its cache grows
+        self.recording = False  # whether the cache keeps what drafts push out
+        self.cropped = False  # whether nothing was read since the last crop
+
+    def read(self, ids: Tensor) -> Tensor:
+        if self.static and self.static != self.adapter._latest:
+            raise NotOffered("a static cache serves one text after the other")
+        self.cropped = False
+        logits = self.adapter.read(self.state, ids)
+        if self.rewinds and not self.recording:
+            self._record()
+        return logits
+
+    def _record(self) -> None:
+        """Make the cache keep what drafts push out, as generation does after the prompt."""
+        (cache,) = self.state.values()
+        if not getattr(cache, "is_croppable", True):
+            raise NotOffered("its cache says that it is not croppable")
+        self.recording = True
+        if hasattr(cache, "activate_past_recording"):
+            cache.activate_past_recording()
+
+    def rewind(self, n: int) -> None:
+        cache = self._held("crop")
+        layers = getattr(cache, "layers", ())
+        if self.cropped and any(getattr(layer, "record_past", False) for layer in layers):
+            raise NotOffered("a crop keeps only what it must: read before the next crop")
+        self.cropped = True
+        try:
+            cache.crop(-n)
+        except (NotImplementedError, ValueError, AttributeError, RuntimeError) as error:
+            raise NotOffered(f"its cache refuses to crop: {first_line(error)}") from None
+
+    def reorder(self, rows: list[int]) -> None:
+        self._held("reorder_cache").reorder_cache(torch.tensor(rows))
+
+    def keep(self, rows: list[int]) -> None:
+        self._held("batch_select_indices").batch_select_indices(torch.tensor(rows))
+
+    def fork(self) -> TransformersSession:
+        if self.static:
+            raise NotOffered("a static cache serves one text after the other")
+        other = TransformersSession(self.adapter, copy.deepcopy(self.state), self.rewinds)
+        other.recording = self.recording
+        return other
+
+    def _held(self, method: str) -> Any:
+        """The cache, if it has this method. Raises NotOffered."""
+        if self.static and method != "crop":
+            raise NotOffered("a static cache serves one text after the other")
+        held = next(iter(self.state.values()), None)
+        if not hasattr(held, method):
+            raise NotOffered(f"its cache has no {method}")
+        return held
+
+
+def check_forward(model: nn.Module) -> None:
+    """Raise ValueError for a forward set on an instance: a copy would run the original's."""
+    for module in model.modules():
+        if "forward" in vars(module):
+            raise ValueError(
+                f"a {type(module).__name__} has another forward, set on the instance: define it "
+                f"in a class, or remove it"
+            )
 
 
 def _first_integer(config: object, names: tuple[str, ...]) -> int | None:
@@ -203,44 +253,107 @@ def _first_integer(config: object, names: tuple[str, ...]) -> int | None:
     return None
 
 
-class HuggingFaceSession(Session):
-    """The cache of one batch, independent of other sessions."""
-
-    def __init__(self, subject: HuggingFace, state: _State | None = None):
-        self.subject = subject
-        self.state: _State = state or {}
-
-    @torch.no_grad()
-    def read(self, ids: Tensor) -> Tensor:
-        return self.subject._read(self.state, ids)
-
-    def reorder(self, rows: list[int]) -> None:
-        self._held("reorder_cache").reorder_cache(torch.tensor(rows))
-
-    def keep(self, rows: list[int]) -> None:
-        self._held("batch_select_indices").batch_select_indices(torch.tensor(rows))
-
-    def fork(self) -> Session:
-        return HuggingFaceSession(self.subject, copy.deepcopy(self.state))
-
-    def _held(self, method: str) -> Any:
-        """The cache, if it has this method. Raises NotOffered."""
-        (held,) = self.state.values()
-        if not hasattr(held, method):
-            raise NotOffered(f"its cache has no {method}")
-        return held
-
-
-def _record(cache: Any) -> None:
-    """Make a cache keep what drafts push out, as generation does after the prompt."""
-    if not getattr(cache, "is_croppable", True):
-        raise NotOffered("its cache says that it is not croppable")
-    cache.read = True
-    if hasattr(cache, "activate_past_recording"):
-        cache.activate_past_recording()
-
-
 def _tokens_of_images(config: object) -> list[int]:
     """Ids that stand for something other than text."""
     names = [name for name in vars(config) if name.endswith(("_token_id", "_token_index"))]
     return [getattr(config, n) for n in names if n[:3] not in ("bos", "eos", "sep", "cls")]
+
+
+# ------------------------------------------------------------------ scripts
+
+_READ = '''\
+def read(cache, ids, **more):
+    """The logits of the next tokens; `cache` gets what to pass back with those after them."""
+    out = model(torch.tensor(ids), use_cache=True, **cache, **more)
+    name = next(name for name in {fields} if getattr(out, name, None) is not None)
+    cache.clear()
+    cache[name] = getattr(out, name)
+    return out.logits
+'''
+_RECORDED = '''\
+
+
+def read_and_record(cache, ids):
+    """The same; then the cache keeps what drafts push out, as generation does."""
+    logits = read(cache, ids)
+    (held,) = cache.values()
+    if hasattr(held, "activate_past_recording"):
+        held.activate_past_recording()
+    return logits
+'''
+_PADDED = '''\
+
+
+def padded(ids, mask, lengths):
+    """A padded batch in pieces of these lengths, or in one pass without a cache (None)."""
+    ids, mask = torch.tensor(ids), torch.tensor(mask)
+    pos = (mask.cumsum(1) - 1).clamp(min=0)
+    if lengths is None:
+        return model(ids, attention_mask=mask, {positions}use_cache=False).logits
+    cache, logits, end = {{}}, [], 0
+    for piece in ids.split(lengths, 1):
+        start, end = end, end + piece.shape[1]
+        more = {{"attention_mask": mask[:, :end]{at}}}
+        logits.append(read(cache, piece.tolist(), **more))
+    return torch.cat(logits, 1)
+'''
+
+
+class _TransformersCode(StepCode):
+    """The code of each step, for a model of transformers in the variable `model`."""
+
+    fresh: set[str]
+
+    def build(self, dtype: torch.dtype | None) -> tuple[list[str], list[str]]:
+        given: HuggingFace = self.model.given
+        self.fresh = set()  # sessions that record after what they read first
+        imports = ["import copy", "from transformers import DynamicCache, StaticCache"]
+        lines = ["# model: the transformers model that was judged"]
+        if given.plainly:
+            imports[-1] = "from transformers import AutoConfig, AutoModelForCausalLM"
+            imports.append("from transformers import DynamicCache, StaticCache")
+            lines = given.plainly.splitlines()
+        convert = {None: "", torch.float64: ".double()"}.get(dtype, ".float()")
+        lines.append(f"model = model.eval(){convert}")
+        placed = "position_ids" in given.takes
+        padded = _PADDED.format(
+            positions="position_ids=pos, " if placed else "",
+            at=', "position_ids": pos[:, start:end]' if placed else "",
+        )
+        helpers = _READ.format(fields=given.fields) + _RECORDED + padded
+        return imports, [*lines, "", "", *helpers.splitlines(), ""]
+
+    def start(self, name: str, rows: int, room: int, rewinds: bool) -> list[str]:
+        argument = self.model.given.argument
+        if rewinds:
+            self.fresh.add(name)
+        if self.cache == ALLOCATED:
+            made = f"StaticCache(config=model.config, max_cache_len={room})"
+            return [f"{name} = {{{argument!r}: {made}}}"]
+        if rewinds:
+            return [f"{name} = {{{argument!r}: DynamicCache(config=model.config)}}"]
+        return [f"{name} = {{}}"]
+
+    def read(self, name: str, ids: str) -> str:
+        if name in self.fresh:
+            self.fresh.discard(name)
+            return f"read_and_record({name}, {ids})"
+        return f"read({name}, {ids})"
+
+    def rewind(self, name: str, n: int) -> str:
+        return f"next(iter({name}.values())).crop(-{n})"
+
+    def reorder(self, name: str, rows: list[int]) -> str:
+        return f"next(iter({name}.values())).reorder_cache(torch.tensor({rows}))"
+
+    def keep(self, name: str, rows: list[int]) -> str:
+        return f"next(iter({name}.values())).batch_select_indices(torch.tensor({rows}))"
+
+    def fork(self, name: str, into: str) -> str:
+        return f"{into} = copy.deepcopy({name})"
+
+    def plain(self, ids: str) -> str:
+        return f"model(torch.tensor({ids}), use_cache=False)"
+
+    def padded(self, ids: str, mask: str, lengths: str) -> str:
+        return f"padded({ids}, {mask}, {lengths})"

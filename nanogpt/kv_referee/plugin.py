@@ -59,7 +59,7 @@ def fixture_of(referee: Callable[..., Report]) -> Any:
 
 
 def _referee(model: Any, **options: Any) -> Report:
-    from .referee import referee  # not at the top: pytest starts without torch
+    from .trial import referee  # not at the top: pytest starts without torch
 
     return referee(model, **options)
 

@@ -1,4 +1,4 @@
-"""The logits that a model should have: its plain passes, what moves them, and the verdict.
+"""The logits that a model should have: its plain passes, and what moves them.
 
 A model is run in float64 if possible. What may move a plain pass is measured first: a batch, later
 tokens, repetition, fewer bits. yardstick.py learns from each.
@@ -6,26 +6,24 @@ tokens, repetition, fewer bits. yardstick.py learns from each.
 
 from __future__ import annotations
 
-import copy
 import math
-import time
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .door import subject_of
-from .offers import MODEL_ERRORS, Offered, Offers, ask
-from .report import Judgement, PlainRun, Reach, Report, Scenario, Unsupported, Verdict
-from .subjects import NotOffered, Subject, first_line
+from .contract import ERRORS, Model, NoLogits, OutOfTime, first_line
+from .judging import judge
+from .limits import find_limits
+from .report import Judgement, Report, Verdict
+from .scripts import plain_script
 from .texts import text
-from .yardstick import NARROW, TIMES, ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
+from .yardstick import Yardstick, jitter, name_of, turn_of
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-PLAIN_PASS = Scenario("the plain pass")
-_PASSES = 30  # plain passes of a short text before the first comparison; fewer if they are slow
-SHARE = 0.25  # of the time that they may take
+PLAIN_PASS = "the plain pass"
 
 
 class NoReference(Exception):
@@ -37,61 +35,64 @@ class NoReference(Exception):
 
 
 class Reference:
-    """One model: its finest dtype, its yardstick, and the logits that it should have."""
+    """One model: its finest dtype, its yardstick, and the logits that its texts should have."""
 
-    def __init__(
-        self, subject: Subject, seed: int, result: Report, expects: float | None, end: float
-    ):
+    def __init__(self, model: Model, seed: int, result: Report, expects: float | None):
         self.seed = seed
         self.result = result
-        self.end = end  # time.monotonic() after which nothing new starts
-        self.refusals: list[Unsupported] = []
-        asked = Offered(subject, Offers(), end, Reach())  # for anything, until the time is up
-        self.offers = ask(asked)
-        self.refusals += self.offers.refusals
-        native = asked.plain(text(subject, 1, length=self.offers.shortest + 1)).dtype
-        self.dtypes = self._dtypes(subject, asked) or {native: self._offered(subject)}
-        self.as_given = self._as_given(subject, native)  # its cache may use another dtype there
-        (self.dtype, self.subject), *coarser = self.dtypes.items()
+        find_limits(model)
+        self.limits = model.limits
+        native = model.plain(self._short(model)).dtype
+        self.dtypes = self._dtypes(model) or {native: model}
+        (self.dtype, self.model), *coarser = self.dtypes.items()
+        self.given = model  # as it was given
+        self.as_given = self._as_given(model, native)  # its cache may use another dtype there
         self.other: torch.dtype | None = None
-        self.coarse: Subject | None = None
+        self.coarse: Model | None = None
         if coarser:
             self.other, self.coarse = coarser[0]
-        lossy = self.subject.expects if expects is None else expects
-        self.yard = Yardstick(self.dtype, self.other, lossy)
+        self.yard = Yardstick(self.dtype, self.other, model.expects if expects is None else expects)
         if self.other is None:
             note = f"only in {name_of(self.dtype)}: rounding is recognised by its size alone"
             result.notes.append(note)
+        self.plain_starts = self._plain_starts()  # whether a plain pass is a new session's first
+        if self.plain_starts:
+            words = "its plain pass starts a session: a mistake that both share does not show"
+            result.notes.append(words)
+        self.causal = True  # whether the logits of a token do not depend on later ones
+        self._known: dict[tuple[int, ...], Tensor] = {}  # the logits of texts, (T, V)
 
-    def _offered(self, subject: Subject) -> Offered:
-        return Offered(subject, self.offers, self.end, self.result.reach)
+    def _short(self, model: Model) -> Tensor:
+        return text(model.vocab_size, 1, length=self.limits.shortest + 1)
 
-    def _dtypes(self, subject: Subject, asked: Offered) -> dict[torch.dtype, Subject]:
+    def _dtypes(self, model: Model) -> dict[torch.dtype, Model]:
         """The model in each dtype that it runs in, finest first.
 
         A dtype in which its cache fails is left out: the cache differs from the weights in dtype.
         """
-        n = self.offers.shortest
-        ids = text(subject, 1, length=n + 2)
-        pieces = [ids[:, :n], ids[:, n : n + 1]]
-        try:
-            asked.cached(pieces)
-            cached = True
-        except (NotOffered, MemoryError, *MODEL_ERRORS):
-            cached = False
-        copies: dict[torch.dtype, Subject] = {}
+        ids = text(model.vocab_size, 1, length=self.limits.shortest + 2)
+
+        def read(one: Model) -> None:
+            session = one.start(one.caches[0], 1, ids.shape[1])
+            session.read(ids[:, : self.limits.shortest])
+            session.read(ids[:, self.limits.shortest : -1])
+
+        cached = works(lambda: read(model))
+        copies: dict[torch.dtype, Model] = {}
         passes: list[Tensor] = []
         for dtype in _DTYPES:
             if len(copies) == 2:
                 break  # the two finest are enough to measure rounding
             try:
-                other = self._offered(subject_of(_converted(subject, dtype)))
+                other = model.to(dtype)
                 plain = other.plain(ids)
                 if cached:
-                    other.cached(pieces)
+                    read(other)
                 passes.append(plain.double())
                 copies[dtype] = other
-            except (NotOffered, MemoryError, *MODEL_ERRORS) as error:
+            except OutOfTime:
+                raise
+            except ERRORS as error:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
         if len(copies) == 2 and torch.equal(*passes):
             fine, coarse = copies
@@ -100,59 +101,101 @@ class Reference:
             del copies[fine]
         return copies
 
-    def _as_given(self, subject: Subject, native: torch.dtype) -> Subject:
-        """The model in its own dtype, as a copy on the CPU like the others if it can be copied."""
+    def _plain_starts(self) -> bool:
+        """Whether plain(ids) calls start(rows), so that it is no pass without a cache."""
+        method = getattr(type(self.model.given), "start", None)
+        code = getattr(method, "__code__", None)
+        called = []
+
+        def profile(frame: Any, event: str, argument: Any) -> None:
+            if event == "call" and frame.f_code is code:
+                called.append(True)
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            self.model.plain(self._short(self.model))
+        finally:
+            sys.setprofile(before)
+        return bool(called)
+
+    def _as_given(self, model: Model, native: torch.dtype) -> Model:
+        """The model in its own dtype, as a copy like the others if it can be copied."""
         if native in self.dtypes:
             return self.dtypes[native]
         try:
-            return self._offered(subject_of(_converted(subject, native)))
-        except (NotOffered, MemoryError, *MODEL_ERRORS):
-            return self._offered(subject)
+            return model.to(native)
+        except OutOfTime:
+            raise
+        except ERRORS:
+            return model
 
     # -------------------------------------------------------------- the plain pass
 
-    def plain(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
-        """The logits of one pass.  (B, T) -> (B, T, V). Raises NoReference.
+    def plain(self, ids: Tensor, model: Model | None = None) -> Tensor:
+        """The logits of one pass of these texts.  (B, T) -> (B, T, V). Raises NoReference.
 
         If a pass returns only its last token's logits, those of passes that end at each token.
         """
-        subject = subject or self.subject
-        if self.offers.last_only:
-            return self._prefixes(ids, subject)
-        return self._pass(ids, subject)
+        model = model or self.model
+        if self.limits.last_only:
+            return self._prefixes(ids, model)
+        return self._pass(ids, model)
 
-    def _pass(self, ids: Tensor, subject: Subject) -> Tensor:
+    def _pass(self, ids: Tensor, model: Model) -> Tensor:
         try:
-            return thinned(subject.plain(ids))
-        except MODEL_ERRORS as error:
+            return model.plain(ids)
+        except (OutOfTime, NoLogits):
+            raise
+        except ERRORS as error:
             words = (
                 f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: "
                 f"too long, or it keeps an earlier text ({first_line(error)})"
             )
             raise NoReference(Judgement(PLAIN_PASS, Verdict.BUG, words, math.inf)) from None
 
-    def _prefixes(self, ids: Tensor, subject: Subject) -> Tensor:
+    def _prefixes(self, ids: Tensor, model: Model) -> Tensor:
         """The last logits of plain passes that end at each token, +inf before the shortest."""
-        first = self.offers.shortest
+        first = min(self.limits.shortest, ids.shape[1])
         ends = range(first, ids.shape[1] + 1)
-        logits = [self._pass(ids[:, :end], subject)[:, -1:] for end in ends]
+        logits = [self._pass(ids[:, :end], model)[:, -1:] for end in ends]
         before = torch.full_like(logits[0], math.inf).expand(-1, first - 1, -1)
         return torch.cat([before, *logits], dim=1)
 
-    def alone(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
+    def alone(self, ids: Tensor, model: Model | None = None) -> Tensor:
         """The plain pass of each text alone.  (B, T) -> (B, T, V)"""
-        return torch.cat([self.plain(row[None], subject) for row in ids])
+        return torch.cat([self.plain(row[None], model) for row in ids])
 
-    def slow(self, n: int) -> bool:
-        """Whether the plain passes before the first comparison would take too much of the time."""
-        ids = text(self.subject, 1, self.seed, n)
-        start = time.monotonic()
-        self.plain(ids)
-        return _PASSES * (time.monotonic() - start) > SHARE * (self.end - start)
+    def expected(self, texts: list[Tensor]) -> list[Tensor]:
+        """The logits that each text must have, whoever reads it.  (T,) -> (T, V)
 
-    def first(self, n: int) -> tuple[Tensor, Tensor]:
-        """Short texts and their expected logits; measures everything that moves a plain pass."""
-        ids = text(self.subject, seed=self.seed, length=n)
+        A text that begins another one has the logits of that beginning: one pass serves both.
+        """
+        found: dict[int, Tensor] = {}
+        for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
+            key = tuple(texts[i].tolist())
+            longer = (k for k in self._known if k[: len(key)] == key)
+            whole = next(longer, None)
+            if whole is None:
+                ids = texts[i][None]
+                read = self.plain if self.causal else self._ending
+                self._known[key] = read(ids)[0]
+                whole = key
+            found[i] = self._known[whole][: len(key)]
+        return [found[i] for i in range(len(texts))]
+
+    def _ending(self, ids: Tensor) -> Tensor:
+        return self._prefixes(ids, self.model)
+
+    def forget(self) -> None:
+        """Drop the logits of earlier texts: the next ones have another length."""
+        self._known.clear()
+
+    # -------------------------------------------------------------- what moves it
+
+    def first(self, n: int) -> None:
+        """Measure everything that moves a plain pass, on short texts."""
+        ids = text(self.model.vocab_size, seed=self.seed, length=n)
         alone = self.alone(ids)
         self.yard.add(alone)
         self._repeated(ids, alone)
@@ -163,15 +206,22 @@ class Reference:
                 f"{self.yard.moved:.1e}, out of a spread of {self.yard.spread:.1e}; does "
                 f"to(dtype) keep the weights?"
             )
-            comparison = Scenario(f"float32 against {name_of(self.dtype)}")
-            finding = Judgement(comparison, Verdict.UNDECIDED, words, self.yard.moved)
-            self.result.findings.append(finding)
-        if self.offers.max_batch is None:
-            whole = Scenario("the plain pass of a batch, against each text alone")
-            batch = self.sample(whole, self.plain(ids), alone)
+            name = f"float32 against {name_of(self.dtype)}"
+            self.result.findings.append(Judgement(name, Verdict.UNDECIDED, words, self.yard.moved))
+        if self.limits.max_batch is None:
+            name = "the plain pass of a batch, against each text alone"
+            batch = self.sample(name, self.plain(ids), alone)
             if batch.verdict is Verdict.BUG:
                 self.result.findings.append(batch)
-        return ids, self._causal(ids, alone)
+        self._check_causal(ids, alone, sorted({1, 2, n // 3, n // 2, n - 1}))
+
+    def longer(self, n: int, stage: int) -> None:
+        """Measure the same on longer texts."""
+        ids = text(self.model.vocab_size, 1, self.seed + stage, n)
+        alone = self.alone(ids)
+        self.measure(ids, alone)
+        # Without a coarser dtype only these samples measure rounding, so there are more of them.
+        self._check_causal(ids, alone, [n // 3, n // 2, n - 1] if self.other is None else [n // 2])
 
     def measure(self, ids: Tensor, alone: Tensor) -> None:
         """Tell the yardstick how far rounding moves the logits of these texts."""
@@ -179,7 +229,7 @@ class Reference:
         if self.coarse is not None:
             self.yard.add(alone, self.alone(ids, self.coarse))
             return
-        module = getattr(self.subject, "model", None)
+        module = self.model.module
         if not isinstance(module, nn.Module):
             return
         for seed in range(3):
@@ -198,7 +248,7 @@ class Reference:
         if max(off_second, off_third) <= max(self.yard.limit, self.yard.base):
             return
         between = self._apart(second, third)
-        again = Scenario("the plain pass, a second time")
+        again = "the plain pass, a second time"
         if between <= self.yard.base:
             words = f"off by {off_second:.1e}, then the same: it keeps something of an earlier text"
             raise NoReference(Judgement(again, Verdict.BUG, words, off_second))
@@ -214,160 +264,55 @@ class Reference:
         """The largest difference between two passes; infinite if one of them has NaN."""
         return float(self.yard.sizes(a, b).max())
 
-    def _causal(self, ids: Tensor, alone: Tensor) -> Tensor:
-        """The logits that a cache must reproduce.  (B, T, V)
+    def _check_causal(self, ids: Tensor, alone: Tensor, ends: list[int]) -> None:
+        """Note whether the plain pass looks ahead: then passes that end at each token count."""
+        if self.limits.last_only or not self.causal:
+            return  # already from such passes
+        name = "the plain pass, with later tokens and without them"
+        found: Judgement | None = None
+        sizes: list[Tensor] = []
+        for end in (end for end in ends if end >= self.limits.shortest):
+            got = self.plain(ids[:1, :end])
+            ahead = self.sample(name, got, alone[:1, :end])
+            if ahead.verdict is not Verdict.BUG:
+                continue
+            if self.model.bidirectional:
+                raise ValueError(
+                    f"{self.model.name} is bidirectional: "
+                    f"an encoder has a cache where it is built with is_decoder=True"
+                )
+            sizes.append(self.yard.sizes(got, alone[:1, :end])[0])
+            if found is None:
+                found = ahead
+                found.code = plain_script(self.model, self.yard, found, ids[:1], end)
+        if found is None:
+            return
+        found.words += (
+            ": it looks ahead, or depends on the length; instead of it the cache is compared "
+            "with plain passes that end at each token"
+        )
+        # Without a mask all tokens move. Experts that drop tokens beyond their capacity move a few.
+        if float((torch.cat(sizes) > self.yard.inside).float().mean()) < 0.5:
+            found.verdict = Verdict.UNDECIDED
+            found.words += "; only some tokens move, as with experts that drop tokens"
+        self.result.findings.append(found)
+        self.causal = False
+        self.forget()
 
-        If the plain pass looks ahead, those of plain passes that end at each token.
-        """
-        if self.offers.last_only:
-            return alone  # already from such passes
-        n = ids.shape[1]
-        ends = {t for t in (1, 2, n // 3, n // 2, n - 1) if t >= self.offers.shortest}
-        for t in sorted(ends):
-            causal = Scenario("the plain pass, with later tokens and without them")
-            ahead = self.sample(causal, self.plain(ids[:1, :t]), alone[:1, :t])
-            if ahead.verdict is Verdict.BUG:
-                if getattr(self.subject, "bidirectional", False):
-                    raise ValueError(
-                        f"{self.subject.name} is bidirectional: "
-                        f"an encoder has a cache where it is built with is_decoder=True"
-                    )
-                ahead.words += ": it looks ahead, or depends on the length; instead of it the "
-                ahead.words += "cache is compared with plain passes that end at each token"
-                ahead.how = PlainRun(self.seed, n, t)
-                self.result.findings.append(ahead)
-                return self._prefixes(ids, self.subject)
-        return alone
-
-    def texts(self, n: int, stage: int) -> tuple[Tensor, Tensor]:
-        """Three texts of n tokens, and their logits.  (3, n), (3, n, V)"""
-        if not stage:
-            return self.first(n)
-        ids = text(self.subject, seed=self.seed + stage, length=n)
-        alone = self.alone(ids)
-        self.measure(ids, alone)
-        if self.offers.last_only:
-            return ids, alone
-        causal = Scenario(f"the plain pass of {n} tokens, with later ones and without them")
-        # Without a coarser dtype only these samples measure rounding, so there are more of them.
-        ends = (n // 2, n // 3, n - 1) if self.other is None else (n // 2,)
-        for end in ends:
-            ahead = self.sample(causal, self.plain(ids[:1, :end]), alone[:1, :end])
-            if ahead.verdict is Verdict.BUG:
-                ahead.words += ": it looks ahead, or depends on the length"
-                self.result.findings.append(ahead)
-                return ids, self._prefixes(ids, self.subject)
-        return ids, alone
-
-    # -------------------------------------------------------------- a verdict
-
-    def judge(
-        self,
-        comparison: Scenario,
-        got: Tensor,
-        expected: Tensor,
-        again: Callable[[], Tensor] | None = None,
-        inside: float | None = None,
-    ) -> Judgement:
-        """Judge these logits by the size of their differences.  (B, T, V) twice
-
-        `again` recomputes them, if float64 rounding is too small to explain the difference.
-        `inside` is the difference that rounding explains in a dtype other than the finest.
-        """
-        if not isinstance(got, Tensor):
-            kind = type(got).__name__
-            raise ValueError(f"{comparison}: logits must be a tensor, (B, T, V), not {kind}")
-        if got.shape != expected.shape:
-            words = f"logits {tuple(got.shape)}, where {tuple(expected.shape)} are wanted"
-            return Judgement(comparison, Verdict.BUG, words, math.inf)
-        sizes = self.yard.sizes(got, expected)  # (B, T)
-        diffs = sizes.amax(0)  # (T,)
-        size = float(diffs.max())
-        dtype = got.dtype if inside else self.dtype
-        words = f"{_size_in_words(size, got)} in {name_of(dtype)}"
-        yard = self.yard
-        finest = inside is None
-        inside = inside or yard.inside
-        if size <= inside:
-            verdict = Verdict.EQUAL if size <= ULPS * yard.ulp else Verdict.ROUNDING
-            if finest and size > yard.limit and not yard.lossy and again is not None:
-                verdict = self._float32_inside(again, size)
-            explanation = f", where {yard.words}" if size else ""
-            return Judgement(comparison, verdict, words + explanation, size)
-        at = int((diffs > inside).nonzero()[0])
-        words += f" from token {at} on, where {yard.words}"
-        few = self._may_be_a_spike(sizes)
-        if again is not None and few and narrowed(again) != 0:
-            words += (
-                f"; only a few tokens are off, and float32 moves one of a plain pass by "
-                f"{yard.most:.1e}"
-            )
-            return Judgement(comparison, Verdict.UNDECIDED, words, size, at)
-        if self._may_be_a_tie(got, sizes, at):
-            words += "; only a few tokens are off, so a router's near tie may be the cause"
-            return Judgement(comparison, Verdict.UNDECIDED, words, size, at)
-        turn = turn_of(got, expected, sizes, at)
-        return Judgement(comparison, Verdict.BUG, words, size, at, turn=turn)
-
-    def sample(self, comparison: Scenario, got: Tensor, expected: Tensor) -> Judgement:
+    def sample(self, name: str, got: Tensor, expected: Tensor) -> Judgement:
         """Judge a plain pass of another shape, and tell the yardstick its rounding."""
-        finding = self.judge(comparison, got, expected)
+        finding = judge(self.yard, name, list(got), list(expected))
         if finding.verdict is not Verdict.BUG:
             self.yard.shapes = max(self.yard.shapes, finding.size)
         return finding
 
-    def _float32_inside(self, again: Callable[[], Tensor], size: float) -> Verdict:
-        """Judge a size that float32 explains but float64 does not: is float32 used inside?"""
-        found = narrowed(again)
-        if found is None:  # the operations cannot be traced: are there float32 buffers?
-            found = sum(b.dtype in NARROW for b in self._buffers())
-        if found:
-            words = "something computes in float32 even where the model is in float64: a bug"
-            self.result.notes.append(f"{words} below {self.yard.inside:.1e} cannot be excluded")
-            return Verdict.ROUNDING
-        words = f"off by {size:.1e} with no float32 inside: more than float64 explains"
-        self.result.notes.append(words)
-        return Verdict.UNDECIDED
 
-    def _buffers(self) -> list[Tensor]:
-        """The model's buffers, which include its tables and caches."""
-        module = getattr(self.subject, "model", None)
-        return list(module.buffers()) if isinstance(module, nn.Module) else []
-
-    def _may_be_a_spike(self, sizes: Tensor) -> bool:
-        """Whether only a few tokens differ, and by no more than float32 inside may move them.
-
-        (B, T)
-        """
-        most = min(self.yard.most, self.yard.ceiling)
-        if self.other != torch.float32 or not float(sizes.max()) <= TIMES * most:
-            return False
-        return int((sizes > self.yard.inside).sum()) <= max(2, 0.02 * sizes.numel())
-
-    def _may_be_a_tie(self, got: Tensor, sizes: Tensor, at: int) -> bool:
-        """Whether a 16-bit model's logits differ at so few tokens that a tie may be the cause.
-
-        (B, T, V), (B, T)
-        """
-        if self.other is not None or self.yard.eps < 1e-4 or got.isnan().any():
-            return False
-        return float((sizes[:, at:] > self.yard.inside).float().mean()) < 0.5
-
-
-def _converted(subject: Subject, dtype: torch.dtype) -> Any:
-    """The model in this dtype. Raises NotOffered, and whatever its own code raises.
-
-    Your object is copied before it is converted, because its `to` may work in place.
-    """
-    if subject.copies:
-        return subject.to(dtype)
+def works(ask: Callable[[], object]) -> bool:
+    """Whether this raises nothing."""
     try:
-        return copy.deepcopy(subject).to(dtype)
-    except (TypeError, RuntimeError):  # it cannot be copied
-        return subject.to(dtype)
-
-
-def _size_in_words(size: float, got: Tensor) -> str:
-    if math.isinf(size):
-        return "NaN" if got.isnan().any() else "infinite"
-    return f"off by {size:.1e}" if size else "bit-identical"
+        ask()
+    except OutOfTime:
+        raise
+    except ERRORS:
+        return False
+    return True

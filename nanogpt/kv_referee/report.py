@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from .texts import Length
-
 _SHOWN = 8  # most bugs in a printed report
 
 
@@ -19,6 +17,7 @@ class Verdict(str, Enum):
 
     EQUAL = "equal"
     ROUNDING = "rounding"
+    KNOWN = "known bugs"
     UNDECIDED = "undecided"
     BUG = "bug"
 
@@ -35,9 +34,48 @@ VERDICTS = tuple(Verdict)
 CODES = {  # exit codes; 2: nothing was judged
     Verdict.EQUAL: 0,
     Verdict.ROUNDING: 0,
+    Verdict.KNOWN: 0,
     Verdict.BUG: 1,
     Verdict.UNDECIDED: 3,
 }
+
+
+class ScenarioKind(str, Enum):
+    """The kinds of scenarios. The report is undecided unless each that a model offers was tried."""
+
+    FIRST = "the first requests of a new object"
+    PREFILL = "a prompt, then single tokens"
+    CHUNKS = "pieces of several tokens"
+    REWIND = "rejected drafts taken back"
+    PARTING = "requests that share a prefix"
+    INTERLEAVED = "sessions by turns"
+    FORK = "a session forked"
+    BEAMS = "beams that change places"
+    LEAVING = "texts that leave a batch"
+    BATCH = "a batch"
+    PADDING = "padded batches"
+    THREADS = "sessions in two threads"
+    OWN_DTYPE = "its own dtype"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Mistake(str, Enum):
+    """The kinds of mistakes that a diagnosis tells apart."""
+
+    LOST_TOKEN = "lost token"
+    STALE_TOKEN = "stale token"  # taken back, or there twice, and still read
+    SHIFTED_POSITION = "shifted position"
+    WRONG_WINDOW = "wrong window"
+    MASK = "mask"
+    WRONG_ROW = "wrong batch row"
+    PREVIOUS_REQUEST = "previous request"
+    ANOTHER_SESSION = "another session"
+    ROUNDING = "rounding too coarse"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 class CacheBug(AssertionError):
@@ -49,25 +87,10 @@ class CacheUndecided(AssertionError):
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """What is compared: a decoding path through `cache`, or something without a cache (None).
-
-    `padded` texts are only read through the default cache, so their name does not repeat it.
-    """
-
-    name: str
-    cache: str | None = None
-    padded: bool = False
-
-    def __str__(self) -> str:
-        return self.name if self.cache is None or self.padded else f"{self.cache}, {self.name}"
-
-
-@dataclass(frozen=True)
 class Unsupported:
-    """A comparison that a model does not support, and the reason."""
+    """A scenario that a model does not support, and the reason."""
 
-    comparison: Scenario
+    way: str
     reason: str
 
 
@@ -87,7 +110,7 @@ class Reach:
         self.longest = max(self.longest, total)
 
     def __str__(self) -> str:
-        if not self.requests:
+        if not self.chunks:
             return "nothing was read through the cache"
         few, most = min(self.chunks), max(self.chunks)
         return (
@@ -121,55 +144,37 @@ class TextTurn(NamedTuple):
     got: str
 
 
-@dataclass(frozen=True)
-class CachedRun:
-    """How to repeat a cached pass: the pieces in which texts of this seed are read."""
-
-    seed: int
-    length: int
-    rows: int
-    lengths: tuple[Length, ...]  # as `cut` takes them
-    cache: str
-
-
-@dataclass(frozen=True)
-class PlainRun:
-    """How to repeat a pass without a cache over the first `ends` tokens of a text."""
-
-    seed: int
-    length: int
-    ends: int
-
-
 @dataclass
 class Judgement:
-    """One comparison and its verdict. `words` are the evidence."""
+    """One scenario and its verdict. `words` are the evidence."""
 
-    comparison: Scenario
+    name: str  # of the scenario
     verdict: Verdict
     words: str
     size: float = 0.0  # the largest logit difference
     position: int | None = None  # the first token whose logits are wrong
-    cause: str = ""  # the kind of mistake, if the numbers show it
-    code: str = ""  # a script that reproduces a bug
+    cache: str | None = None  # through which the texts were read; None: without one
+    kind: ScenarioKind | None = None  # None: not of a cache
+    mistake: Mistake | None = None  # the kind of mistake, if the numbers show it
+    cause: str = ""  # the mistake in words
+    code: str = ""  # a script that shows the bug
+    tokens: int = 0  # that the script reads through the cache
     turn: LogitTurn | TextTurn | None = field(default=None, repr=False)  # where a bug shows
-    how: CachedRun | PlainRun | None = field(default=None, repr=False)
     known: bool = False  # a bug that the caller listed as known
 
     @property
     def way(self) -> str:
-        """The comparison in words."""
-        return str(self.comparison)
+        """The scenario in words, with its cache."""
+        return self.name if self.cache is None else f"{self.cache}, {self.name}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as plain data, with the comparison in words."""
+        """The finding as plain data."""
         data = {"way": self.way} | asdict(self)
-        del data["comparison"]
-        return data | {"turn": self.turn or (), "how": data["how"] or {}}
+        return data | {"turn": self.turn or ()}
 
     def __str__(self) -> str:
         known = "known " if self.known else ""
-        return f"{known}{self.verdict}: {self.comparison}: {self.words}"
+        return f"{known}{self.verdict}: {self.way}: {self.words}"
 
 
 @dataclass
@@ -183,13 +188,17 @@ class Report:
     reach: Reach = field(default_factory=Reach)
     not_offered: list[Unsupported] = field(default_factory=list)  # and why
     notes: list[str] = field(default_factory=list)  # what was not tried, causes not excluded
-    unreached: list[str] = field(default_factory=list)  # scenarios that there was no time for
+    unreached: list[str] = field(default_factory=list)  # scenarios beyond the budget
+    tokens: int = 0  # that the model has read
     seconds: float = 0.0
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the cache: the worst of its findings. Known bugs do not count."""
-        judged = (f.verdict for f in self.findings if not f.known)
+        """The verdict on the cache: the worst of its findings.
+
+        Bugs that the caller knows do not count as bugs, but with one of them it is never sound.
+        """
+        judged = [Verdict.KNOWN if f.known else f.verdict for f in self.findings]
         nothing_tried = self.unreached and not self.findings
         default = Verdict.UNDECIDED if nothing_tried else Verdict.EQUAL
         return max(judged, key=VERDICTS.index, default=default)
@@ -202,7 +211,7 @@ class Report:
 
     @property
     def code(self) -> int:
-        """The exit code of this verdict: 0 sound, 1 a bug, 3 undecided."""
+        """The exit code of this verdict: 0 sound or known, 1 a bug, 3 undecided."""
         return CODES[self.verdict]
 
     def raise_for_bug(self) -> Report:
@@ -224,40 +233,37 @@ class Report:
         data["padding"] = [finding.to_dict() for finding in self.padding]
         data["damages"] = [asdict(damage) for damage in self.damages]
         data["reach"] = asdict(self.reach) | {"chunks": sorted(self.reach.chunks)}
-        data["not_offered"] = [
-            {"way": str(one.comparison), "reason": one.reason} for one in self.not_offered
-        ]
-        data |= {"notes": self.notes, "unreached": self.unreached, "seconds": self.seconds}
+        data["not_offered"] = [asdict(one) for one in self.not_offered]
+        data |= {"notes": self.notes, "unreached": self.unreached}
+        data |= {"tokens": self.tokens, "seconds": self.seconds}
         return json.dumps(_plain(data), indent=1, allow_nan=False)
 
     def __str__(self) -> str:
-        bugs = [f for f in self.findings if f.verdict is Verdict.BUG and not f.known]
-        open_ = [f for f in self.findings if f.verdict is Verdict.UNDECIDED or f.known]
-        sound = [f for f in self.findings if f.verdict.sound]
         lines = [f"{self.model}: {self.verdict}"]
-        # Bugs of the plain pass first, then the one with a script.
-        bugs.sort(key=lambda f: (f.comparison.cache is not None, not f.code))
+        # 1. Bugs: those of the plain pass first, then the one that was found first.
+        bugs = [f for f in self.findings if f.verdict is Verdict.BUG and not f.known]
+        bugs.sort(key=lambda f: (f.cache is not None, not f.cause))
         for i, bug in enumerate(bugs[:_SHOWN]):
-            cause = f" ({bug.cause})" if bug.cause else ""
-            if i and bug.comparison.cache is not None and not bug.code:
-                lines.append(f"  also wrong: {bug.comparison}{cause}")
-                continue
-            lines.append(f"  {bug}")
-            if bug.cause:
-                lines.append(f"    kind of mistake: {bug.cause}")
-            lines += [f"      {line}" for line in bug.code.splitlines()]
+            lines += _brief(bug) if i and bug.cache is not None else _in_full(bug)
         if len(bugs) > _SHOWN:
             lines.append(f"  and {len(bugs) - _SHOWN} more scenarios; `findings` has all of them")
-        lines += [f"  {f}" for f in open_]
+        # 2. What was left open, and how many scenarios pass.
+        lines += [f"  {f}" for f in self.findings if f.verdict is Verdict.UNDECIDED or f.known]
+        sound = [f for f in self.findings if f.verdict.sound]
         if sound:
             worst = max(sound, key=lambda f: (VERDICTS.index(f.verdict), f.size))
             n = len(self.findings)
             lines.append(f"  {len(sound)} of {n} scenarios pass; the largest difference:")
             lines.append(f"  {worst}")
-        for alike in _alike(self.padding, by_verdict=True):
+        # 3. Padding without a cache, one line for each verdict.
+        by_verdict: dict[Verdict, list[Judgement]] = {}
+        for finding in self.padding:
+            by_verdict.setdefault(finding.verdict, []).append(finding)
+        for alike in by_verdict.values():
             worst = max(alike, key=lambda f: f.size)
             more = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
             lines.append(f"  padding without a cache: {worst}{more}")
+        # 4. What the verdict rests on, and what it does not cover.
         if self.damages:
             seen = sum(damage.seen for damage in self.damages)
             missed = [f"{d.cache}, {d.name}" for d in self.damages if not d.seen]
@@ -273,30 +279,36 @@ class Report:
         if self.unreached:
             n = len(self.unreached)
             names = "; ".join(self.unreached[:6]) + ("; …" if n > 6 else "")
-            lines.append(f"  out of time for {n} scenario{'s' if n > 1 else ''}: {names}")
+            lines.append(f"  not reached: {n} scenario{'s' if n > 1 else ''}: {names}")
         return "\n".join(lines)
 
 
+def _in_full(bug: Judgement) -> list[str]:
+    """The lines of a bug with its mistake and script."""
+    lines = [f"  {bug}"]
+    if bug.mistake or bug.cause:
+        kind = ": ".join(str(part) for part in (bug.mistake, bug.cause) if part)
+        lines.append(f"    kind of mistake: {kind}")
+    return lines + [f"      {line}" for line in bug.code.splitlines()]
+
+
+def _brief(bug: Judgement) -> list[str]:
+    """The line of a further bug."""
+    cause = f" ({bug.mistake})" if bug.mistake else ""
+    return [f"  also wrong: {bug.way}{cause}"]
+
+
 def mark_known(result: Report, known: Iterable[str]) -> list[str]:
-    """Mark bugs whose scenario contains one of these names; returns the names that matched none."""
+    """Mark bugs of scenarios with exactly these names; returns the names that matched none."""
     absent = []
     for name in known:
         findings = result.findings + result.padding
-        hits = [f for f in findings if name in f.way and f.verdict is Verdict.BUG]
+        hits = [f for f in findings if name in (f.name, f.way) and f.verdict is Verdict.BUG]
         for finding in hits:
             finding.known = True
         if not hits:
             absent.append(name)
     return absent
-
-
-def _alike(findings: list[Judgement], by_verdict: bool = False) -> list[list[Judgement]]:
-    """Group findings that have the same evidence, or the same verdict."""
-    groups: dict[str, list[Judgement]] = {}
-    for finding in findings:
-        key = finding.verdict if by_verdict else finding.words
-        groups.setdefault(key, []).append(finding)
-    return list(groups.values())
 
 
 def _plain(value: object) -> object:

@@ -7,28 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from .texts import Length, total
+from .programs import Length
 
 
 @dataclass(frozen=True)
 class DecodingPath:
-    """One way to read `rows` texts: the lengths of pieces, as `cut` takes them.
+    """One way to read `rows` texts: the lengths of pieces, as `in_pieces` takes them.
 
-    `core` marks the few that a large model starts with.
+    `core` marks the few that come first, with short texts and with long ones.
     """
 
     name: str
     rows: int
     lengths: tuple[Length, ...]
     core: bool = False
-
-    @property
-    def cost(self) -> int:
-        """The cost in tokens: a call costs about as much as eight more tokens."""
-        tokens = 0
-        for length in self.lengths:
-            tokens += sum(length) if isinstance(length, tuple) else length
-        return self.rows * tokens + 8 * len(self.lengths)
 
 
 def short_ways(
@@ -187,3 +179,26 @@ class _Filler:
             lengths.append(length)
             remaining -= length
         return lengths
+
+
+def total(lengths: Iterable[Length]) -> int:
+    """The number of tokens that are kept of pieces of these lengths."""
+    count = 0
+    for length in lengths:
+        count += length[0] if isinstance(length, tuple) else length
+    return count
+
+
+def fitted(lengths: Iterable[Length], shortest: int) -> list[Length]:
+    """The same pieces for a model whose prompts need this many tokens: the first ones are joined.
+
+    Drafts among them are left out.
+    """
+    head = 0
+    rest: list[Length] = []
+    for length in lengths:
+        if rest or head >= shortest:
+            rest.append(length)
+        else:
+            head += length[0] if isinstance(length, tuple) else length
+    return [head, *rest] if head else rest

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from .report import LogitTurn
 
 ULPS = 4  # units in the last place of the largest logit, up to which logits count as equal
 TIMES = 4  # a difference may be this many times the largest one that was sampled
-LOSSY = 16  # a token may move this many times as far as a lossy cache is expected to move one
 _ALONE = 16  # times more if float32 is the only dtype: nothing else measures its rounding
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 STEP = 8192  # most logits compared per token; of a larger vocabulary every second, and so on
@@ -128,8 +128,8 @@ class Yardstick:
 
     @property
     def declared(self) -> float:
-        """How far a lossy cache may move logits: several times `expects`, a part of the spread."""
-        return LOSSY * (self.expects or 0) * self.spread
+        """How far a lossy cache may move logits: `expects`, as a fraction of the spread."""
+        return (self.expects or 0) * self.spread
 
     @property
     def lossy(self) -> bool:
@@ -139,7 +139,7 @@ class Yardstick:
     @property
     def words(self) -> str:
         if self.lossy:
-            return f"{self.inside:.1e} was declared"
+            return f"{self.inside:.1e} was declared, {self.expects:.1e} of the spread"
         if self.noise:
             return f"the plain pass varies by {self.noise:.1e}"
         if self.other is None:
@@ -180,10 +180,14 @@ def thinned(logits: Tensor) -> Tensor:
     return logits[..., :: -(-logits.shape[-1] // STEP)]
 
 
-class _Narrow(TorchDispatchMode):
-    """Counts operations whose results are floats of float32 or fewer bits."""
+class _Trace(TorchDispatchMode):
+    """Watches the operations of a pass: their dtypes, and the choices that a tie would decide."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = 0  # operations whose results are floats of float32 or fewer bits
+        self.products = 0  # of matrices: without one, the model's arithmetic was not seen
+        self.ties = 0  # choices among equal numbers
 
     def __torch_dispatch__(
         self,
@@ -194,24 +198,48 @@ class _Narrow(TorchDispatchMode):
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         tensors = out if isinstance(out, (tuple, list)) else [out]
-        self.count += any(
+        self.narrow += any(
             isinstance(x, Tensor) and x.dtype in NARROW and x.numel() > 0 for x in tensors
         )
+        name = str(func)
+        self.products += any(part in name for part in _PRODUCTS)
+        if "topk" in name:
+            self.ties += _is_tied(args[0], out[0])
         return out
 
 
-def narrowed(run: Callable[[], Tensor]) -> int | None:
-    """How many operations of run() compute in float32 or less; None if they cannot be traced.
+_PRODUCTS = ("mm", "matmul", "linear", "dot", "attention", "mv")  # in the names of operations
 
-    Higher-order operations such as FlexAttention refuse to run while they are traced.
+
+def _is_tied(values: Tensor, chosen: Tensor) -> bool:
+    """Whether topk left out a number that equals one that it chose.  (…, n), (…, k)"""
+    least = chosen.amin(-1, keepdim=True)
+    alike = (values == least) & values.isfinite()
+    return bool((alike.sum(-1) > (chosen == least).sum(-1)).any())
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the operations of a pass show."""
+
+    narrow: int  # how many compute in float32 or less
+    seen: bool  # whether the model's arithmetic is among them
+    ties: int  # choices among equal numbers
+
+
+def traced(run: Callable[[], object]) -> Traced:
+    """Watch the operations of run().
+
+    They are not seen in code outside torch, such as NumPy, nor where higher-order operations such
+    as FlexAttention refuse to run while they are traced.
     """
-    mode = _Narrow()
+    mode = _Trace()
     try:
         with mode:
             run()
     except (RuntimeError, NotImplementedError, AssertionError, TypeError):
-        return None
-    return mode.count
+        return Traced(mode.narrow, False, mode.ties)
+    return Traced(mode.narrow, mode.products > 0, mode.ties)
 
 
 @contextmanager

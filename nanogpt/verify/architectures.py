@@ -165,8 +165,6 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
                 model = _built(kind, _sizes(known, left_out))
                 model(torch.tensor([[3, 4, 5]]), use_cache=False)
                 subject = HuggingFace(model)
-                lines = "from nanogpt.verify.architectures import small"
-                subject.builds = f"{lines}\n\nMODEL = small({kind!r}, {seed})"
                 subject.plainly = _lines(known, _sizes(known, left_out), seed)
                 return subject
             except Exception as failure:  # of any type: it depends on the model
@@ -272,8 +270,6 @@ def from_folder(path: str | Path, trust: bool = False) -> HuggingFace:
     options = {"local_files_only": True, "trust_remote_code": trust}
     with _failing_as(ValueError, f"loads no model from {path}"):
         subject = HuggingFace(AutoModelForCausalLM.from_pretrained(path, **options))
-        lines = "from nanogpt.verify.architectures import from_folder"
-        subject.builds = f"{lines}\n\nMODEL = from_folder({str(path)!r}, trust={trust})"
         trusted = ", trust_remote_code=True" if trust else ""
         subject.plainly = f"model = AutoModelForCausalLM.from_pretrained({str(path)!r}{trusted})\n"
         return subject

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..kv_referee import referee as alone
 from ..kv_referee.report import Report
+from ..kv_referee.trial import referee as judge
 from ..model import LanguageModel
 from .ours import Ours
 from .server import referee_server
@@ -34,11 +34,11 @@ def referee(
         classes = isinstance(caches, (list, tuple)) and caches and all(map(callable, caches))
         if not isinstance(model, LanguageModel) or not classes:
             raise ValueError(f"caches={caches!r}: pass classes, like [DynamicCache], and a GPT")
-        return alone.referee(Ours(model, caches), **options)
+        return judge(Ours(model, caches), **options)
     if hasattr(model, "ask") or isinstance(model, str) and "://" in model:
         named = {name: options[name] for name in ("seed", "seconds", "known") if name in options}
         return referee_server(model, **named)
     parts = ("blocks", "config", "modules")
     if isinstance(model, LanguageModel) or all(hasattr(model, name) for name in parts):
-        return alone.referee(Ours(model), **options)
-    return alone.referee(model, **options)
+        return judge(Ours(model), **options)
+    return judge(model, **options)

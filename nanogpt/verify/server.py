@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Protocol
 
-from ..kv_referee.report import Judgement, Report, Scenario, TextTurn, Verdict, mark_known
-from ..kv_referee.subjects import NotOffered
+from ..kv_referee.contract import NotOffered
+from ..kv_referee.report import Judgement, Report, TextTurn, Verdict, mark_known
 
 BLOCKS = (16, 32)  # tokens of a KV block in most servers: prompts end before, at and after one
 LONGER = (64, 128, 130, 255, 256, 257, 300)  # tokens of longer prompts
@@ -235,7 +235,7 @@ def referee_server(
             report.notes.append(f"{name} is not offered: {refusal}")
         except ConnectionError as error:
             words = f"it answered before, but now: {error}"
-            report.findings.append(Judgement(Scenario(name), Verdict.BUG, words))
+            report.findings.append(Judgement(name, Verdict.BUG, words))
     resets = getattr(server, "resets", 0)
     if resets:
         times = "once" if resets == 1 else f"{resets} times"
@@ -298,7 +298,7 @@ def _seeds(server: Answering, requests: list[_Json], _: list[_Json]) -> Iterator
         text, *others = {answer["text"] for answer in answers}
         if not others and len(text) > 3:
             words = f"{what} got one text, {text[:20]!r}"
-            yield Judgement(Scenario("another draw, another text"), Verdict.BUG, words)
+            yield Judgement("another draw, another text", Verdict.BUG, words)
 
 
 def _echoes(server: Answering, requests: list[_Json], cold: list[_Json]) -> list[Judgement]:
@@ -325,7 +325,7 @@ def _echoes(server: Answering, requests: list[_Json], cold: list[_Json]) -> list
     if 2 * len(wrong) > len(apart) or worst > 1:
         verdict = Verdict.BUG
     words = f"{len(apart)} texts, up to {worst:.1e} nats apart"
-    return [Judgement(Scenario("log-probabilities drawn, against echoed"), verdict, words)]
+    return [Judgement("log-probabilities drawn, against echoed", verdict, words)]
 
 
 def _parted(server: Answering, requests: list[_Json], cold: list[_Json]) -> Iterator[Judgement]:
@@ -398,7 +398,7 @@ def _compared(name: str, a: list[_Json], b: list[_Json]) -> Judgement:
     """
     wrong = [(x, y) for x, y in zip(a, b, strict=False) if x["text"] != y["text"]]
     if not wrong:
-        return Judgement(Scenario(name), Verdict.EQUAL, f"{len(a)} of {len(a)} texts")
+        return Judgement(name, Verdict.EQUAL, f"{len(a)} of {len(a)} texts")
     turn = TextTurn(*(answer["text"] for answer in wrong[0]))
     words = f"{len(wrong)} of {len(a)} texts differ; the first: {turn.expected!r} and {turn.got!r}"
     tie = max(_tie(*pair) for pair in wrong)
@@ -406,7 +406,7 @@ def _compared(name: str, a: list[_Json], b: list[_Json]) -> Judgement:
         words += f"; the tokens at which they diverge are up to {tie:.1e} nats apart"
     bug = 2 * len(wrong) > len(a) or tie > 1
     verdict = Verdict.BUG if bug else Verdict.ROUNDING
-    return Judgement(Scenario(name), verdict, words, turn=turn)
+    return Judgement(name, verdict, words, turn=turn)
 
 
 def _tie(a: _Json, b: _Json) -> float:

@@ -16,9 +16,7 @@ from typing import Any
 
 from ..console import first_line
 from ..files import read_json, write_json, write_whole
-from ..kv_referee.offers import MODEL_ERRORS
-from ..kv_referee.report import CachedRun, Report, Verdict
-from ..kv_referee.subjects import NotOffered
+from ..kv_referee.report import Report, Verdict
 from .architectures import NotBuilt, small
 from .by_hand import BY_HAND, Hand, report_name
 from .referee import referee
@@ -93,14 +91,14 @@ def _row(kind: str, seconds: float) -> _Row:
         with _alarm(LATE * seconds):
             subject = small(kind)
             report = referee(subject, seconds=seconds)
-    except TimeoutError:
+    except _TooLate:
         reason = f"no answer in {LATE * seconds:.0f} s"
         return row | {"verdict": Unjudged.TIMED_OUT, "why": reason}
     except NotBuilt as error:
         return row | {"verdict": Unjudged.NOT_BUILT, "why": first_line(error)}
-    except (ValueError, NotOffered) as error:
+    except ValueError as error:
         return row | {"verdict": Unjudged.REFUSED, "why": first_line(error)}
-    except (MemoryError, *MODEL_ERRORS) as error:
+    except Exception as error:  # of any type: it depends on the model
         reason = f"{type(error).__name__}: {first_line(error)}"
         return row | {"verdict": Unjudged.STOPPED, "why": reason}
     row |= {"verdict": report.verdict, "ways": len(report.findings)}
@@ -113,21 +111,25 @@ def _row(kind: str, seconds: float) -> _Row:
 def _evidence(report: Report) -> _Row:
     """The bug that has a script, and its size; a wrong plain pass comes first."""
     bugs = [f for f in report.findings if f.verdict is Verdict.BUG]
-    first = min(bugs, key=lambda bug: (isinstance(bug.how, CachedRun), not bug.code))
+    first = min(bugs, key=lambda bug: (bug.cache is not None, not bug.code))
     size = first.size if first.size < float("inf") else None
     row = {"way": first.way, "size": size, "words": first.words}
     return row | {"bugs": len(bugs), "code": first.code}
 
 
+class _TooLate(BaseException):
+    """A kind takes too long. Not an Exception: whatever a model raises is in its report."""
+
+
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the with-block after `seconds`, if the system has an interval timer."""
+    """Raise _TooLate in the with-block after `seconds`, if the system has an interval timer."""
     if not hasattr(signal, "setitimer"):
         yield
         return
 
     def ring(number: int, frame: object) -> None:
-        raise TimeoutError
+        raise _TooLate
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)

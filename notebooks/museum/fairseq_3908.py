@@ -7,7 +7,7 @@ keeps too few inputs of a chunk.
 import torch
 from parts import Tiny
 
-from nanogpt.kv_referee.subjects import NotOffered
+from nanogpt.kv_referee import NotOffered
 
 
 class Convolution(Tiny):

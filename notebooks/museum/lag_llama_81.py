@@ -11,9 +11,9 @@ from parts import Tiny
 class Flag(Tiny):
     begun = False
 
-    def start(self):
+    def begin(self):
         self.begun = self.begun and self.bug
-        return super().start()
+        return super().begin()
 
     def sees(self, cache, ids, mask):
         see = super().sees(cache, ids, mask)

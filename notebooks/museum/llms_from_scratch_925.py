@@ -10,9 +10,9 @@ from parts import Tiny
 class PointerKept(Tiny):
     longest, pointer = 4096, 0
 
-    def start(self):
+    def begin(self):
         self.first = self.pointer if self.bug else 0
-        return super().start()
+        return super().begin()
 
     def positions(self, cache, ids, mask):
         pos = super().positions(cache, ids, mask)

@@ -10,10 +10,10 @@ from parts import Paged
 class Duplicates(Paged):
     blocks = 1024
 
-    def start(self):
+    def begin(self):
         self.known = getattr(self, "known", {})
         self.used = []  # known blocks are not freed
-        return super().start()
+        return super().begin()
 
     def step(self, cache, ids, mask):
         logits, first = super().step(cache, ids, mask), cache.t == ids.shape[1]

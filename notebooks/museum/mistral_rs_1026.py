@@ -10,13 +10,14 @@ from parts import Tiny
 class NotReset(Tiny):
     longest, texts = 4096, None
 
-    def cached(self, pieces, cache=None):
-        if self.texts is None or not self.bug or len(pieces[0]) != len(self.texts.k[0]):
-            self.texts = super().start()
-        return super().cached(pieces)
+    def start(self, rows):
+        if self.texts is None or not self.bug or rows != self.texts.rows:
+            self.texts = super().begin()
+            self.texts.rows = rows
+        return super().start(rows)
 
-    def start(self):
-        return self.texts or super().start()
+    def begin(self):
+        return self.texts or super().begin()
 
     def padded(self, ids, mask, lengths):
         self.texts = None

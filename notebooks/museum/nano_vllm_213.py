@@ -4,27 +4,28 @@ For a chunk of a prompt, the kernel gets the length of the whole prompt. The mas
 length, so the chunk attends to slots that are not written yet.
 """
 
-from itertools import takewhile
-
 import torch.nn.functional as F
 from parts import Tiny
 
 
 class WholeLength(Tiny):
-    def cached(self, pieces, cache=None):
-        prompt = list(takewhile(lambda x: not isinstance(x, int) and x.shape[1] > 1, pieces))
-        self.prompt = sum(x.shape[1] for x in prompt)
-        return super().cached(pieces)
+    caches = ("its cache",)  # so `start` is told how many tokens will be read
 
-    def unwritten(self, cache, end):
-        return max(0, self.prompt - end) if self.bug and cache.kept else 0
+    def start(self, rows, cache, room, rewinds):
+        self.prompt = room
+        return super().start(rows)
+
+    def unwritten(self, cache, new, end):
+        chunk = self.bug and cache.kept and new > 1
+        return max(0, self.prompt - end) if chunk else 0
 
     def store(self, cache, layer, k, v):
+        new = k.shape[2]
         k, v = super().store(cache, layer, k, v)
-        more = self.unwritten(cache, k.shape[2])
+        more = self.unwritten(cache, new, k.shape[2])
         return F.pad(k, (0, 0, 0, more)), F.pad(v, (0, 0, 0, more))
 
     def sees(self, cache, ids, mask):
-        more = self.unwritten(cache, mask.shape[1])
+        more = self.unwritten(cache, ids.shape[1], mask.shape[1])
         see = super().sees(cache, ids, mask)
         return F.pad(see, (more, 0), value=True)

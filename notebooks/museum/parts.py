@@ -13,7 +13,6 @@ from torch import nn
 from nanogpt.cache import DynamicCache
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import CausalSelfAttention, Decoder
-from nanogpt.kv_referee.subjects import Subject, through
 from nanogpt.verify.ours import Ours
 
 # Two layers, 1 < key heads < heads, a window shorter than the text: without these, bugs pass.
@@ -50,7 +49,7 @@ def rotate(x, pos, dims=None):
     return torch.cat([a * cos - b * sin, a * sin + b * cos, rest], -1)
 
 
-class Tiny(Subject):
+class Tiny:
     """A transformer in 60 lines that also reads padded batches; an exhibit overrides its hooks.
 
     A cache holds what one request has read: `t` tokens, and `k`, `v` for each layer,
@@ -58,7 +57,7 @@ class Tiny(Subject):
     may check `bug`. Positions are learned, or `rotary`.
     """
 
-    vocab_size, longest, rewinds, caches = 29, 96, True, ("Tiny's cache",)
+    vocab_size, longest, window, sessions = 29, 96, None, 1
     layers, heads, kv_heads, size = 2, 4, 2, 8  # layers, heads, key heads, head size
     rotary = False
 
@@ -111,7 +110,7 @@ class Tiny(Subject):
         for held in (cache.k, cache.v):
             held.update({layer: x[:, :, : cache.t] for layer, x in held.items()})
 
-    def start(self):
+    def begin(self):
         """An empty cache, for each request."""
         return empty()
 
@@ -120,18 +119,13 @@ class Tiny(Subject):
     def plain(self, ids):
         return self.step(empty(kept=False), ids, torch.ones_like(ids))
 
-    def cached(self, pieces, cache=None):
-        held = self.start()
-
-        def read(ids):
-            return self.step(held, ids, torch.ones(len(ids), held.t + ids.shape[1], dtype=int))
-
-        return through(read, lambda n: self.forget(held, n), pieces)
+    def start(self, rows):
+        return Reading(self, self.begin())
 
     def padded(self, ids, mask, lengths):
         if lengths is None:
             return self.step(empty(kept=False), ids, mask)
-        held, parts = self.start(), ids.split(lengths, 1)
+        held, parts = self.begin(), ids.split(lengths, 1)
         return torch.cat([self.step(held, x, mask[:, : held.t + x.shape[1]]) for x in parts], 1)
 
     def step(self, cache, ids, mask):
@@ -156,6 +150,20 @@ class Tiny(Subject):
         other = copy.copy(self)
         other.w = {name: w.to(dtype) for name, w in self.w.items()}
         return other
+
+
+class Reading:
+    """A session: one request, read through its cache."""
+
+    def __init__(self, model, cache):
+        self.model, self.cache = model, cache
+
+    def read(self, ids):
+        columns = self.cache.t + ids.shape[1]
+        return self.model.step(self.cache, ids, torch.ones(len(ids), columns, dtype=int))
+
+    def rewind(self, n):
+        self.model.forget(self.cache, n)
 
 
 class Ring(Tiny):
@@ -190,7 +198,7 @@ class Paged(Tiny):
         super().__init__(seed, bug)
         self.pools, self.free, self.used = {}, list(range(1, self.blocks)), []
 
-    def start(self):
+    def begin(self):
         """Free the blocks of the previous request; the last one is allocated first."""
         self.free, self.used = self.free + self.used, []
         return empty()
@@ -207,6 +215,8 @@ class Paged(Tiny):
         cache.table = cache.table if hasattr(cache, "table") else [[] for _ in k]
         while len(cache.table[0]) * self.size_of_block < end:
             for row in cache.table:
+                if not self.free:
+                    raise MemoryError("no free block is left")
                 row.append(self.free.pop())
                 self.used.append(row[-1])
         shape = (self.blocks * self.size_of_block, *new.shape[2:])
@@ -243,22 +253,32 @@ class Session(Tiny):
         super().forget(cache, n)
         cache.ids, cache.out = cache.ids[:, : cache.t], cache.out[:, : cache.t]
 
-    def cached(self, pieces, cache=None):
-        (first, *rest), w = pieces, self.w["tokens"]
-        if (key := (len(first), w.dtype)) not in self.held:
-            self.held[key] = self.start()
-        if (cache := self.held[key]).t == 0:
-            cache.ids, cache.out = first[:, :0], w.new_zeros(len(first), 0, self.vocab_size)
+    def start(self, rows):
+        key = (rows, self.w["tokens"].dtype)
+        if key not in self.held:
+            self.held[key] = self.begin()
+        return Continued(self, self.held[key])
 
-        def read(ids):
-            out = self.step(cache, ids, torch.ones(len(ids), cache.t + ids.shape[1], dtype=int))
-            cache.ids, cache.out = torch.cat([cache.ids, ids], 1), torch.cat([cache.out, out], 1)
-            return out
 
-        n = self.reuse(cache, first)
-        known = cache.out[:, :n]
-        new = through(read, lambda n: self.forget(cache, n), [first[:, n:], *rest])
-        return torch.cat([known, new], 1)
+class Continued(Reading):
+    """Its first tokens are compared with what the last request read; only new ones are read."""
+
+    known = False
+
+    def read(self, ids):
+        if self.known:
+            return self.new(ids)
+        self.known, cache, model = True, self.cache, self.model
+        if cache.t == 0:
+            empty_logits = model.w["tokens"].new_zeros(len(ids), 0, model.vocab_size)
+            cache.ids, cache.out = ids[:, :0], empty_logits
+        n = model.reuse(cache, ids)
+        return torch.cat([cache.out[:, :n], self.new(ids[:, n:])], 1)
+
+    def new(self, ids):
+        out, cache = super().read(ids), self.cache
+        cache.ids, cache.out = torch.cat([cache.ids, ids], 1), torch.cat([cache.out, out], 1)
+        return out
 
 
 class Serving:

@@ -16,7 +16,7 @@ class NoTable(Session, Paged):
         cache.hit = self.bug and n > 0
         return n
 
-    def start(self):
+    def begin(self):
         return empty()
 
     def slots(self, cache, table):

@@ -11,7 +11,9 @@ from parts import Tiny, empty
 
 
 class Beams(Tiny):
-    def session(self, cache=None, rows=1):
+    sessions = None
+
+    def start(self, rows):
         held = empty()
 
         def read(ids):

@@ -26,13 +26,13 @@ JUDGE = """
 import kv_referee
 from other_library import Adapter
 
-print(kv_referee.assert_sound(Adapter(), length=20, requests=1))
+print(kv_referee.assert_sound(Adapter(), tokens=0))
 """
 TESTS = """
 from other_library import Adapter
 
 def test_sound(assert_sound):
-    assert assert_sound(Adapter(), length=20, requests=1).verdict.sound
+    assert assert_sound(Adapter(), tokens=0).verdict.sound
 """
 
 

@@ -14,7 +14,7 @@ import torch
 from other_library import LONGEST, VOCAB, Adapter, Net, Session, Store
 from rows import quick
 
-from nanogpt import referee
+from nanogpt.kv_referee import referee
 
 
 def refuse(if_, error=ValueError, words="refused"):
@@ -148,12 +148,6 @@ class OnlyReads:
         return self.session.read(ids)
 
 
-def cached(self, pieces):
-    """The older form of an adapter: all pieces at once."""
-    session = Session(self.net, 1)
-    return torch.cat([session.read(piece) for piece in pieces], 1)
-
-
 PAD = torch.where(torch.arange(VOCAB) < 31, 0.0, -math.inf)
 LOGITS = "logits"
 ODD = {
@@ -236,8 +230,8 @@ ODD = {
         "no rewind",
     ),
     "beams": (
-        {"session": {"reorder": lambda self, rows: refuse(True, RuntimeError, "no beams")}},
-        "beams that change places, of 24 tokens (no beams)",
+        {"session": {"reorder": lambda self, rows: refuse(True, NotImplementedError, "no beams")}},
+        "its cache, beams that change places, of 24 tokens (no beams)",
     ),
     # ------------------------------------------------------------ how it is converted
     "to() in place": ({"class": InPlace}, ""),
@@ -261,10 +255,9 @@ ODD = {
     # ------------------------------------------------------------ how it is cached
     "buffers of all positions": ({"session_type": RingSession}, ""),
     "declared int8": (
-        {"session": {"store": Int8}, "declared": {"expects": 1e-2}},
+        {"session": {"store": Int8}, "declared": {"expects": 0.1}},
         "was declared",
     ),
-    "pieces at once, without sessions": ({"start": None, "cached": cached}, ""),
     "a declared window": ({"declared": {"window": 48, "edges": (7,)}}, ""),
     "no longest text": ({"declared": {"longest": None, "vocab_size": VOCAB}}, ""),
 }
@@ -312,13 +305,13 @@ def test_an_adapter_that_cannot_work_is_refused_in_a_line(how):
     assert "\n" not in str(refused.value)
 
 
-QUICK = {"seconds": math.inf, "length": 24, "requests": 2}
+QUICK = {"tokens": 0}
 
 
 # One row of each kind: what is returned, what the logits are, what is refused, conversion, cache.
 ALWAYS = ["a tuple", "an array", "the last logits", "-inf at padding", "a softcap"]
 ALWAYS += ["two texts", "a rewind", "to() in place", "one dtype", "buffers of all positions"]
-ALWAYS += ["declared int8", "pieces at once, without sessions"]
+ALWAYS += ["declared int8"]
 
 
 @pytest.mark.parametrize("how", quick(ODD, *ALWAYS))
@@ -326,11 +319,11 @@ def test_a_sound_model_that_is_odd_is_no_bug(how):
     model, words = odd(how)
     report = referee(model, **QUICK)
     assert report.verdict.sound, report
-    refused = [f"{one.comparison} ({one.reason})" for one in report.not_offered]
+    refused = [f"{one.way} ({one.reason})" for one in report.not_offered]
     assert words in "\n".join([str(report), *refused])
 
 
-STORELESS = ("pieces at once, without sessions", "everything but reading")
+STORELESS = ("everything but reading",)
 CHANGEABLE = [how for how in ODD if "class" not in ODD[how][0] and how not in STORELESS]
 
 

@@ -30,7 +30,7 @@ class Hidden(Net):
 class Undecided(Adapter):
     net_type = Hidden
 
-QUICK = {"length": 20, "requests": 2}
+QUICK = {"tokens": 0}
 
 def test_sound(assert_sound):
     assert assert_sound(Adapter(), **QUICK).verdict.sound

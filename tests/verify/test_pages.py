@@ -9,7 +9,7 @@ from other_library import Net, Store
 from torch import nn
 
 from nanogpt.files import ROOT
-from nanogpt.kv_referee.report import Report
+from nanogpt.kv_referee import Report
 
 PAGE = ROOT / "nanogpt" / "series" / "your_cache.html.j2"
 
@@ -32,7 +32,7 @@ def test_five_lines_judge_a_model_of_transformers(capsys):
     pytest.importorskip("transformers")
     code = block("try")
     assert len(code.splitlines()) == 5
-    said = run(code.replace("seconds=20", "length=20, requests=2"), {}, capsys)
+    said = run(code.replace("seconds=20", "tokens=0"), {}, capsys)
     assert re.match(r"GPT2LMHeadModel: (equal|rounding)\n", said), said
     assert "faults that the referee planted" in said
 
@@ -55,10 +55,10 @@ def test_the_adapter_of_the_page_judges_a_model_that_hands_its_cache_back(capsys
 
     scope = {"nanogpt": nanogpt, "model": Functional()}
     code = block("contract").replace(
-        "nanogpt.referee(Adapter(model))", "nanogpt.referee(Adapter(model), length=20, requests=2)"
+        "nanogpt.referee(Adapter(model))", "nanogpt.referee(Adapter(model), tokens=0)"
     )
     said = run(code, scope, capsys)
     assert re.match(r"Functional: (equal|rounding)\n", said), said
-    assert "12 of 12 faults that the referee planted were found" in said
+    assert "6 of 6 faults that the referee planted were found" in said
     assert isinstance(nanogpt.referee(scope["Adapter"](Functional()), seconds=1), Report)
     assert torch.is_tensor(scope["Session"](Functional()).read(torch.tensor([[1, 2]])))

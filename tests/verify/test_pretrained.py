@@ -9,7 +9,7 @@ from pretrained_fixtures import kept_folders, write_gguf  # noqa: F401
 
 from nanogpt.cli import main
 
-CALL = ["verify", "model", "--length", "24", "--requests", "2"]
+CALL = ["verify", "model", "--tokens", "0"]
 
 
 @pytest.fixture

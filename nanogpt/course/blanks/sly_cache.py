@@ -74,7 +74,7 @@ def is_wrong(model, answer, pieces, B):
 
 def run_referee(answer):
     """The referee."""
-    report = referee(small(9), caches=[answer], length=20, requests=1)
+    report = referee(small(9), caches=[answer], tokens=0)
     words = "the referee acquits it: every way of reading a text gives the right logits"
     yield words, not report.bugs
 
