@@ -46,7 +46,6 @@ INSTEAD = {
     },
     "04": {
         **{"draw_noise(20, 1": "draw_noise(6, 1", '"smoke" else 60': '"smoke" else 20'},
-        "caches=caches)": "caches=caches, length=18, requests=2)",
     },
     "05": {"run.check({*said": "({*said"},  # there PyTorch cannot count linear layers
     "08": {"assert reach == 4 * 15": "assert reach == 15"},
