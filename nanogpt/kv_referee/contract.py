@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from .memory import available_memory
 from .report import Reach, Unsupported
+from .texts import text
 from .yardstick import thinned
 
 ONLY_CACHE = "its cache"  # the name of the cache of a model that has one
@@ -76,6 +77,7 @@ class ModelLimits:
     widest: int | None = None  # most tokens of a piece; None: no known limit
     chunks: bool = True  # several tokens at once after a prompt
     last_only: bool = False  # only the last token's logits
+    distinct: bool = False  # whether texts must not repeat a token
     refusals: list[Unsupported] = field(default_factory=list)
 
     def parts(self, piece: Tensor, first: bool) -> list[Tensor]:
@@ -147,6 +149,10 @@ class Model:
             check_int(name, getattr(self, name) or 1, 1)
         if like is not None:
             self.vocab_size, self.rewinds = like.vocab_size, like.rewinds
+
+    def text(self, batch: int, seed: int, length: int) -> Tensor:
+        """Texts that this model can be judged by.  (B, T)"""
+        return text(self.vocab_size, batch, seed, length, self.limits.distinct)
 
     @property
     def refusals(self) -> tuple[type[BaseException], ...]:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from .contract import Model
-from .texts import text
 from .yardstick import Yardstick
 
 _TOKENS = 14  # of the damaged prefix; fewer if a window is narrower
@@ -73,7 +72,7 @@ def read_behind(model: Model, cache: str, fault: Planted, tail: Tensor) -> Tenso
 
 def texts_of(model: Model, seed: int, n: int) -> Tensor:
     """Two texts for the faults, different at every token if the vocabulary allows it.  (2, n)"""
-    ids = text(model.vocab_size, 2, seed + 211, n)
+    ids = model.text(2, seed + 211, n)
     ids[1] = torch.where(ids[1] == ids[0], (ids[1] + 1) % model.vocab_size, ids[1])
     return ids
 

@@ -23,6 +23,8 @@ from .shrinking import Failure, Setting, logits_at
 
 _SHIFTS = (-1, 1, -2, 2, -3, 3)
 _CHANGES = 60  # tokens that are changed to see what depends on them
+_OTHERS = (1, 2, 3, 5, 7)  # by how much an id is changed
+_LITTLE = 0.5  # of the influence that a token must have: it is lost, or hardly seen
 _SLIGHT = 0.05  # of the spread of a token's logits: rounding moves them by no more
 
 
@@ -206,48 +208,50 @@ class _Diagnosis:
                 continue
             if self.influence(place) > least:
                 return self.foreign(place)
-        # 2. Tokens behind this one, and those that the plain pass does not look at.
+        # 2. Tokens behind this one.
+        for i, place in enumerate(mine[self.at + 1 :], self.at + 1):
+            if next(budget, None) is not None and self.influence(place) > self.setting.inside():
+                words = f"the logits of token {self.at} depend on the later token {i}"
+                return Named(Mistake.MASK, words)
+        # 3. Its own tokens: how much they move the wrong logits, and how much the right ones.
+        if slight:
+            share = self.size / max(self.setting.yard.spread, 1e-300)
+            words = f"each token has its influence, and the logits are off by {share:.1e} of their "
+            return Named(Mistake.ROUNDING, words + "spread")
         lost, extra = [], []
-        for i, place in enumerate(mine):
-            if next(budget, None) is None:
-                break
-            moved = self.influence(place) > self.setting.inside()
-            if i > self.at:
-                if moved:
-                    words = f"the logits of token {self.at} depend on the later token {i}"
-                    return Named(Mistake.MASK, words)
-                continue
-            needed = self.needed(i)
-            if needed and not moved:
+        for i in range(self.at + 1):
+            got = sum(self.influence(mine[i], change) for change in _OTHERS)
+            due = sum(self.needed(i, change) for change in _OTHERS)
+            if due > self.setting.inside() and got < _LITTLE * due:
                 lost.append(i)
-            elif moved and not needed:
+            elif got > self.setting.inside() and due < _LITTLE * got:
                 extra.append(i)
         return self.of_its_own(lost, extra)
 
     def of_its_own(self, lost: list[int], extra: list[int]) -> Named:
         """The mistake, by the tokens of the text itself that have lost or gained an influence."""
-        if lost == [self.at]:
-            words = f"the logits of token {self.at} do not depend on the token itself"
-            return Named(Mistake.MASK, words)
-        if lost:
-            names = _spans(lost)
-            words = f"the logits of token {self.at} must depend on {names} but do not"
-            if min(lost) >= self.start:
-                return Named(Mistake.MASK, words)
-            oldest = lost == list(range(lost[0], lost[0] + len(lost))) and lost[-1] < self.start - 1
-            windowed = self.model.window and oldest
-            if lost == list(range(self.start)):
-                words = (
-                    f"everything before token {self.start} is forgotten: the logits ignore {names}"
-                )
-            return Named(Mistake.WRONG_WINDOW if windowed else Mistake.LOST_TOKEN, words)
-        if extra:
-            words = f"the logits of token {self.at} depend on {_spans(extra)} but must not"
+        token = f"the logits of token {self.at}"
+        # 1. A token of the piece itself is not seen: the mask. Earlier ones are lost.
+        if lost and max(lost) >= self.start:
+            return Named(Mistake.MASK, f"{token} depend too little on {_spans(lost)}")
+        # 2. With a window, its oldest tokens are those that a window decides on.
+        near = self.at + 1 - (self.model.window or 0)
+        if self.model.window and extra and max(extra) < near:
+            words = f"{token} depend on {_spans(extra)}, outside of the window"
             return Named(Mistake.WRONG_WINDOW, words)
-        if self.size < _SLIGHT * self.setting.yard.spread:
-            share = self.size / max(self.setting.yard.spread, 1e-300)
-            words = f"each token has its influence, and the logits are off by {share:.1e} of their "
-            return Named(Mistake.ROUNDING, words + "spread")
+        if lost:
+            words = f"{token} must depend on {_spans(lost)} but do not, or too little"
+            if lost == list(range(self.start)):
+                words = f"everything before token {self.start} is forgotten, or most of it"
+            oldest = lost == list(range(lost[0], lost[-1] + 1)) and lost[-1] < self.start - 1
+            windowed = self.model.window and oldest and self.at + 2 >= self.model.window
+            return Named(Mistake.WRONG_WINDOW if windowed else Mistake.LOST_TOKEN, words)
+        if extra and max(extra) < self.start and self.model.window:
+            words = f"{token} depend on {_spans(extra)} too much"
+            return Named(Mistake.WRONG_WINDOW, words)
+        if self.model.window and self.at >= self.model.window:
+            words = f"no shorter text shows it: it begins at token {self.at}, behind the window"
+            return Named(Mistake.WRONG_WINDOW, words)
         words = "each token has an influence, as it must, and no other has: it is at another place"
         return Named(Mistake.SHIFTED_POSITION, words)
 
@@ -289,19 +293,19 @@ class _Diagnosis:
                     for column in range(len(ids)):
                         yield _Place(i, row, column)
 
-    def influence(self, place: _Place) -> float:
+    def influence(self, place: _Place, change: int = 1) -> float:
         """How far the wrong logits move if this token is another one."""
         vocab_size = self.setting.vocab_size
         other = changed(
-            self.program, place.step, place.row, place.column, lambda x: (x + 1) % vocab_size
+            self.program, place.step, place.row, place.column, lambda x: (x + change) % vocab_size
         )
         return self.apart(logits_at(self.setting, other, self.failure), self.wrong)
 
-    def needed(self, i: int) -> bool:
-        """Whether the right logits depend on token i of the text."""
+    def needed(self, i: int, change: int = 1) -> float:
+        """How far the right logits move if token i of the text is another one."""
         other = self.ids.clone()
-        other[i] = (other[i] + 1) % self.setting.vocab_size
-        return self.apart(self.last(other), self.right) > self.setting.inside()
+        other[i] = (other[i] + change) % self.setting.vocab_size
+        return self.apart(self.last(other), self.right)
 
 
 def before_ids(step: object) -> tuple[tuple[int, ...], ...]:

@@ -9,7 +9,7 @@ import torch
 from .contract import Model
 from .programs import Program, reads_of, tokens_read
 from .scenarios import Scenario
-from .texts import BRIEF, text
+from .texts import BRIEF
 
 _LIMITS = (60.0, 300.0)  # seconds whose reach is said
 SMALL_MODEL = (
@@ -25,7 +25,7 @@ def forecast(model: Model, plan: list[Scenario], seconds: float) -> str:
     Measured by one plain pass; a call costs as much as eight more tokens.
     """
     n = min(BRIEF, model.limits.longest or BRIEF)
-    ids = text(model.vocab_size, 1, length=n)
+    ids = model.text(1, 0, n)
     start = time.monotonic()
     model.plain(ids)
     each = (time.monotonic() - start) / (n + 8)

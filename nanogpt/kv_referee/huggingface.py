@@ -102,7 +102,7 @@ class HuggingFace:
 
                     state = {self.argument: Growing(config=self.model.config)}
                 self.read(state, torch.tensor([[3, 4]]).to(self.model.device))
-            except (ValueError, NotImplementedError) as error:
+            except Exception as error:  # of any type: it is no cache that this model takes
                 self._refused[cache] = f"it refuses this cache: {first_line(error)}"
         if self._refused[cache]:
             raise NotOffered(self._refused[cache])

@@ -19,8 +19,8 @@ from .judging import judge
 from .limits import find_limits
 from .report import Judgement, Report, Verdict
 from .scripts import plain_script
-from .texts import text
-from .yardstick import Yardstick, jitter, name_of, turn_of
+from .texts import BRIEF
+from .yardstick import Yardstick, jitter, name_of, traced, turn_of
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 PLAIN_PASS = "the plain pass"
@@ -42,6 +42,7 @@ class Reference:
         self.result = result
         find_limits(model)
         self.limits = model.limits
+        self._avoid_ties(model)
         native = model.plain(self._short(model)).dtype
         self.dtypes = self._dtypes(model) or {native: model}
         (self.dtype, self.model), *coarser = self.dtypes.items()
@@ -62,15 +63,29 @@ class Reference:
         self.causal = True  # whether the logits of a token do not depend on later ones
         self._known: dict[tuple[int, ...], Tensor] = {}  # the logits of texts, (T, V)
 
+    def _avoid_ties(self, model: Model) -> None:
+        """Read texts without repeated tokens if topk would choose among equal numbers in others.
+
+        It then chooses by the place in memory, which a cache may change.
+        """
+        n = min(BRIEF, self.limits.longest or BRIEF)
+        if model.vocab_size < n or not traced(lambda: model.plain(model.text(1, 0, n))).ties:
+            return
+        self.limits.distinct = True
+        self.limits.longest = min(self.limits.longest or model.vocab_size, model.vocab_size)
+        self.result.notes.append(
+            "topk chooses among equal numbers if a text repeats a token, so no text does"
+        )
+
     def _short(self, model: Model) -> Tensor:
-        return text(model.vocab_size, 1, length=self.limits.shortest + 1)
+        return model.text(1, 0, self.limits.shortest + 1)
 
     def _dtypes(self, model: Model) -> dict[torch.dtype, Model]:
         """The model in each dtype that it runs in, finest first.
 
         A dtype in which its cache fails is left out: the cache differs from the weights in dtype.
         """
-        ids = text(model.vocab_size, 1, length=self.limits.shortest + 2)
+        ids = model.text(1, 0, self.limits.shortest + 2)
 
         def read(one: Model) -> None:
             session = one.start(one.caches[0], 1, ids.shape[1])
@@ -195,7 +210,7 @@ class Reference:
 
     def first(self, n: int) -> None:
         """Measure everything that moves a plain pass, on short texts."""
-        ids = text(self.model.vocab_size, seed=self.seed, length=n)
+        ids = self.model.text(3, self.seed, n)
         alone = self.alone(ids)
         self.yard.add(alone)
         self._repeated(ids, alone)
@@ -217,7 +232,7 @@ class Reference:
 
     def longer(self, n: int, stage: int) -> None:
         """Measure the same on longer texts."""
-        ids = text(self.model.vocab_size, 1, self.seed + stage, n)
+        ids = self.model.text(1, self.seed + stage, n)
         alone = self.alone(ids)
         self.measure(ids, alone)
         # Without a coarser dtype only these samples measure rounding, so there are more of them.

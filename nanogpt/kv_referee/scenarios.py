@@ -29,7 +29,7 @@ from .programs import (
     in_pieces,
 )
 from .report import ScenarioKind
-from .texts import BRIEF, text
+from .texts import BRIEF
 from .ways import fitted, long_ways, short_ways
 
 BATCHES = (2, 4, 8, 16)  # batch sizes, in addition to three
@@ -78,7 +78,7 @@ class Material:
 def brief(model: Model, cache: str, seed: int) -> list[Scenario]:
     """One cheap scenario of each kind; with the default cache also those of the model itself."""
     n = min(BRIEF, model.limits.longest or BRIEF)
-    m = Material(model, cache, seed, text(model.vocab_size, 3, seed, n))
+    m = Material(model, cache, seed, model.text(3, seed, n))
     a = m.ids[:1]
     half = n // 2
     named = m.scenario
@@ -166,7 +166,7 @@ def depth(
     # 4. Padding, which only the default cache is asked for.
     if usual:
         for rows in PADDED if not stage else (3,):
-            yield False, _padded(m, left_padding(text(model.vocab_size, rows, seed + 61, n), n))
+            yield False, _padded(m, left_padding(model.text(rows, seed + 61, n), n))
         yield False, _padded(m, right_padding(ids))
 
 
@@ -261,7 +261,7 @@ def _many(m: Material, count: int) -> Scenario:
     most = min(40, m.n)
     rows: list[Tensor] = []
     requests: dict[str, _Request] = {}
-    for i, row in enumerate(text(m.model.vocab_size, count, m.seed + 17, most)):
+    for i, row in enumerate(m.model.text(count, m.seed + 17, most)):
         n = pick.randrange(5, most + 1)
         if rows and pick.random() < 0.5:
             other = pick.choice(rows)
@@ -374,7 +374,7 @@ def _leaving(m: Material) -> Scenario:
 def _batch(m: Material, rows: int) -> Scenario:
     """A batch in which two texts share a prefix and two are equal; then each in another row."""
     n = min(40 if rows < 8 else 28 if rows < 16 else 20, m.n)
-    ids = text(m.model.vocab_size, rows, m.seed + 100 + rows, n)
+    ids = m.model.text(rows, m.seed + 100 + rows, n)
     shared = min(16, max(1, n - 11))  # a common block size; they part inside the prompt
     ids[1, :shared] = ids[0, :shared]
     if rows > 2:
@@ -388,7 +388,7 @@ def _batch(m: Material, rows: int) -> Scenario:
 def _samples(m: Material) -> Scenario:
     """One prompt for all texts, which then part, like several samples of one prompt."""
     n = min(24, m.n)
-    ids = text(m.model.vocab_size, 3, m.seed + 103, n)
+    ids = m.model.text(3, m.seed + 103, n)
     ids[:, :6] = ids[0, :6]
     program = m.pieces(ids, [6, 1, 1, 1, 2, n - 11])
     return m.scenario(ScenarioKind.BATCH, "three samples of one prompt", program)
@@ -400,7 +400,7 @@ def _special(m: Material) -> Iterator[Scenario]:
     if not specials or m.model.vocab_size <= 30:
         return
     n = m.n
-    ids = text(m.model.vocab_size, 1, m.seed + 7, n)
+    ids = m.model.text(1, m.seed + 7, n)
     for i, special in enumerate(specials):
         ids[0, 4 + 5 * i : 6 + 5 * i] = special
     pieces = {

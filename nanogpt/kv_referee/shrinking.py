@@ -188,6 +188,29 @@ def earlier_requests(program: Program, vocab_size: int) -> Iterator[Program]:
         yield (*before, *program)
 
 
+def with_distinct_tokens(program: Program, vocab_size: int) -> Program | None:
+    """The program with distinct tokens in each text; None if the vocabulary is too small.
+
+    Equal tokens at the same place stay equal, so that texts still share their beginnings.
+    """
+    names: dict[tuple[int, int], int] = {}  # of each token at its place
+    lengths: dict[str, int] = {}
+    steps: list[ProgramStep] = []
+    for step in program:
+        length = lengths.get(step.session, 0)
+        if isinstance(step, Read):
+            rows = []
+            for row in step.ids:
+                new = [names.setdefault((length + i, x), len(names)) for i, x in enumerate(row)]
+                rows.append(tuple(new))
+            lengths[step.session] = length + len(step.ids[0])
+            step = replace(step, ids=tuple(rows))
+        elif isinstance(step, Rewind):
+            lengths[step.session] = length - step.n
+        steps.append(step)
+    return tuple(steps) if len(names) <= vocab_size else None
+
+
 def _smaller(failure: Failure) -> Iterator[Program]:
     """Yield the programs with one thing less than this one."""
     program = failure.program

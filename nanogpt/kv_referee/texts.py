@@ -53,10 +53,19 @@ def lengths_of(edges: list[int], longest: int | None, window: int | None) -> lis
     return sorted({min(n, most) for n in lengths})
 
 
-def text(vocab_size: int, batch: int = 3, seed: int = 0, length: int = SHORT) -> Tensor:
-    """Texts in which phrases recur, as in A B A: mere repetition hides bugs.  (B, T)"""
+def text(
+    vocab_size: int, batch: int = 3, seed: int = 0, length: int = SHORT, distinct: bool = False
+) -> Tensor:
+    """Texts in which phrases recur, as in A B A: mere repetition hides bugs.  (B, T)
+
+    `distinct` texts repeat no token, as far as the vocabulary goes.
+    """
     pick = random.Random(seed)
     low = 3 if vocab_size > 30 else 0  # a large vocabulary begins with special tokens
+    if distinct:
+        low = 3 if vocab_size >= length + 3 else 0
+        shuffled = (pick.sample(range(low, vocab_size), vocab_size - low) for _ in range(batch))
+        return torch.tensor([(row * (length // len(row) + 1))[:length] for row in shuffled])
 
     def tokens(count: int) -> list[int]:
         return [pick.randrange(low, vocab_size) for _ in range(count)]

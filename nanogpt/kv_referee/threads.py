@@ -33,6 +33,7 @@ def by_turns_in_threads(*runs: Callable[[], Any]) -> list[Any]:
     turn = threading.Condition()
     now = [0]  # whose turn it is
     running = set(range(len(runs)))
+    waiting: set[int] = set()  # for a lock of another thread, as far as can be seen
     results: dict[int, Any] = {}
     errors: dict[int, BaseException] = {}
     inference = torch.is_inference_mode_enabled()
@@ -40,12 +41,18 @@ def by_turns_in_threads(*runs: Callable[[], Any]) -> list[Any]:
     def pass_on(me: int) -> None:
         """Let the next thread run a line, and wait until it has passed the turn on."""
         with turn:
-            others = sorted(running - {me}, key=lambda i: (i < me, i))
+            # 1. One that had waited for a lock moves again: it has no turn yet.
+            if me in waiting:
+                waiting.discard(me)
+                turn.wait_for(lambda: now[0] == me or running <= {me}, _PATIENCE)
+            # 2. The next one that can move.
+            others = sorted(running - waiting - {me}, key=lambda i: (i < me, i))
             if others:
                 now[0] = others[0]
                 turn.notify_all()
-                turn.wait_for(lambda: now[0] == me or running == {me}, _PATIENCE)
-                now[0] = me
+                if not turn.wait_for(lambda: now[0] == me or running <= {me}, _PATIENCE):
+                    waiting.add(others[0])  # for a lock that this thread holds
+            now[0] = me
 
     def trace_of(me: int) -> Callable[..., Any]:
         def trace(frame: Any, event: str, argument: Any) -> Any:

@@ -53,8 +53,6 @@ from .padding import Padding
 from .programs import (
     Program,
     ProgramStep,
-    Read,
-    Rewind,
     Written,
     reads_of,
     run,
@@ -82,8 +80,9 @@ from .shrinking import (
     failure_of,
     keeps_state,
     shortest,
+    with_distinct_tokens,
 )
-from .texts import BRIEF, edges_of, lengths_of, text
+from .texts import BRIEF, edges_of, lengths_of
 from .threads import by_turns_in_threads
 from .yardstick import TIMES, ULPS, traced
 
@@ -308,7 +307,7 @@ class Trial:
             else:
                 self.report.findings.append(stop.finding)
             return []
-        ids = text(self.model.vocab_size, 3, self.seed + stage, n)
+        ids = self.model.text(3, self.seed + stage, n)
         inside = [e for e in edges if e < n]
         scenarios = []
         for cache in self.model.caches:
@@ -397,8 +396,6 @@ class Trial:
             return None
         if finding.verdict is Verdict.BUG:
             self._excuse_noise(finding, again, got)
-        if finding.verdict is Verdict.BUG and self._is_a_tie(finding, setting, scenario.program):
-            return finding
         failure = None
         if finding.verdict is Verdict.BUG:
             failure = failure_of(setting, scenario.program) or Failure(scenario.program)
@@ -526,23 +523,6 @@ class Trial:
             finding.verdict = Verdict.UNDECIDED
             finding.words += f"; read again, it varies by {noise:.1e}"
 
-    def _is_a_tie(self, finding: Judgement, setting: Setting, program: Program) -> bool:
-        """Whether exact ties are the cause, which only texts that repeat tokens have.
-
-        topk then chooses by the place in memory, which a cache may change. The same program with
-        distinct tokens is judged instead.
-        """
-        if not traced(partial(setting.run, program)).ties:
-            return False
-        distinct = _distinct(program, self.model.vocab_size)
-        if distinct is None or failure_of(setting, distinct) is not None:
-            return False
-        finding.verdict = Verdict.ROUNDING
-        finding.words += "; topk chooses among equal numbers here: without repeated tokens, and so "
-        finding.words += "without ties, the logits are right"
-        finding.turn = None
-        return True
-
     # -------------------------------------------------------------- explaining
 
     def _explained(
@@ -568,6 +548,8 @@ class Trial:
                 finding.cause = "the logits depend on what was read before, in an earlier session"
             else:
                 failure = shortest(setting, failure)
+                if self._is_a_tie(finding, setting, failure.program):
+                    return finding
                 finding.mistake, finding.cause = name_mistake(self.model, setting, failure)
         except ERRORS as error:  # also OutOfTime: the bug is reported, whatever comes of this
             words = f"the search for the kind of mistake ended with {type(error).__name__}"
@@ -575,6 +557,23 @@ class Trial:
         finding.code = script(model, self.yard, finding, failure)
         finding.tokens = tokens_read(failure.program)
         return finding
+
+    def _is_a_tie(self, finding: Judgement, setting: Setting, program: Program) -> bool:
+        """Whether exact ties are the cause, which only texts that repeat tokens have.
+
+        topk then chooses by the place in memory, which a cache may change. The same program with
+        distinct tokens is judged instead.
+        """
+        if not traced(partial(setting.run, program)).ties:
+            return False
+        distinct = with_distinct_tokens(program, self.model.vocab_size)
+        if distinct is None or failure_of(setting, distinct) is not None:
+            return False
+        finding.verdict = Verdict.ROUNDING
+        finding.words += "; topk chooses among equal numbers here: without repeated tokens, and so "
+        finding.words += "without ties, the logits are right"
+        finding.turn = None
+        return True
 
     def _on_a_new_object(
         self, scenario: Scenario, setting: Setting, failure: Failure
@@ -747,7 +746,7 @@ class Trial:
     def _plain_after(self, n: int) -> None:
         """Repeat the plain pass: reading through a cache must not have changed it."""
         name = "the plain pass after cached ones"
-        ids = text(self.model.vocab_size, seed=self.seed, length=n)[:1]
+        ids = self.model.text(3, self.seed, n)[:1]
         try:
             (before,) = self.reference.expected([ids[0]])
             after = self.reference.plain(ids)[0] if self.reference.causal else before
@@ -805,26 +804,3 @@ class Trial:
 
 class _Nothing(NotOffered):
     """There is nothing to compare: the model is already judged in its own dtype."""
-
-
-def _distinct(program: Program, vocab_size: int) -> Program | None:
-    """The program with distinct tokens in each text; None if the vocabulary is too small.
-
-    Equal tokens at the same place stay equal, so that texts still share their beginnings.
-    """
-    names: dict[tuple[int, int], int] = {}  # of each token at its place
-    lengths: dict[str, int] = {}
-    steps: list[ProgramStep] = []
-    for step in program:
-        length = lengths.get(step.session, 0)
-        if isinstance(step, Read):
-            rows = []
-            for row in step.ids:
-                new = [names.setdefault((length + i, x), len(names)) for i, x in enumerate(row)]
-                rows.append(tuple(new))
-            lengths[step.session] = length + len(step.ids[0])
-            step = replace(step, ids=tuple(rows))
-        elif isinstance(step, Rewind):
-            lengths[step.session] = length - step.n
-        steps.append(step)
-    return tuple(steps) if len(names) <= vocab_size else None

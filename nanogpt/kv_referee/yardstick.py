@@ -10,6 +10,7 @@ logits changes no text, and neither does the value with which unused ids are pad
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -208,6 +209,7 @@ class _Trace(TorchDispatchMode):
         return out
 
 
+_LEAVES = ("numpy", "from_numpy", "__array__")
 _PRODUCTS = ("mm", "matmul", "linear", "dot", "attention", "mv")  # in the names of operations
 
 
@@ -234,12 +236,22 @@ def traced(run: Callable[[], object]) -> Traced:
     as FlexAttention refuse to run while they are traced.
     """
     mode = _Trace()
+    left: list[str] = []  # calls that turn tensors into arrays, or arrays into tensors
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__ in _LEAVES:
+            left.append(argument.__name__)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
     try:
         with mode:
             run()
     except (RuntimeError, NotImplementedError, AssertionError, TypeError):
         return Traced(mode.narrow, False, mode.ties)
-    return Traced(mode.narrow, mode.products > 0, mode.ties)
+    finally:
+        sys.setprofile(before)
+    return Traced(mode.narrow, mode.products > 0 and not left, mode.ties)
 
 
 @contextmanager

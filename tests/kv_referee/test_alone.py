@@ -15,12 +15,8 @@ ROOM = ROOT / "nanogpt" / "kv_referee"
 ALONE = """
 import sys
 
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("nanogpt", "transformers", "safetensors", "tqdm", "matplotlib"):
-            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
-
-sys.meta_path.insert(0, Refuse())
+for absent in ("nanogpt", "transformers", "safetensors", "tqdm", "matplotlib"):
+    sys.modules[absent] = None  # its import fails
 """
 JUDGE = """
 import kv_referee
