@@ -126,12 +126,13 @@ class Reference:
             if event == "call" and frame.f_code is code:
                 called.append(True)
 
-        before = sys.getprofile()
+        if sys.getprofile() is not None:  # a profiler, which is left alone
+            return False
         sys.setprofile(profile)
         try:
             self.model.plain(self._short(self.model))
         finally:
-            sys.setprofile(before)
+            sys.setprofile(None)
         return bool(called)
 
     def _as_given(self, model: Model, native: torch.dtype) -> Model:

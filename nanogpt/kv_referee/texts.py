@@ -46,11 +46,13 @@ def lengths_of(edges: list[int], longest: int | None, window: int | None) -> lis
     long = max(LONG, edges[-1] + 40)
     if window and short < 2 * window <= 2 * FARTHEST:
         long = max(long, 2 * window + 9)
-    lengths = [short, max(MIDDLE, short), long]
-    # 3. And to the model's own limit, if that is not too far.
-    if long < most <= LIMIT:
-        lengths.append(most)
-    return sorted({min(n, most) for n in lengths})
+    return sorted({min(n, most) for n in (short, max(MIDDLE, short), long)})
+
+
+def limit_of(longest: int | None, lengths: list[int]) -> int | None:
+    """The model's own limit, if these texts are shorter and it is not too far; else None."""
+    most = longest or 0
+    return most if lengths[-1] < most <= LIMIT else None
 
 
 def text(

@@ -82,7 +82,7 @@ from .shrinking import (
     shortest,
     with_distinct_tokens,
 )
-from .texts import BRIEF, edges_of, lengths_of
+from .texts import BRIEF, edges_of, lengths_of, limit_of
 from .threads import by_turns_in_threads
 from .yardstick import TIMES, ULPS, traced
 
@@ -263,13 +263,18 @@ class Trial:
         limits = self.reference.limits
         edges = edges_of(self.reference.given.given)
         lengths = lengths_of(edges, limits.longest, self.model.window)
-        # 1. The core of short texts and of the longest, then everything else by length.
+        # 1. The core of short texts and of long ones, then everything else by length, and at last
+        #    the core of texts that are as long as the model allows.
         order = [(0, True), (len(lengths) - 1, True)]
         order += [(stage, core) for stage in range(len(lengths)) for core in (True, False)]
+        limit = limit_of(limits.longest, lengths)
+        if limit is not None:
+            order.append((len(lengths), True))
+            lengths.append(limit)
         made: dict[int, list[tuple[bool, Scenario]]] = {}
         done: set[tuple[int, bool]] = set()
         for stage, core in order:
-            if (stage, core) in done or stage >= len(lengths):
+            if (stage, core) in done:
                 continue
             done.add((stage, core))
             n = lengths[stage]
@@ -425,6 +430,8 @@ class Trial:
         elif scenario.kind is ScenarioKind.THREADS:
             if not self.model.threads:
                 raise NotOffered("it declares threads=False")
+            if (scenario.cache, ScenarioKind.INTERLEAVED) in self.refused:
+                raise NotOffered("it has one session at a time")
             how = partial(self._run_in_threads, cache=scenario.cache, made=lambda: self.model)
         refusals = self.model.refusals
         return Setting(how, expected, self.yard, inside, model.vocab_size, refusals), model

@@ -242,15 +242,17 @@ def traced(run: Callable[[], object]) -> Traced:
         if event == "c_call" and argument.__name__ in _LEAVES:
             left.append(argument.__name__)
 
-    before = sys.getprofile()
-    sys.setprofile(profile)
+    watched = sys.getprofile() is not None  # by a profiler, which is left alone
+    if not watched:
+        sys.setprofile(profile)
     try:
         with mode:
             run()
     except (RuntimeError, NotImplementedError, AssertionError, TypeError):
         return Traced(mode.narrow, False, mode.ties)
     finally:
-        sys.setprofile(before)
+        if not watched:
+            sys.setprofile(None)
     return Traced(mode.narrow, mode.products > 0 and not left, mode.ties)
 
 

@@ -32,7 +32,7 @@ def test_five_lines_judge_a_model_of_transformers(capsys):
     pytest.importorskip("transformers")
     code = block("try")
     assert len(code.splitlines()) == 5
-    said = run(code.replace("seconds=20", "tokens=0"), {}, capsys)
+    said = run(code.replace("referee(model)", "referee(model, tokens=0)"), {}, capsys)
     assert re.match(r"GPT2LMHeadModel: (equal|rounding)\n", said), said
     assert "faults that the referee planted" in said
 
