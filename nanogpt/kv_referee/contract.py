@@ -140,7 +140,7 @@ class Model:
         self.started = 0  # sessions so far
         self.forms: dict[str, Form] = {}  # how each of its methods returned logits, for scripts
         module = self.module
-        self.name = str(getattr(given, "name", type(module or given).__name__))
+        self.name = str(getattr(given, "name", type(given if module is None else module).__name__))
         for name in _DECLARED:
             if hasattr(given, name):
                 setattr(self, name, getattr(given, name))

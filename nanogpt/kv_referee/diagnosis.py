@@ -22,6 +22,7 @@ from .report import Mistake
 from .shrinking import Failure, Setting, logits_at
 
 _SHIFTS = (-1, 1, -2, 2, -3, 3)
+_MANY = 24  # tokens: of longer texts, only some are tried
 _CHANGES = 60  # tokens that are changed to see what depends on them
 _OTHERS = (1, 2, 3, 5, 7)  # by how much an id is changed
 _LITTLE = 0.5  # of the influence that a token must have: it is lost, or hardly seen
@@ -110,16 +111,16 @@ class _Diagnosis:
         # 2. The text of a neighbour, or of an earlier request up to here.
         yield from self.of_others()
         # 3. One token less, one twice, two exchanged, or a beginning that is gone.
-        for i in range(at):
+        for i in self.near(at):
             words = f"token {i} is missing from the cache (of {at + 1} tokens read)"
             yield Mistake.LOST_TOKEN, words, torch.cat([ids[:i], ids[i + 1 :]])
-        for i in range(at):
+        for i in self.near(at):
             twice = torch.cat([ids[: i + 1], ids[i:]])
             yield Mistake.STALE_TOKEN, f"token {i} is in the cache twice", twice
         oldest = Mistake.WRONG_WINDOW if self.model.window else Mistake.LOST_TOKEN
-        for i in range(1, start):
+        for i in self.near(start)[1:]:
             yield oldest, f"the first {i} tokens are forgotten", ids[i:]
-        for i, j in pairwise(range(at + 1)):
+        for i, j in pairwise(self.near(at + 1)):
             swapped = ids.clone()
             swapped[[i, j]] = swapped[[j, i]]
             if not torch.equal(swapped, ids):
@@ -128,8 +129,13 @@ class _Diagnosis:
         # 4. Tokens that were taken back are still there.
         for drafts in self.taken_back():
             words = f"{len(drafts)} tokens that were taken back are still in the cache"
-            for i in range(1, at + 1):
+            for i in self.near(at + 1)[1:]:
                 yield Mistake.STALE_TOKEN, words, torch.cat([ids[:i], drafts, ids[i:]])
+
+    def near(self, n: int) -> list[int]:
+        """The numbers below n; of many, the first, the last, and those around the piece's start."""
+        chosen = {*range(4), *range(n - 6, n), *range(self.start - 3, self.start + 3)}
+        return [i for i in range(n) if n <= _MANY or i in chosen]
 
     def of_others(self) -> Iterator[tuple[Mistake, str, Tensor]]:
         """Yield the texts of neighbours, and those that begin as another request does."""
@@ -140,7 +146,7 @@ class _Diagnosis:
             if len(theirs) > at and not torch.equal(theirs[: at + 1], ids):
                 words = f"row {self.text.row} has the logits of row {row}"
                 yield kind, words if same else f"the logits are those of {name}", theirs[: at + 1]
-            for k in range(1, min(at, len(theirs)) + 1) if not same else ():
+            for k in self.near(min(at, len(theirs)) + 1)[1:] if not same else ():
                 mixed = torch.cat([theirs[:k], ids[k:]])
                 if not torch.equal(mixed, ids):
                     yield kind, f"its first {k} tokens are those of {name}", mixed
@@ -214,18 +220,18 @@ class _Diagnosis:
                 words = f"the logits of token {self.at} depend on the later token {i}"
                 return Named(Mistake.MASK, words)
         # 3. Its own tokens: how much they move the wrong logits, and how much the right ones.
-        if slight:
-            share = self.size / max(self.setting.yard.spread, 1e-300)
-            words = f"each token has its influence, and the logits are off by {share:.1e} of their "
-            return Named(Mistake.ROUNDING, words + "spread")
         lost, extra = [], []
-        for i in range(self.at + 1):
+        for i in self.near(self.at + 1):
             got = sum(self.influence(mine[i], change) for change in _OTHERS)
             due = sum(self.needed(i, change) for change in _OTHERS)
             if due > self.setting.inside() and got < _LITTLE * due:
                 lost.append(i)
             elif got > self.setting.inside() and due < _LITTLE * got:
                 extra.append(i)
+        if slight and not lost and not extra:
+            share = self.size / max(self.setting.yard.spread, 1e-300)
+            words = f"each token has its influence, and the logits are off by {share:.1e} of their "
+            return Named(Mistake.ROUNDING, words + "spread")
         return self.of_its_own(lost, extra)
 
     def of_its_own(self, lost: list[int], extra: list[int]) -> Named:

@@ -23,6 +23,7 @@ from .texts import BRIEF
 from .yardstick import Yardstick, jitter, name_of, traced, turn_of
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+_KEPT = 200  # texts whose logits are remembered
 PLAIN_PASS = "the plain pass"
 
 
@@ -195,13 +196,19 @@ class Reference:
             if whole is None:
                 ids = texts[i][None]
                 read = self.plain if self.causal else self._ending
-                self._known[key] = read(ids)[0]
+                self._remember(key, read(ids)[0])
                 whole = key
             found[i] = self._known[whole][: len(key)]
         return [found[i] for i in range(len(texts))]
 
     def _ending(self, ids: Tensor) -> Tensor:
         return self._prefixes(ids, self.model)
+
+    def _remember(self, key: tuple[int, ...], logits: Tensor) -> None:
+        """Keep the logits of a text; the oldest of too many are dropped.  (T, V)"""
+        self._known[key] = logits
+        if len(self._known) > _KEPT:
+            del self._known[next(iter(self._known))]
 
     def forget(self) -> None:
         """Drop the logits of earlier texts: the next ones have another length."""
@@ -233,9 +240,11 @@ class Reference:
 
     def longer(self, n: int, stage: int) -> None:
         """Measure the same on longer texts."""
-        ids = self.model.text(1, self.seed + stage, n)
+        ids = self.model.text(3, self.seed + stage, n)
         alone = self.alone(ids)
         self.measure(ids, alone)
+        for row, logits in zip(ids.tolist(), alone, strict=True):
+            self._remember(tuple(row), logits)
         # Without a coarser dtype only these samples measure rounding, so there are more of them.
         self._check_causal(ids, alone, [n // 3, n // 2, n - 1] if self.other is None else [n // 2])
 

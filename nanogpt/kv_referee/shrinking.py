@@ -24,10 +24,12 @@ from .programs import (
     in_pieces,
     is_valid,
     sessions,
+    tokens_read,
 )
 from .yardstick import Yardstick
 
 _TRIES = 120  # programs that are tried to make one shorter
+_TOKENS = 20_000  # that they read in all
 _SIZES = (2, 3, 4, 5, 6, 8, 11, 15, 20)  # tokens of the short texts that are tried first
 
 
@@ -85,12 +87,14 @@ def failure_of(setting: Setting, program: Program) -> Failure | None:
 def shortest(setting: Setting, failure: Failure) -> Failure:
     """The shortest failure of the same kind that is found."""
     tries = iter(range(_TRIES))
+    tokens = 0
     found = failure
 
     def fails(program: Program) -> bool:
         """Whether this shorter program also fails; if so, it is kept."""
-        nonlocal found
-        if next(tries, None) is None:
+        nonlocal found, tokens
+        tokens += tokens_read(program)
+        if tokens > _TOKENS or next(tries, None) is None:
             return False
         try:
             other = failure_of(setting, program)

@@ -90,6 +90,7 @@ TOKEN_BUDGET = (
     100_000  # that a model reads, with and without a cache, before no further scenario starts
 )
 SECONDS = 600.0  # an upper limit: a verdict should not depend on it
+_EXPLAINED = 3  # bugs of one report whose kind of mistake is searched
 # Kinds that a library offers by a method or a declaration: if refused, one is not asked again.
 _BY_METHOD = (
     ScenarioKind.REWIND,
@@ -217,6 +218,7 @@ class Trial:
         self.say = say or (lambda line: None)
         self.quiet = say is None
         self.tokens = tokens
+        self.explained = 0  # bugs whose kind of mistake was searched
         self.refused: set[tuple[str, ScenarioKind]] = set()
         self.reached: set[tuple[str, ScenarioKind]] = set()
         self.read_before: dict[str, int] = {}  # most tokens of a scenario that each cache held
@@ -283,12 +285,10 @@ class Trial:
             for is_core, scenario in made[stage]:
                 if is_core is core and not self._try(scenario):
                     self._leave(str(scenario))
-            mark_known(self.report, self.known)  # known bugs do not stop longer texts
-            if not self._sound():
-                if n < lengths[-1]:
-                    note = f"texts of more than {n} tokens were not read: shorter ones convict"
+                if not self._sound():  # known bugs do not stop it
+                    note = f"nothing was tried behind the first bug with texts of {n} tokens"
                     self.report.notes.append(note)
-                return
+                    return
 
     def _stage(self, n: int, stage: int, edges: list[int]) -> list[tuple[bool, Scenario]]:
         """The scenarios with texts of n tokens, after their plain pass was measured."""
@@ -301,7 +301,7 @@ class Trial:
                 find_longest(self.reference.given, n)
                 n = min(n, limits.longest or n)
             self.say(f"a plain pass of {n} tokens")
-            self.reference.longer(n, stage + 1)
+            self.reference.longer(n, stage)
         except OutOfTime:
             self._leave(f"texts of {n} tokens")
             return []
@@ -547,6 +547,11 @@ class Trial:
             return finding
         if finding.name in self.known or finding.way in self.known:
             return finding
+        self.explained += 1
+        if self.explained > _EXPLAINED:  # they are as a rule the same mistake
+            finding.code = script(model, self.yard, finding, failure)
+            finding.tokens = tokens_read(failure.program)
+            return finding
         self.say(f"the kind of mistake: {scenario}")
         try:
             setting, failure = self._on_a_new_object(scenario, setting, failure)
@@ -576,6 +581,7 @@ class Trial:
         distinct = with_distinct_tokens(program, self.model.vocab_size)
         if distinct is None or failure_of(setting, distinct) is not None:
             return False
+        self.explained -= 1  # no bug
         finding.verdict = Verdict.ROUNDING
         finding.words += "; topk chooses among equal numbers here: without repeated tokens, and so "
         finding.words += "without ties, the logits are right"

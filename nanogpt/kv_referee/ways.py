@@ -194,6 +194,8 @@ def fitted(lengths: Iterable[Length], shortest: int) -> list[Length]:
 
     Drafts among them are left out.
     """
+    if shortest <= 1:
+        return list(lengths)
     head = 0
     rest: list[Length] = []
     for length in lengths:
