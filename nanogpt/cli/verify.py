@@ -76,10 +76,10 @@ def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="PATH", help="also write the reports to this file")
     if kind is not Target.SERVER:
         about = (
-            "tokens that a target reads before no further scenario starts (100000); one short "
+            "tokens that a target reads before no further scenario starts (30000); one short "
             "scenario of each kind is always tried"
         )
-        add("--tokens", type=float, default=1e5, metavar="N", help=about)
+        add("--tokens", type=float, default=3e4, metavar="N", help=about)
         about = (
             "allow a lossy cache to move logits by this fraction of the spread of a token's "
             "logits, for example 0.1 for int8"
@@ -193,8 +193,8 @@ def kinds_options(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("names", nargs="*", metavar="KIND", help="architectures (all)")
-    add("--minutes", type=float, default=20.0, metavar="N", help="minutes for all of them (20)")
-    add("--seconds", type=float, default=6.0, metavar="N", help="seconds for each (6)")
+    add("--minutes", type=float, default=60.0, metavar="N", help="minutes for all of them (60)")
+    add("--seconds", type=float, default=60.0, metavar="N", help="most seconds for each (60)")
     add("--folder", type=Path, default=_KINDS, metavar="PATH", help=f"({_KINDS})")
     about = "test nothing: write README.md again from kinds.json"
     add("--render", action="store_true", help=about)

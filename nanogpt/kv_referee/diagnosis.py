@@ -26,7 +26,7 @@ _MANY = 24  # tokens: of longer texts, only some are tried
 _CHANGES = 60  # tokens that are changed to see what depends on them
 _OTHERS = (1, 2, 3, 5, 7)  # by how much an id is changed
 _LITTLE = 0.5  # of the influence that a token must have: it is lost, or hardly seen
-_SLIGHT = 0.05  # of the spread of a token's logits: rounding moves them by no more
+_SLIGHT = 0.02  # of the spread of a token's logits: rounding moves them by no more
 
 
 class Named(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -297,8 +298,9 @@ class Reference:
         found: Judgement | None = None
         sizes: list[Tensor] = []
         for end in (end for end in ends if end >= self.limits.shortest):
-            got = self.plain(ids[:1, :end])
-            ahead = self.sample(name, got, alone[:1, :end])
+            again = partial(self.plain, ids[:1, :end])
+            got = again()
+            ahead = self.sample(name, got, alone[:1, :end], again)
             if ahead.verdict is not Verdict.BUG:
                 continue
             if self.model.bidirectional:
@@ -324,9 +326,15 @@ class Reference:
         self.causal = False
         self.forget()
 
-    def sample(self, name: str, got: Tensor, expected: Tensor) -> Judgement:
+    def sample(
+        self,
+        name: str,
+        got: Tensor,
+        expected: Tensor,
+        again: Callable[[], Tensor] | None = None,
+    ) -> Judgement:
         """Judge a plain pass of another shape, and tell the yardstick its rounding."""
-        finding = judge(self.yard, name, list(got), list(expected))
+        finding = judge(self.yard, name, list(got), list(expected), again)
         if finding.verdict is not Verdict.BUG:
             self.yard.shapes = max(self.yard.shapes, finding.size)
         return finding

@@ -21,7 +21,8 @@ from .architectures import NotBuilt, small
 from .by_hand import BY_HAND, Hand, report_name
 from .referee import referee
 
-_SECONDS = 6.0  # for each kind
+_TOKENS = 10_000  # that each kind reads
+_SECONDS = 60.0  # most for each kind
 LATE = 5  # times as many seconds, after which a kind is abandoned
 _HEAD = """\
 # The referee on every causal architecture of transformers
@@ -90,7 +91,7 @@ def _row(kind: str, seconds: float) -> _Row:
     try:
         with _alarm(LATE * seconds):
             subject = small(kind)
-            report = referee(subject, seconds=seconds)
+            report = referee(subject, tokens=_TOKENS, seconds=seconds)
     except _TooLate:
         reason = f"no answer in {LATE * seconds:.0f} s"
         return row | {"verdict": Unjudged.TIMED_OUT, "why": reason}
