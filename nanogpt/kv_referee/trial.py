@@ -59,7 +59,7 @@ from .programs import (
     sessions,
     tokens_read,
 )
-from .reference import NoReference, Reference
+from .reference import PLAIN_PASS, NoReference, Reference
 from .report import (
     Damage,
     Judgement,
@@ -154,6 +154,11 @@ def referee(
             report.findings.append(stop.finding)
         except OutOfTime:
             report.unreached.append("the first comparison")
+        except ValueError:
+            raise  # this cannot be judged at all, in one line
+        except ERRORS as error:
+            words = f"it fails with {type(error).__name__}: {first_line(error)}"
+            report.findings.append(Judgement(PLAIN_PASS, Verdict.BUG, words, math.inf))
     for name in mark_known(report, known):
         report.notes.append(f"the known failure {name!r} did not occur")
     report.tokens = meter.tokens

@@ -22,7 +22,6 @@ from .by_hand import BY_HAND, Hand, report_name
 from .referee import referee
 
 _TOKENS = 10_000  # that each kind reads
-_SECONDS = 60.0  # most for each kind
 LATE = 5  # times as many seconds, after which a kind is abandoned
 _HEAD = """\
 # The referee on every causal architecture of transformers

@@ -317,6 +317,22 @@ def test_an_exception_of_the_model_is_a_finding(error, method):
     assert all(bug.code for bug in report.bugs)
 
 
+@pytest.mark.parametrize("calls", [12, 16, 30])
+def test_a_plain_pass_that_stops_later_is_a_finding(calls):
+    class Stops(Adapter):
+        count = 0
+
+        def plain(self, ids):
+            Stops.count += 1
+            if Stops.count > calls:
+                raise OwnError("no more")
+            return super().plain(ids)
+
+    report = referee(Stops(), tokens=0)
+    assert not report.verdict.sound
+    assert "no more" in str(report)
+
+
 @pytest.mark.release
 def test_an_interrupt_ends_it():
     def stops(self, rows):
