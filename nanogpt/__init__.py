@@ -20,13 +20,14 @@ The files are the lesson. Each builds on the files above it and reads from top t
 
 The folders go beyond the lesson. A folder imports the files and the folders above it in this list:
 
+    kv_referee  does a KV cache change the output? For models of any library: it installs alone
     decoder     the general model and its checkpoints: rotary positions, grouped keys, gates
     pretrained  Hugging Face, GGUF and nanoGPT checkpoints loaded as Decoders
     training    the fast trainer: recipes, Muon, resuming, multi-process training
     caches      for longer texts and less memory: a ring buffer, pages, 8 bits
     engines     faster decoding with identical output, speculation, exact mode
     serving     many requests at once: scheduler, blocks, HTTP
-    verify      the referee for any model or server, sweeps, the museum
+    verify      the referee on these models and on servers, sweeps, the museum
     bench       benchmarks: the ladder, load, speculation, training
     export      weights in the format that transformers and vLLM load
     cluster     jobs of many texts: Ray, locks
