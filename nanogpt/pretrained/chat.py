@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,11 @@ LONGEST_TEMPLATE = 2**20  # characters
 
 
 def render(
-    template: str, messages: Sequence[Message], answer: bool, specials: dict[str, str]
+    template: str,
+    messages: Sequence[Message],
+    answer: bool,
+    specials: dict[str, str],
+    variables: Mapping[str, object] | None = None,
 ) -> str:
     """Format messages with a model's template; `answer` appends the start of the reply.
 
@@ -41,13 +45,13 @@ def render(
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
-        return environment.from_string(template).render(
-            messages=[dict(message) for message in messages],
-            add_generation_prompt=answer,
-            tools=None,
-            documents=None,
-            **specials,
-        )
+        own = {
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": answer,
+            "tools": None,
+            "documents": None,
+        }
+        return environment.from_string(template).render({**(variables or {}), **specials, **own})
     except (
         TemplateError,
         TypeError,
@@ -70,10 +74,8 @@ def check_messages(messages: Any) -> None:
             f'[{{"role": "user", "content": "Hello"}}]'
         )
     for message in messages:
-        for name in ("role", "content"):
-            value = message.get(name) if isinstance(message, dict) else None
-            if not isinstance(value, str):
-                raise ValueError(f"message {message!r:.60}: its {name} must be a string")
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ValueError(f"message {message!r:.60}: its role must be a string")
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -143,7 +143,12 @@ class PretrainedTokenizer:
         """A decoder for tokens that are pushed one by one, as in `stream`."""
         return BytePieces(self)
 
-    def chat_text(self, messages: Sequence[Message], answer: bool = True) -> str:
+    def chat_text(
+        self,
+        messages: Sequence[Message],
+        answer: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         """Format messages with the model's own template; `answer` appends the start of the reply.
 
         A message is a dictionary with the strings "role" (system, user or assistant) and "content".
@@ -151,11 +156,16 @@ class PretrainedTokenizer:
         """
         if self.template is None:
             raise ValueError("this model has no chat template: encode plain text instead")
-        return render(self.template, messages, answer, self.specials)
+        return render(self.template, messages, answer, self.specials, variables)
 
-    def chat(self, messages: Sequence[Message], answer: bool = True) -> Tensor:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        answer: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> Tensor:
         """The tokens of `chat_text`, for a prompt.  -> (T,) int64. Raises ValueError as it does."""
-        return self._encoded(self.chat_text(messages, answer), add_special=False)
+        return self._encoded(self.chat_text(messages, answer, variables), add_special=False)
 
 
 def _raw_bytes(piece: str | None) -> bytes | None:

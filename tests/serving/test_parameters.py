@@ -1,4 +1,4 @@
-"""Parameters of a completion: neutral values that clients send, and values that are refused.
+"""Fields of a completion: served, neutral values that clients send, refused, and ignored.
 
 A value is accepted if the request is the one without it, and refused by name if it would change the
 answer. Each row says which client sends it, or what kind of value it stands for.
@@ -10,8 +10,9 @@ import pytest
 from server_fixtures import CHARS
 
 from nanogpt.data import CharTokenizer
-from nanogpt.serving import parameters
-from nanogpt.serving.completions import Refused, RequestParser
+from nanogpt.serving.parser import RequestParser
+from nanogpt.serving.refused import Refused
+from nanogpt.serving.requests import CHAT_UNSERVED, UNSERVED, CompletionBody
 
 READER = RequestParser(CHARS, "tiny", 24)
 V = len(CHARS)
@@ -59,12 +60,21 @@ ACCEPTED = [
     ("n_predict", 16),
     ("repeat_last_n", 64),
     ("repeat_penalty", 1.0),
-    ("samplers", ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]),
-    ("samplers", ["top_k", "temperature"], {"temperature": 0.5, "top_k": 3}),
+    (
+        "samplers",
+        ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+        {"temperature": 0},
+    ),
     ("typical_p", 1.0),
     ("xtc_probability", 0.0),
-    # A client that is newer than this server.
-    ("a_parameter_of_tomorrow", N),
+    # UIs with an empty input field, and one without a list of models.
+    ("stop", ""),
+    ("stop", [""]),
+    ("model", "gpt-4o-mini"),
+    # Fields that nobody knows: of a client newer than this server, and a misspelt name.
+    ("a_parameter_of_tomorrow", {"x": 1}),
+    ("temprature", 0.5),
+    ("user", 5),
 ]
 
 REFUSED = [
@@ -87,8 +97,7 @@ REFUSED = [
     ("do_sample", True, {"temperature": 0}),
     ("min_tokens", 17),
     ("n_predict", 4, {"max_tokens": 5}),
-    ("return_tokens_as_token_ids", True, {"logprobs": 1}),
-    ("samplers", ["top_p", "temperature"], {"temperature": 0.5, "top_p": 0.5}),
+    ("samplers", ["top_p", "temperature"]),
     ("truncate_prompt_tokens", 2),
     # Values of another type, or out of their range: one of each kind.
     ("logprobs", 21),
@@ -100,13 +109,10 @@ REFUSED = [
     ("seed", 2**64),
     ("stop", ["a"] * 17),
     ("stream", 1),
-    ("stream_options", {"include_everything": True}),
+    ("stream_options", {"include_usage": 1}),
+    ("stop", [None]),
     ("temperature", -1),
     ("top_p", 1.1),
-    # Another model, a misspelt name, and a chat sent to the wrong address.
-    ("model", "gpt-4"),
-    ("temprature", 0.5),
-    ("messages", [{"role": "user", "content": "abc"}]),
 ]
 
 
@@ -119,7 +125,7 @@ def asked(body: dict) -> list:
     found = []
     for one in read(body):
         request = one.request
-        fields = {name: one.fields[name] for name in ("stop", "stream", "echo")}
+        fields = {name: getattr(one.body, name) for name in ("stop", "stream", "echo")}
         shown = (request.prompt.tolist(), request.max_new_tokens, request.sampling, request.seed)
         found.append((*shown, request.logprobs, request.echo, fields))
     return found
@@ -133,7 +139,7 @@ def label(value) -> str:
 def test_a_neutral_value_that_a_client_sends_changes_nothing(row):
     name, value, others = (*row, {})[:3]
     body = {"prompt": "abc", "seed": 5, **others}
-    plain = asked({**body, "stop": value} if name == "stop" and value else body)
+    plain = asked({**body, "stop": value} if name == "stop" and any(value or "") else body)
     assert asked({**body, name: value}) == plain
 
 
@@ -143,9 +149,9 @@ def test_a_value_that_would_change_the_answer_is_refused_by_its_name(row):
     with pytest.raises(Refused) as caught:
         read({"prompt": "abc", **others, name: value})
     error = caught.value.body()["error"]
-    assert caught.value.status == (404 if name == "model" else 400)
+    assert caught.value.status == 400
     assert error["type"] == "invalid_request_error"
-    assert error["param"] in (name, "max_tokens")
+    assert error["param"].partition(".")[0] in (name, "max_tokens")
     assert name in error["message"]
     assert one_line(error["message"])
 
@@ -158,7 +164,9 @@ def one_line(message: str) -> bool:
 ODD = [True, -1, 0.5, 10**400, "", "\ud800", "\x00\n\x1b[2J", "x" * 100_000, [[]], {"": {}}]
 
 
-@pytest.mark.parametrize("name", ["prompt", "seed", "stop", "stream_options", "user", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["prompt", "seed", "stop", "stream_options", "request_id", "logit_bias"]
+)
 def test_an_odd_value_is_refused_in_one_line(name):
     texts = [json.dumps(value) for value in ODD]
     texts += ["[" * 900 + "]" * 900, "NaN", "9" * 5000]
@@ -185,10 +193,18 @@ def refused(body: bytes) -> Refused | None:
 
 def test_every_neutral_value_of_the_table_changes_nothing():
     plain = asked({"prompt": "abc", "seed": 5})
-    for name, row in parameters.PARAMETERS.items():
-        values = row.values if isinstance(row, parameters.Neutral) else ()
-        for value in values:
+    for name, row in UNSERVED.items():
+        for value in row.values:
             assert asked({"prompt": "abc", "seed": 5, name: value}) == plain, name
+
+
+def test_every_field_of_the_table_is_refused_with_another_value_and_none_is_served():
+    for name in UNSERVED | CHAT_UNSERVED:
+        assert name not in CompletionBody.model_fields or name == "echo"
+    for name in UNSERVED:
+        for value in ("a value of no field", -7, [None]):
+            refusal = refused(json.dumps({"prompt": "abc", name: value}).encode())
+            assert (refusal.param, refusal.code) == (name, "unsupported_parameter")
 
 
 @pytest.mark.parametrize(
@@ -199,13 +215,13 @@ def test_every_neutral_value_of_the_table_changes_nothing():
             1.2,
             "repetition_penalty=1.2: not implemented; leave it out, or send 1",
         ),
-        ("min_keep", 5, "min_keep=5: not implemented; leave it out, or send 0 or 1"),
+        ("top_n_sigma", 5, "top_n_sigma=5: not implemented; leave it out, or send -1 or 0"),
         ("n_probs", 3, "or send 0; use logprobs instead"),
-        ("max_tokens", "4", 'max_tokens="4": must be an integer of at least -1'),
-        ("temprature", 0.5, "temprature=0.5: no such parameter (did you mean temperature?)"),
-        ("user", 5, "user=5: must be a string"),
+        ("max_tokens", "4", 'max_tokens="4": input should be a valid integer'),
+        ("max_tokens", -2, "max_tokens=-2: input should be greater than or equal to -1"),
+        ("request_id", "x" * 201, "at most 200 characters"),
         ("min_tokens", 20, "min_tokens=20: must be at most max_tokens=16"),
-        ("stream_options", {"usage": True}, "must be an object of include_usage, continuous"),
+        ("stream_options", True, 'must be an object such as {"include_usage": true}'),
     ],
 )
 def test_a_refusal_says_what_to_send(name, value, says):
@@ -218,6 +234,17 @@ def test_one_parameter_under_two_names_is_refused_unless_they_agree():
     assert read({"prompt": "a", "max_tokens": 5, "n_predict": 5.0})[0].request.max_new_tokens == 5
     with pytest.raises(Refused, match="max_tokens=5, n_predict=4: these are names of one"):
         read({"prompt": "a", "max_tokens": 5, "n_predict": 4})
+
+
+def test_fields_that_nobody_knows_are_named_in_the_order_of_the_body():
+    body = {"x": 1, "prompt": "a", "temprature": None, "user": "me", "top_k": 3, "n_probs": 0}
+    assert read(body)[0].shared.ignored == ("x", "user")
+
+
+def test_a_chat_sent_to_the_address_of_completions_is_told_where_it_belongs():
+    refusal = refused(b'{"messages": [{"role": "user", "content": "abc"}]}')
+    assert (refusal.status, refusal.param) == (400, "prompt")
+    assert "prompt is missing: send messages to /v1/chat/completions" in str(refusal)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,466 @@
+"""The bodies of requests: the fields that are served, those that are refused, those ignored.
+
+A client sends more than its user has set: vLLM's benchmark a `repetition_penalty` of 1, LangChain a
+`frequency_penalty` of 0. So there are three kinds of fields:
+
+1. The fields of `CompletionBody` and `ChatBody` are served.
+2. A field of `UNSERVED` would change the text and is not implemented. It is accepted with a value
+   that changes nothing, and otherwise refused by its name.
+3. Any other field is ignored, and the response names it.
+
+null is the same as leaving a field out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+
+from ..sampling import SamplingParams
+from .refused import Refused, show
+
+Json = dict[str, Any]
+
+_STOPS = 16  # most stop strings in a request; OpenAI's API allows 4, lm-eval's tasks use up to 6
+_LOGPROBS = 20  # most alternatives per token: vLLM's default limit; OpenAI's completions API has 5
+_GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likely token
+
+
+# ------------------------------------------------------------------ fields of more than one type
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+    """Stop strings: one, or a list. An empty one is none, as in UIs with an empty input field."""
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise Refused(400, f"stop={show(value)}: must be a string or a list of strings", "stop")
+    if len(stops) > _STOPS:
+        raise Refused(400, f"{len(stops):,} strings in stop: send at most {_STOPS}", "stop")
+    return tuple(stop for stop in stops if stop)
+
+
+class StreamOptions(NamedTuple):
+    """What a stream has besides the text."""
+
+    include_usage: bool = False  # at its end
+    continuous_usage_stats: bool = False  # in each event
+
+
+def _stream_options(value: Any) -> StreamOptions:
+    if not isinstance(value, dict):
+        raise Refused(
+            400,
+            f'stream_options={show(value)}: must be an object such as {{"include_usage": true}}',
+            "stream_options",
+        )
+    # Options that nobody knows are ignored like fields; OpenAI's include_obfuscation is padding.
+    known = {name: value.get(name) for name in StreamOptions._fields}
+    for name, option in known.items():
+        if not isinstance(option, bool | None):
+            where = f"stream_options.{name}"
+            raise Refused(400, f"{where}={show(option)}: must be true or false", where)
+    return StreamOptions(*(bool(option) for option in known.values()))
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+    """The prompts: a string or a list of tokens, or a list of either."""
+    several = isinstance(value, list) and value and not isinstance(value[0], int)
+    prompts = value if several else [value]
+    for one in prompts:
+        tokens = isinstance(one, list) and all(type(token) is int for token in one)
+        if not tokens and not isinstance(one, str):
+            raise Refused(400, f"prompt={show(one)}: pass text, tokens or lists of them", "prompt")
+    return prompts
+
+
+def _messages(value: Any) -> list[Json]:
+    """A chat: objects, each with a role. The model's template reads all their other fields."""
+    if not isinstance(value, list) or not value:
+        raise Refused(
+            400,
+            f"messages={show(value)}: pass a list of one or more, for example "
+            f'[{{"role": "user", "content": "Hello"}}]',
+            "messages",
+        )
+    for i, message in enumerate(value):
+        where = f"messages[{i}]"
+        if not isinstance(message, dict):
+            raise Refused(
+                400, f"{where}={show(message)}: must be an object with role and content", where
+            )
+        role = message.get("role")
+        if not isinstance(role, str):
+            where = f"{where}.role"
+            raise Refused(400, f"{where}={show(role)}: must be a string such as user", where)
+    return value
+
+
+def _n_logprobs(value: Any) -> int | None:
+    """How many alternatives; false means none, as in a chat."""
+    if value is False:
+        return None
+    if type(value) is not int or not 0 <= value <= _LOGPROBS:
+        raise Refused(
+            400, f"logprobs={show(value)}: must be an integer in [0, {_LOGPROBS}]", "logprobs"
+        )
+    return value
+
+
+# ------------------------------------------------------------------ the fields that are served
+
+
+class RequestBody(BaseModel):
+    """The fields of both APIs. Values are of their exact types: true is not 1, and "1" neither."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    model: str | None = Field(None, description="Any name: there is one model.")
+    max_tokens: int = Field(16, ge=-1, description="New tokens; -1: as many as fit.")
+    min_tokens: int = Field(0, ge=0, description="New tokens before a stop may end the text.")
+    n: int = Field(1, ge=1, description="Texts for each prompt; text i has seed + i.")
+    seed: int = Field(
+        -1, ge=-(2**63), le=2**64 - 1, description="-1: a random one, which the response names."
+    )
+    temperature: float = Field(1.0, ge=0, le=1e6, description="0: the most likely token.")
+    top_k: int = Field(0, ge=-1, description="0 and -1: all tokens.")
+    top_p: float = Field(1.0, ge=0, le=1)
+    stop: Annotated[
+        tuple[str, ...], PlainValidator(_stops, json_schema_input_type=str | list[str])
+    ] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = Field(False, description="Continue after the model's end tokens.")
+    stream: bool = False
+    stream_options: Annotated[
+        StreamOptions, PlainValidator(_stream_options, json_schema_input_type=dict[str, bool])
+    ] = StreamOptions()
+    request_id: str | None = Field(None, max_length=200, description="Part of the response's id.")
+
+    @model_validator(mode="after")
+    def _agree(self) -> RequestBody:
+        if self.min_tokens > self.max_tokens >= 0:
+            raise Refused(
+                400,
+                f"min_tokens={show(self.min_tokens)}: must be at most "
+                f"max_tokens={show(self.max_tokens)}",
+                "min_tokens",
+            )
+        return self
+
+    @property
+    def greedy(self) -> bool:
+        """Whether sampling always takes the most likely token."""
+        return self.temperature < _GREEDY or self.top_p < _GREEDY
+
+    @property
+    def shown(self) -> int | None:
+        """How many alternatives to show for each token; None: no log-probabilities."""
+        return None
+
+    @property
+    def shows_prompt(self) -> bool:
+        """Whether the text begins with its prompt."""
+        return False
+
+    def sampling(self, n_vocab: int) -> SamplingParams:
+        """Sampling parameters, without filters that keep every token."""
+        if self.greedy:
+            return SamplingParams(greedy=True)
+        top_k = self.top_k if 0 < self.top_k < n_vocab else None
+        top_p = self.top_p if self.top_p < 1 else None
+        return SamplingParams(self.temperature, top_k, top_p)
+
+
+class CompletionBody(RequestBody):
+    """Texts to continue: OpenAI's completions API."""
+
+    prompt: Annotated[
+        list[str | list[int]],
+        PlainValidator(
+            _prompts, json_schema_input_type=str | list[int] | list[str] | list[list[int]]
+        ),
+    ]
+    echo: bool = Field(False, description="Begin with the prompt.")
+    logprobs: Annotated[int | None, PlainValidator(_n_logprobs, json_schema_input_type=int)] = None
+
+    @property
+    def shown(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def shows_prompt(self) -> bool:
+        return self.echo
+
+
+class ChatBody(RequestBody):
+    """A chat to answer: OpenAI's chat completions API. An answer ends by itself."""
+
+    messages: Annotated[list[Json], PlainValidator(_messages, json_schema_input_type=list[Json])]
+    chat_template_kwargs: Json = Field({}, description="Variables for the model's chat template.")
+    max_tokens: int = Field(-1, ge=-1, description="New tokens; -1: as many as fit.")
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _agree_too(self) -> ChatBody:
+        if self.top_logprobs and not self.logprobs:
+            raise Refused(
+                400,
+                f"top_logprobs={self.top_logprobs}: needs logprobs=true; send both or neither",
+                "top_logprobs",
+            )
+        return self
+
+    @property
+    def shown(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
+
+
+# Other names of served fields, and who uses them.
+ALIASES = {
+    "max_completion_tokens": "max_tokens",  # OpenAI's newer name: LangChain, openai-agents
+    "max_new_tokens": "max_tokens",  # transformers' name: SillyTavern
+    "n_predict": "max_tokens",  # llama.cpp's name: its own clients
+}
+
+
+# ------------------------------------------------------------------ the fields that are not
+
+
+def _never(value: Any, body: RequestBody) -> bool:
+    return False
+
+
+def _if_greedy(value: Any, body: RequestBody) -> bool:
+    """A filter, or an order of filters: none of them drops the most likely token."""
+    return body.greedy
+
+
+def _is_n(value: Any, body: RequestBody) -> bool:
+    """As many texts as are returned: there is nothing to choose."""
+    return _equal(value, body.n)
+
+
+def _as_sampled(value: Any, body: RequestBody) -> bool:
+    """It says what the temperature says."""
+    return isinstance(value, bool) and value != body.greedy
+
+
+@dataclass(frozen=True)
+class Unserved:
+    """A field that would change the response, and is not implemented.
+
+    `values`, and values for which `when` holds, change nothing; `sent_by` are clients that send
+    such a value. `words` says what to send instead; by default one of `values`.
+    """
+
+    sent_by: str
+    values: tuple[object, ...] = ()
+    when: Callable[[Any, RequestBody], bool] = _never
+    words: str = ""
+
+    def accepts(self, value: Any, body: RequestBody) -> bool:
+        return any(_equal(value, one) for one in self.values) or self.when(value, body)
+
+    def instead(self) -> str:
+        return self.words or " or ".join(map(json.dumps, self.values)) or "null"
+
+
+def _equal(one: object, other: object) -> bool:
+    """Whether two JSON values are equal; true is not equal to 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    return one == other
+
+
+_BENCHMARK = "vLLM's benchmark with its sampling flags"
+_SLIDERS = "SillyTavern, whose sliders are all sent"
+_LLAMA = "llama.cpp's web UI and clients, whose settings are all sent"
+_NOBODY = "nobody: only null changes nothing"
+
+UNSERVED = {
+    # OpenAI's parameters.
+    "best_of": Unserved("LangChain; SGLang's benchmark", when=_is_n, words="the value of n"),
+    "frequency_penalty": Unserved(f"LangChain; {_BENCHMARK}", (0,)),
+    "logit_bias": Unserved("openai's and LangChain's {}; llama.cpp's []", ({}, [])),
+    "presence_penalty": Unserved(f"LangChain; {_BENCHMARK}", (0,)),
+    "response_format": Unserved("openai; LiteLLM; AutoGen", ({"type": "text"},)),
+    "suffix": Unserved("editors' plugins with nothing after the cursor", ("",)),
+    # Penalties, filters and other samplers: vLLM's, llama.cpp's, transformers'.
+    "bad_words": Unserved(_SLIDERS, ([],)),
+    "do_sample": Unserved("lm-eval; SillyTavern", when=_as_sampled, words="temperature instead"),
+    "dry_multiplier": Unserved(f"{_LLAMA}; SillyTavern", (0,)),
+    "dynatemp_range": Unserved(_LLAMA, (0,)),
+    "encoder_repetition_penalty": Unserved(_SLIDERS, (1,)),
+    "epsilon_cutoff": Unserved(_SLIDERS, (0,)),
+    "eta_cutoff": Unserved(_SLIDERS, (0,)),
+    "guidance_scale": Unserved(_SLIDERS, (1,)),
+    "min_p": Unserved(f"{_BENCHMARK}; {_LLAMA}", (0,), _if_greedy),
+    "mirostat": Unserved(_LLAMA, (0,)),
+    "mirostat_mode": Unserved(_SLIDERS, (0,)),
+    "no_repeat_ngram_size": Unserved(_SLIDERS, (0,)),
+    "num_beams": Unserved("lm-eval's translation tasks", (1,)),
+    "penalty_alpha": Unserved(_SLIDERS, (0,)),
+    "repeat_penalty": Unserved(_LLAMA, (1,)),
+    "repetition_penalty": Unserved("vLLM's benchmark", (1,)),
+    "samplers": Unserved(_LLAMA, when=_if_greedy, words="null, or temperature 0"),
+    "smoothing_factor": Unserved(_SLIDERS, (0,)),
+    "tfs": Unserved(_SLIDERS, (1,)),
+    "top_a": Unserved(_SLIDERS, (0,)),
+    "top_n_sigma": Unserved(_LLAMA, (-1, 0), _if_greedy),
+    "typ_p": Unserved(_LLAMA, (1,), _if_greedy),
+    "typical_p": Unserved(f"{_LLAMA}; SillyTavern", (1,), _if_greedy),
+    "use_beam_search": Unserved("vLLM's older benchmark", (False,)),
+    "xtc_probability": Unserved(f"{_LLAMA}; SillyTavern", (0,), _if_greedy),
+    # Tokens that are never, or only, sampled.
+    "allowed_token_ids": Unserved(_NOBODY),
+    "ban_eos_token": Unserved(_SLIDERS, (False,), words="ignore_eos instead"),
+    "logits_processors": Unserved(_NOBODY),
+    "stop_token_ids": Unserved("SillyTavern's []", ([],), words="[]; use stop instead"),
+    # Structured output.
+    "ebnf": Unserved(_NOBODY),  # SGLang's
+    "grammar": Unserved(f'{_LLAMA}: ""', ("",)),
+    "guided_choice": Unserved(_NOBODY),
+    "guided_grammar": Unserved(_NOBODY),
+    "guided_json": Unserved(_NOBODY),
+    "guided_regex": Unserved(_NOBODY),
+    "json_schema": Unserved(_NOBODY),
+    "regex": Unserved(_NOBODY),  # SGLang's
+    "structured_outputs": Unserved(_NOBODY),
+    # Where the text begins, and how tokens are shown.
+    "add_special_tokens": Unserved("vLLM's default", (True,)),
+    "prompt_embeds": Unserved(_NOBODY),
+    "skip_special_tokens": Unserved("SillyTavern; vLLM's default", (True,)),
+    "truncate_prompt_tokens": Unserved("vLLM's default", (-1,)),
+    # Other forms of log-probabilities.
+    "n_probs": Unserved(_LLAMA, (0,), words="0; use logprobs instead"),
+    "prompt_logprobs": Unserved(_NOBODY, (False,), words="null; use logprobs with echo instead"),
+    "return_tokens_as_token_ids": Unserved("vLLM's default", (False,)),
+}
+
+# What differs in a chat, whose prompt the template writes.
+CHAT_UNSERVED = UNSERVED | {
+    "add_generation_prompt": Unserved("vLLM's default", (True,)),
+    "add_special_tokens": Unserved("vLLM's default: the template adds them", (False,)),
+    "audio": Unserved(_NOBODY),
+    "chat_template": Unserved(_NOBODY, words="null: the model's own is used"),
+    "continue_final_message": Unserved("vLLM's default", (False,)),
+    "documents": Unserved(_NOBODY, ([],)),
+    "echo": Unserved("vLLM's default", (False,)),
+    "function_call": Unserved("AutoGen 0.2", ("none", "auto")),
+    "functions": Unserved("AutoGen 0.2", ([],)),
+    "modalities": Unserved("openai", (["text"],)),
+    "prediction": Unserved(_NOBODY),
+    "tool_choice": Unserved("LangChain; openai-agents; pydantic-ai", ("none", "auto")),
+    "tools": Unserved("LangChain; AutoGen", ([],)),
+    "web_search_options": Unserved(_NOBODY, ({},)),
+}
+
+
+# ------------------------------------------------------------------ from bytes to a body
+
+Body = TypeVar("Body", CompletionBody, ChatBody)
+
+
+def parse_body(
+    data: bytes | bytearray, kind: type[Body], unserved: dict[str, Unserved]
+) -> tuple[Body, list[str]]:
+    """The body, and the names of the fields that are ignored. Raises Refused, naming the field."""
+    # 1. JSON, in which null means that a field is left out.
+    given = {name: value for name, value in _object(data, kind).items() if value is not None}
+    _rename(given)
+    # 2. The fields that are served.
+    served = {name: given[name] for name in kind.model_fields if name in given}
+    try:
+        body = kind.model_validate(served)
+    except ValidationError as error:
+        raise _refusal(error, given) from None
+    # 3. Do those that are not implemented change nothing? That may depend on those that are served.
+    for name, row in unserved.items():
+        if name in given and not row.accepts(given[name], body):
+            raise Refused(
+                400,
+                f"{name}={show(given[name])}: not implemented; leave it out, or send "
+                f"{row.instead()}",
+                name,
+                "unsupported_parameter",
+            )
+    # 4. What is left is ignored. vLLM and llama.cpp do that too, but do not say so.
+    return body, [name for name in given if name not in served and name not in unserved]
+
+
+def _rename(given: Json) -> None:
+    """Give fields that have several names their own one. Raises Refused if two names disagree."""
+    for alias, name in ALIASES.items():
+        if alias not in given:
+            continue
+        value = given.pop(alias)
+        if not _equal(given.setdefault(name, value), value):
+            raise Refused(
+                400,
+                f"{name}={show(given[name])}, {alias}={show(value)}: "
+                f"these are names of one parameter; send one of them",
+                alias,
+            )
+
+
+def _refusal(error: ValidationError, given: Json) -> Refused:
+    """The first error of pydantic, in one line."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    if first["type"] == "missing":
+        # Only a prompt and messages have no default. Perhaps this is the body of the other API.
+        hint = f"send {_EXAMPLES[name]}"
+        if name == "prompt" and "messages" in given:
+            hint = "send messages to /v1/chat/completions"
+        if name == "messages" and "prompt" in given:
+            hint = "send a prompt to /v1/completions"
+        return Refused(400, f"{name} is missing: {hint}", name)
+    # "Input should be a valid integer": what was given, and what to send.
+    says = first["msg"][:1].lower() + first["msg"][1:]
+    return Refused(400, f"{name}={show(first['input'])}: {says}", name)
+
+
+_EXAMPLES = {
+    "prompt": '{"prompt": "KING:"}',
+    "messages": '{"messages": [{"role": "user", "content": "Hello"}]}',
+}
+
+
+def _object(data: bytes | bytearray, kind: type[RequestBody]) -> Json:
+    """Parse a body into an object. Raises Refused."""
+    example = _EXAMPLES["messages" if kind is ChatBody else "prompt"]
+    if not data.strip():
+        raise Refused(400, f"the body is empty: send a JSON object such as {example}")
+    try:
+        body = json.loads(
+            data, object_pairs_hook=_unique, parse_float=_number, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise Refused(400, f"the body must be a JSON object such as {example}")
+    return body
+
+
+def _unique(pairs: list[tuple[str, object]]) -> Json:
+    """Build an object; refuse duplicate names, because either value could be meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise Refused(400, f"{show(name)} is in the body twice: send it once", name)
+    return found
+
+
+def _number(text: str) -> int | float:
+    """Parse a number; JSON has only one number type, so 16.0 is 16."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON value")
