@@ -12,9 +12,8 @@ from contextlib import contextmanager, suppress
 import uvicorn
 
 from ..config import check_int
-from . import server as limits
 from .app import app_of
-from .server import Server
+from .server import DRAIN, Server
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -73,7 +72,7 @@ def listening(
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=60,  # seconds; clients keep connections for later requests
-            timeout_graceful_shutdown=int(limits.DRAIN) + 1,  # for clients that do not read
+            timeout_graceful_shutdown=int(DRAIN) + 1,  # for clients that do not read
         )
     )
     thread = threading.Thread(target=http.run, args=[sockets], name="server", daemon=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 import time
 from collections.abc import Iterable
 
@@ -45,6 +45,8 @@ class RequestParser:
         self.names = list(dict.fromkeys([name, *aliases]))
         self.longest = longest
         self.most = most
+        # For ids and seeds that a client leaves out; it is nobody else's to seed.
+        self._random = random.Random()
 
     def read(self, data: bytes | bytearray) -> list[Completion]:
         """The texts that a JSON body asks for, n of each prompt. Raises Refused."""
@@ -78,7 +80,7 @@ class RequestParser:
 
     def _shared(self, body: RequestBody, ignored: list[str], prefix: str, kind: str) -> Shared:
         """What the texts of a request have in common."""
-        name = body.request_id or secrets.token_hex(12)
+        name = body.request_id or f"{self._random.getrandbits(96):024x}"
         # The response names the model that answers, by whatever name it was called.
         about = {"object": kind, "created": int(time.time()), "model": self.name}
         return Shared(body, {"id": f"{prefix}-{name}", **about}, tuple(ignored))
@@ -96,7 +98,7 @@ class RequestParser:
                 f"n={show(body.n)}: at most {self.most} texts in a request, n for each prompt",
                 "n",
             )
-        first_seed = secrets.randbits(31) if body.seed == -1 else body.seed
+        first_seed = self._random.getrandbits(31) if body.seed == -1 else body.seed
         sampling = body.sampling(len(self.tokenizer))
         stop = () if body.ignore_eos else stop_tokens(self.tokenizer)
         completions: list[Completion] = []
