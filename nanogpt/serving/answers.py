@@ -82,7 +82,7 @@ class TextResponse(Response):
 
     async def _stream(self, send: Send) -> None:
         """Send the events of each step together, until all texts have ended."""
-        while self._unfinished:
+        while True:
             await self._news.wait()
             self._news.clear()
             pieces = "".join(self._events)
@@ -94,7 +94,8 @@ class TextResponse(Response):
                 return
             if not self._unfinished:
                 await self._send(send, pieces + self._end_of_stream(), more=False)
-            elif pieces:  # some tokens complete no character
+                return
+            if pieces:  # some tokens complete no character
                 await self._send(send, pieces)
 
     async def _whole(self, send: Send) -> None:

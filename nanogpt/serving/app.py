@@ -147,7 +147,8 @@ async def _read(request: Request) -> bytes:
         )
     # 2. Never keep more of it than the limit; uvicorn drops the rest.
     longer = Refused(413, f"the body is longer than {BODY:,} bytes, the limit here")
-    if int(request.headers.get("Content-Length", 0)) > BODY:
+    length = request.headers.get("Content-Length", "")
+    if length.isdecimal() and int(length) > BODY:
         raise longer
     data = bytearray()
     with anyio.move_on_after(BODY_TIME) as arriving:
@@ -163,10 +164,12 @@ async def _read(request: Request) -> bytes:
 def _answer(request: Request, completions: list[Completion]) -> Response:
     """The response with these texts; fields that were ignored are logged once."""
     logged = request.app.state.logged
-    for name in completions[0].shared.ignored:
+    shared = completions[0].shared
+    for name in shared.ignored:
         if name not in logged and len(logged) < _LOGGED:
             logged.add(name)
-            near = get_close_matches(name[:60], CompletionBody.model_fields, n=1, cutoff=0.8)
+            known = type(shared.body).model_fields
+            near = get_close_matches(name[:60], known, n=1, cutoff=0.8)
             guess = f": did you mean {near[0]}?" if near else ""
             _log.warning("a client sent %s, which is ignored%s", show(name), guess)
     return TextResponse(_server_of(request), completions)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..config import check_int
 from .app import app_of
@@ -41,6 +42,18 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
+class _Protocol(HttpToolsProtocol):
+    """HTTP/1.1 also for clients that offer HTTP/2, as Java's HttpClient does in its first request.
+
+    A server may decline by ignoring the offer. But httptools believes it, and what follows the
+    headers, the body, is lost.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        # An unknown header of the same length. No JSON has these bytes: its strings have no breaks.
+        super().data_received(data.replace(b"\r\nUpgrade: h2c\r\n", b"\r\nDecline: h2c\r\n"))
+
+
 @contextmanager
 def listening(
     server: Server,
@@ -66,8 +79,10 @@ def listening(
     http = uvicorn.Server(
         uvicorn.Config(
             app,
+            http=_Protocol,
             ws="none",
             log_config=None,
+            log_level="error",
             access_log=False,
             proxy_headers=False,
             server_header=False,

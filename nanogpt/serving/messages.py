@@ -12,8 +12,10 @@ from .refused import Refused, show
 from .requests import ChatBody, Json
 from .texts import ChatTemplate, Tokenizer, template_of
 
-# A template with a loop over the parts of a message's content, as those of models for images have.
-_READS_PARTS = re.compile(r"for\s+\w+\s+in\s+[^%]*content")
+# A loop over the parts of a message's content, as templates of models for images have it.
+_READS_PARTS = re.compile(
+    r"""for\s+\w+\s+in\s+([\w\[\]-]+(\.|\[['"]))?content(['"]\])?\s*(\||-?%\})"""
+)
 
 
 def need_template(tokenizer: Tokenizer) -> ChatTemplate:

@@ -58,7 +58,6 @@ def _stream_options(value: Any) -> StreamOptions:
             f'stream_options={show(value)}: must be an object such as {{"include_usage": true}}',
             "stream_options",
         )
-    # Options that nobody knows are ignored like fields; OpenAI's include_obfuscation is padding.
     known = {name: value.get(name) for name in StreamOptions._fields}
     for name, option in known.items():
         if not isinstance(option, bool | None):
@@ -390,7 +389,10 @@ def parse_body(
                 "unsupported_parameter",
             )
     # 4. What is left is ignored. vLLM and llama.cpp do that too, but do not say so.
-    return body, [name for name in given if name not in served and name not in unserved]
+    ignored = [name for name in given if name not in served and name not in unserved]
+    options = given.get("stream_options", {})
+    ignored += [f"stream_options.{name}" for name in options if name not in StreamOptions._fields]
+    return body, ignored
 
 
 def _rename(given: Json) -> None:

@@ -499,7 +499,12 @@ def test_messages_and_variables_reach_the_template_with_all_their_fields():
 def test_parts_of_a_content_are_joined_unless_the_template_reads_parts():
     parts = [{"type": "text", "text": "Hello,"}, {"type": "text", "text": "fox"}]
     messages = [{"role": "user", "content": parts}]
-    assert templated(PARTS, messages=messages) == "<Hello,><fox>"
+    for content in ("messages[0]['content']", "messages[0].content", "content"):
+        parts_of = PARTS.replace("messages[0]['content']", content)
+        opening = "{% set content = messages[0].content %}"
+        assert templated(opening + parts_of, messages=messages) == "<Hello,><fox>"
+    lines = "{% for line in messages[0].content.split('\n') %}<{{ line }}>{% endfor %}"
+    assert templated(lines, messages=messages) == "<Hello,><fox>"
     assert templated("{{ messages[0].content }}", messages=messages) == "Hello,\nfox"
 
 

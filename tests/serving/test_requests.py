@@ -175,10 +175,15 @@ def test_every_framing_gets_the_whole_answer(url, text, form):
     assert written(answer) == text
 
 
-def test_connections_are_kept_for_the_next_request(url, text):
+# Java's HttpClient asks for HTTP/2 in its first request, and goes on without it.
+H2C = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIA"}
+
+
+@pytest.mark.parametrize("headers", [{}, H2C], ids=["plain", "h2c"])
+def test_connections_are_kept_for_the_next_request(url, text, headers, caplog):
     connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
     for body in (BODY, STREAM, "{", BODY):
-        connection.request("POST", "/v1/completions", body, JSON)
+        connection.request("POST", "/v1/completions", body, JSON | headers)
         answer = connection.getresponse()
         data = answer.read()
         assert answer.status == (400 if body == "{" else 200)
@@ -186,6 +191,7 @@ def test_connections_are_kept_for_the_next_request(url, text):
         if body == BODY:
             assert json.loads(data)["choices"][0]["text"] == text
     connection.close()
+    assert not caplog.records
 
 
 def test_a_failure_is_json_in_one_line_and_logged(monkeypatch, caplog):
