@@ -279,7 +279,8 @@ def _equal(one: object, other: object) -> bool:
 _BENCHMARK = "vLLM's benchmark with its sampling flags"
 _SLIDERS = "SillyTavern, whose sliders are all sent"
 _LLAMA = "llama.cpp's web UI and clients, whose settings are all sent"
-_NOBODY = "nobody: only null changes nothing"
+_DEFAULTS = "vLLM's clients that send its defaults"
+_ONLY_NULL = Unserved("whoever fills in all fields of openai's or vLLM's class")
 
 UNSERVED = {
     # OpenAI's parameters.
@@ -288,7 +289,7 @@ UNSERVED = {
     "logit_bias": Unserved("openai's and LangChain's {}; llama.cpp's []", ({}, [])),
     "presence_penalty": Unserved(f"LangChain; {_BENCHMARK}", (0,)),
     "response_format": Unserved("openai; LiteLLM; AutoGen", ({"type": "text"},)),
-    "suffix": Unserved("editors' plugins with nothing after the cursor", ("",)),
+    "suffix": Unserved("plugins of editors, with nothing after the cursor", ("",)),
     # Penalties, filters and other samplers: vLLM's, llama.cpp's, transformers'.
     "bad_words": Unserved(_SLIDERS, ([],)),
     "do_sample": Unserved("lm-eval; SillyTavern", when=_as_sampled, words="temperature instead"),
@@ -315,49 +316,42 @@ UNSERVED = {
     "typical_p": Unserved(f"{_LLAMA}; SillyTavern", (1,), _if_greedy),
     "use_beam_search": Unserved("vLLM's older benchmark", (False,)),
     "xtc_probability": Unserved(f"{_LLAMA}; SillyTavern", (0,), _if_greedy),
-    # Tokens that are never, or only, sampled.
-    "allowed_token_ids": Unserved(_NOBODY),
+    # Tokens, where the text begins, and other forms of log-probabilities.
+    "add_special_tokens": Unserved(_DEFAULTS, (True,)),
     "ban_eos_token": Unserved(_SLIDERS, (False,), words="ignore_eos instead"),
-    "logits_processors": Unserved(_NOBODY),
-    "stop_token_ids": Unserved("SillyTavern's []", ([],), words="[]; use stop instead"),
-    # Structured output.
-    "ebnf": Unserved(_NOBODY),  # SGLang's
     "grammar": Unserved(f'{_LLAMA}: ""', ("",)),
-    "guided_choice": Unserved(_NOBODY),
-    "guided_grammar": Unserved(_NOBODY),
-    "guided_json": Unserved(_NOBODY),
-    "guided_regex": Unserved(_NOBODY),
-    "json_schema": Unserved(_NOBODY),
-    "regex": Unserved(_NOBODY),  # SGLang's
-    "structured_outputs": Unserved(_NOBODY),
-    # Where the text begins, and how tokens are shown.
-    "add_special_tokens": Unserved("vLLM's default", (True,)),
-    "prompt_embeds": Unserved(_NOBODY),
-    "skip_special_tokens": Unserved("SillyTavern; vLLM's default", (True,)),
-    "truncate_prompt_tokens": Unserved("vLLM's default", (-1,)),
-    # Other forms of log-probabilities.
-    "n_probs": Unserved(_LLAMA, (0,), words="0; use logprobs instead"),
-    "prompt_logprobs": Unserved(_NOBODY, (False,), words="null; use logprobs with echo instead"),
-    "return_tokens_as_token_ids": Unserved("vLLM's default", (False,)),
-}
+    "n_probs": Unserved(_LLAMA, (0,), words="logprobs instead"),
+    "prompt_logprobs": Unserved(_DEFAULTS, words="logprobs with echo instead"),
+    "return_tokens_as_token_ids": Unserved(_DEFAULTS, (False,)),
+    "skip_special_tokens": Unserved(f"{_DEFAULTS}; SillyTavern", (True,)),
+    "stop_token_ids": Unserved("SillyTavern's []", ([],), words="stop instead"),
+    "truncate_prompt_tokens": Unserved(_DEFAULTS, (-1,)),
+} | dict.fromkeys(
+    # Structured output of OpenAI, vLLM, SGLang and llama.cpp, and what only code can send.
+    """allowed_token_ids ebnf guided_choice guided_grammar guided_json guided_regex json_schema
+    logits_processors prompt_embeds regex structured_outputs""".split(),
+    _ONLY_NULL,
+)
 
 # What differs in a chat, whose prompt the template writes.
-CHAT_UNSERVED = UNSERVED | {
-    "add_generation_prompt": Unserved("vLLM's default", (True,)),
-    "add_special_tokens": Unserved("vLLM's default: the template adds them", (False,)),
-    "audio": Unserved(_NOBODY),
-    "chat_template": Unserved(_NOBODY, words="null: the model's own is used"),
-    "continue_final_message": Unserved("vLLM's default", (False,)),
-    "documents": Unserved(_NOBODY, ([],)),
-    "echo": Unserved("vLLM's default", (False,)),
-    "function_call": Unserved("AutoGen 0.2", ("none", "auto")),
-    "functions": Unserved("AutoGen 0.2", ([],)),
-    "modalities": Unserved("openai", (["text"],)),
-    "prediction": Unserved(_NOBODY),
-    "tool_choice": Unserved("LangChain; openai-agents; pydantic-ai", ("none", "auto")),
-    "tools": Unserved("LangChain; AutoGen", ([],)),
-    "web_search_options": Unserved(_NOBODY, ({},)),
-}
+CHAT_UNSERVED = (
+    UNSERVED
+    | {
+        "add_generation_prompt": Unserved(_DEFAULTS, (True,)),
+        "add_special_tokens": Unserved(f"{_DEFAULTS}: the template adds them", (False,)),
+        "chat_template": Unserved(_DEFAULTS, words="null: the model's own is used"),
+        "continue_final_message": Unserved(_DEFAULTS, (False,)),
+        "documents": Unserved("LiteLLM's []", ([],)),
+        "echo": Unserved(_DEFAULTS, (False,)),
+        "function_call": Unserved("AutoGen 0.2", ("none", "auto")),
+        "functions": Unserved("AutoGen 0.2", ([],)),
+        "modalities": Unserved("openai", (["text"],)),
+        "tool_choice": Unserved("LangChain; openai-agents; pydantic-ai", ("none", "auto")),
+        "tools": Unserved("LangChain; AutoGen", ([],)),
+        "web_search_options": Unserved("openai", ({},)),
+    }
+    | dict.fromkeys(["audio", "prediction"], _ONLY_NULL)
+)
 
 
 # ------------------------------------------------------------------ from bytes to a body

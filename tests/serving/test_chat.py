@@ -561,7 +561,7 @@ BAD = [
     ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "not"),
     ({"messages": HELLO, "skip_special_tokens": False}, "skip_special_tokens", "not implemented"),
     ({"messages": HELLO, "add_special_tokens": True}, "add_special_tokens", "not implemented"),
-    ({"messages": HELLO, "stop_token_ids": [5]}, "stop_token_ids", "use stop instead"),
+    ({"messages": HELLO, "stop_token_ids": [5]}, "stop_token_ids", "or send stop instead"),
     ({"messages": HELLO, "echo": True}, "echo", "not implemented"),
 ]
 

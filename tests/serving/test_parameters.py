@@ -216,7 +216,7 @@ def test_every_field_of_the_table_is_refused_with_another_value_and_none_is_serv
             "repetition_penalty=1.2: not implemented; leave it out, or send 1",
         ),
         ("top_n_sigma", 5, "top_n_sigma=5: not implemented; leave it out, or send -1 or 0"),
-        ("n_probs", 3, "or send 0; use logprobs instead"),
+        ("n_probs", 3, "or send logprobs instead"),
         ("max_tokens", "4", 'max_tokens="4": input should be a valid integer'),
         ("max_tokens", -2, "max_tokens=-2: input should be greater than or equal to -1"),
         ("request_id", "x" * 201, "at most 200 characters"),
