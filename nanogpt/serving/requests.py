@@ -77,6 +77,21 @@ def _prompts(value: Any) -> list[str | list[int]]:
     return prompts
 
 
+def _variables(value: Any) -> Json:
+    """Variables of a chat template, such as enable_thinking."""
+    name = "chat_template_kwargs"
+    if not isinstance(value, dict):
+        raise Refused(
+            400,
+            f'{name}={show(value)}: must be an object such as {{"enable_thinking": false}}',
+            name,
+        )
+    for own in ("messages", "add_generation_prompt"):
+        if own in value:
+            raise Refused(400, f"{name}.{own}: the server sets it; leave it out", f"{name}.{own}")
+    return value
+
+
 def _messages(value: Any) -> list[Json]:
     """A chat: objects, each with a role. The model's template reads all their other fields."""
     if not isinstance(value, list) or not value:
@@ -199,7 +214,9 @@ class ChatBody(RequestBody):
     """A chat to answer: OpenAI's chat completions API. An answer ends by itself."""
 
     messages: Annotated[list[Json], PlainValidator(_messages, json_schema_input_type=list[Json])]
-    chat_template_kwargs: Json = Field({}, description="Variables for the model's chat template.")
+    chat_template_kwargs: Annotated[
+        Json, PlainValidator(_variables, json_schema_input_type=Json)
+    ] = {}
     max_tokens: int = Field(-1, ge=-1, description="New tokens; -1: as many as fit.")
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=_LOGPROBS)

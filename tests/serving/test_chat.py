@@ -471,7 +471,8 @@ def test_messages_are_read_by_the_models_template(url):
     assert [choice["message"] for choice in answer["choices"]] == alone
 
 
-FIELDS = "{{ messages[0] | tojson }} {{ enable_thinking }} {{ messages[-1].role }}"
+FIELDS = """{{ messages[0].role }} {{ messages[0].name }} {{ messages[0].id }}
+{{ messages[0].reasoning_content }} {{ messages[0].tool_calls }} {{ enable_thinking }}"""
 PARTS = "{% for part in messages[0]['content'] %}<{{ part.text }}>{% endfor %}"
 
 
@@ -484,16 +485,24 @@ def templated(template: str, **body) -> str:
 
 def test_messages_and_variables_reach_the_template_with_all_their_fields():
     """As AutoGen names who speaks, as UIs number messages, and as a history of calls has them."""
+    variables = {"enable_thinking": False}
     for message in (
         {"role": "user", "name": "fox", "content": "Hello"},
         {"role": "user", "id": "7", "content": "Hello"},
-        {"role": "assistant", "content": None, "reasoning_content": "Hm", "tool_calls": [{}]},
+        {"role": "assistant", "content": None, "reasoning_content": "Hm", "tool_calls": [7]},
         {"role": "tool", "tool_call_id": "7", "content": ""},
     ):
-        text = templated(
-            FIELDS, messages=[message], chat_template_kwargs={"enable_thinking": False}
-        )
-        assert text == f"{json.dumps(message)} False {message['role']}"
+        names = ["role", "name", "id", "reasoning_content", "tool_calls"]
+        want = [str(message.get(name, "")) for name in names]
+        text = templated(FIELDS, messages=[message], chat_template_kwargs=variables)
+        assert text.split() == [*" ".join(want).split(), "False"]
+
+
+def test_a_variable_that_the_server_sets_itself_is_refused():
+    own = RequestParser(tokenizer(), "fox", 128)
+    for name in ("messages", "add_generation_prompt"):
+        found = refused(own.read_chat, {"messages": HELLO, "chat_template_kwargs": {name: []}})
+        assert found.param == f"chat_template_kwargs.{name}"
 
 
 def test_parts_of_a_content_are_joined_unless_the_template_reads_parts():
@@ -545,7 +554,7 @@ BAD = [
     ),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "Unicode"),
     ({"messages": [{"role": "user", "content": "a" * 4000}]}, "messages", "the context of 128"),
-    ({"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs", "dictionary"),
+    ({"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs", "an object"),
     ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "greater than or equal to -1"),
     ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: input should be a valid bool"),
     ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
