@@ -301,12 +301,17 @@ _ONLY_NULL = Unserved("whoever fills in all fields of openai's or vLLM's class")
 
 UNSERVED = {
     # OpenAI's parameters.
-    "best_of": Unserved("LangChain; SGLang's benchmark", when=_is_n, words="the value of n"),
-    "frequency_penalty": Unserved(f"LangChain; {_BENCHMARK}", (0,)),
-    "logit_bias": Unserved("openai's and LangChain's {}; llama.cpp's []", ({}, [])),
-    "presence_penalty": Unserved(f"LangChain; {_BENCHMARK}", (0,)),
-    "response_format": Unserved("openai; LiteLLM; AutoGen", ({"type": "text"},)),
+    "best_of": Unserved("SGLang 0.5.23's benchmark", when=_is_n, words="the value of n"),
+    "frequency_penalty": Unserved(f"langchain-openai 1.7.4; {_BENCHMARK}", (0,)),
+    "logit_bias": Unserved("openai 3.57; llama.cpp's []", ({}, [])),
+    "presence_penalty": Unserved(f"langchain-openai 1.7.4; {_BENCHMARK}", (0,)),
+    "response_format": Unserved("openai 3.57", ({"type": "text"},)),
     "suffix": Unserved("plugins of editors, with nothing after the cursor", ("",)),
+    # Calls of tools, by their new and their old names.
+    "function_call": Unserved("AutoGen 0.2", ("none", "auto")),
+    "functions": Unserved("AutoGen 0.2", ([],)),
+    "tool_choice": Unserved("AutoGen 0.7.5; pydantic-ai 2.68", ("none", "auto")),
+    "tools": Unserved("openai 3.57", ([],)),
     # Penalties, filters and other samplers: vLLM's, llama.cpp's, transformers'.
     "bad_words": Unserved(_SLIDERS, ([],)),
     "do_sample": Unserved("lm-eval; SillyTavern", when=_as_sampled, words="temperature instead"),
@@ -360,11 +365,7 @@ CHAT_UNSERVED = (
         "continue_final_message": Unserved(_DEFAULTS, (False,)),
         "documents": Unserved("LiteLLM's []", ([],)),
         "echo": Unserved(_DEFAULTS, (False,)),
-        "function_call": Unserved("AutoGen 0.2", ("none", "auto")),
-        "functions": Unserved("AutoGen 0.2", ([],)),
         "modalities": Unserved("openai", (["text"],)),
-        "tool_choice": Unserved("LangChain; openai-agents; pydantic-ai", ("none", "auto")),
-        "tools": Unserved("LangChain; AutoGen", ([],)),
         "web_search_options": Unserved("openai", ({},)),
     }
     | dict.fromkeys(["audio", "prediction"], _ONLY_NULL)
@@ -382,13 +383,13 @@ def parse_body(
     """The body, and the names of the fields that are ignored. Raises Refused, naming the field."""
     # 1. JSON, in which null means that a field is left out.
     given = {name: value for name, value in _object(data, kind).items() if value is not None}
-    _rename(given)
+    aliases = _rename(given)
     # 2. The fields that are served.
     served = {name: given[name] for name in kind.model_fields if name in given}
     try:
         body = kind.model_validate(served)
     except ValidationError as error:
-        raise _refusal(error, given) from None
+        raise _refusal(error, given, aliases) from None
     # 3. Do those that are not implemented change nothing? That may depend on those that are served.
     for name, row in unserved.items():
         if name in given and not row.accepts(given[name], body):
@@ -406,8 +407,12 @@ def parse_body(
     return body, ignored
 
 
-def _rename(given: Json) -> None:
-    """Give fields that have several names their own one. Raises Refused if two names disagree."""
+def _rename(given: Json) -> dict[str, str]:
+    """Give fields that have several names their own one, and return the names that they had.
+
+    Raises Refused if two names disagree.
+    """
+    had = {}
     for alias, name in ALIASES.items():
         if alias not in given:
             continue
@@ -419,9 +424,11 @@ def _rename(given: Json) -> None:
                 f"these are names of one parameter; send one of them",
                 alias,
             )
+        had[name] = alias
+    return had
 
 
-def _refusal(error: ValidationError, given: Json) -> Refused:
+def _refusal(error: ValidationError, given: Json, aliases: dict[str, str]) -> Refused:
     """The first error of pydantic, in one line."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0])
@@ -434,6 +441,7 @@ def _refusal(error: ValidationError, given: Json) -> Refused:
             hint = "send a prompt to /v1/completions"
         return Refused(400, f"{name} is missing: {hint}", name)
     # "Input should be a valid integer": what was given, and what to send.
+    name = aliases.get(name, name)
     says = first["msg"][:1].lower() + first["msg"][1:]
     return Refused(400, f"{name}={show(first['input'])}: {says}", name)
 

@@ -232,6 +232,9 @@ def test_a_refusal_says_what_to_send(name, value, says):
 
 def test_one_parameter_under_two_names_is_refused_unless_they_agree():
     assert read({"prompt": "a", "max_tokens": 5, "n_predict": 5.0})[0].request.max_new_tokens == 5
+    with pytest.raises(Refused, match="max_completion_tokens=1.5: input should be") as caught:
+        read({"prompt": "a", "max_completion_tokens": 1.5})
+    assert caught.value.param == "max_completion_tokens"
     with pytest.raises(Refused, match="max_tokens=5, n_predict=4: these are names of one"):
         read({"prompt": "a", "max_tokens": 5, "n_predict": 4})
 
