@@ -112,13 +112,9 @@ def _body(kind: type[RequestBody]) -> Json:
 
 # Addresses of other servers and of clients that were set up for another base URL.
 _ELSEWHERE = {
-    "/v1/responses": "use POST /v1/chat/completions",  # openai-agents' default; openai 3
-    "/responses": "use POST /v1/chat/completions",
+    "/v1/responses": "use POST /v1/chat/completions",  # openai-agents' default
     "/chat/completions": "end the client's base URL with /v1",  # openai, LangChain
     "/completions": "end the client's base URL with /v1",
-    "/models": "end the client's base URL with /v1",
-    "/v1/v1/chat/completions": "end the client's base URL with one /v1",  # LiteLLM
-    "/completion": "use POST /v1/completions",  # llama.cpp's own address
     "/api/chat": "use POST /v1/chat/completions",  # Ollama's
     "/api/generate": "use POST /v1/completions",
     "/v1/messages": "use POST /v1/chat/completions",  # Anthropic's
@@ -315,8 +311,13 @@ def app_of(server: Server, hosts: Iterable[str], origins: Iterable[str]) -> ASGI
         ClientDisconnect: _left,
         Exception: _failed,
     }
+    # The page /docs shows /openapi.json with a script that browsers fetch from FastAPI's network.
     app = FastAPI(
-        title="nanogpt", version=__version__, lifespan=lifespan, exception_handlers=handlers
+        title="nanogpt",
+        version=__version__,
+        lifespan=lifespan,
+        exception_handlers=handlers,
+        redoc_url=None,
     )
     app.state.server = server
     app.state.logged = set()

@@ -81,6 +81,7 @@ def listening(
             app,
             http=_Protocol,
             ws="none",
+            lifespan="on",
             log_config=None,
             log_level="error",
             access_log=False,
