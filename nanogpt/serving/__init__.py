@@ -5,7 +5,8 @@ From a client's request to its last token:
 1. `http` listens; `app` finds the route, refuses what other people's web pages send, and reads the
    body.
 2. `parser` turns it into a `Request` for each text: a prompt, sampling parameters, a seed.
-   `requests` says which fields there are, `messages` builds a prompt from a chat.
+   `requests` has the fields that are served, `unserved` those that are not, and `messages` builds
+   a prompt from a chat.
 3. `server` hands them to the engine's thread, where `batch` queues them.
 4. At each step the scheduler of `batch` decides how many tokens of which requests are read;
    `sequence` has the blocks for their keys and values.

@@ -13,16 +13,10 @@ from ..sampling import MOST_NEW
 from .completions import ChatCompletion, Completion, Shared
 from .messages import need_template, prompt_of
 from .refused import Refused, show
-from .requests import (
-    CHAT_UNSERVED,
-    UNSERVED,
-    ChatBody,
-    CompletionBody,
-    RequestBody,
-    parse_body,
-)
+from .requests import ChatBody, CompletionBody, RequestBody, parse_body
 from .sequence import Request
 from .texts import Tokenizer, stop_tokens
+from .unserved import CHAT_UNSERVED, UNSERVED
 
 
 class RequestParser:

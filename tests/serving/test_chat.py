@@ -47,9 +47,9 @@ from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.serving.parser import RequestParser
 from nanogpt.serving.refused import Refused
-from nanogpt.serving.requests import CHAT_UNSERVED
 from nanogpt.serving.sequence import Output, Request
 from nanogpt.serving.server import Server
+from nanogpt.serving.unserved import CHAT_UNSERVED
 
 GREEDY = SamplingParams(greedy=True)
 SAMPLINGS = [PLAIN, GREEDY, SamplingParams(0.7, top_k=20), SamplingParams(1.2, top_p=0.9)]

@@ -12,7 +12,8 @@ from server_fixtures import CHARS
 from nanogpt.data import CharTokenizer
 from nanogpt.serving.parser import RequestParser
 from nanogpt.serving.refused import Refused
-from nanogpt.serving.requests import CHAT_UNSERVED, UNSERVED, CompletionBody
+from nanogpt.serving.requests import CompletionBody
+from nanogpt.serving.unserved import CHAT_UNSERVED, UNSERVED
 
 READER = RequestParser(CHARS, "tiny", 24)
 V = len(CHARS)
