@@ -110,7 +110,7 @@ class TextResponse(Response):
 
     def _end_of_stream(self) -> str:
         counts = ""
-        if self.shared.body.stream_options.include_usage:
+        if self.shared.body.usage_at_end:
             end = {**self.completions[0].head, "choices": [], "usage": usage(self.completions)}
             counts = event(end)
         return f"{counts}data: [DONE]\n\n"

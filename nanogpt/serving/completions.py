@@ -56,8 +56,7 @@ class Completion:
         self._pieces = pieces_of(tokenizer)
         self._text = ""  # can be sent now
         self._held = ""  # may become a stop string
-        options = self.body.stream_options
-        self._usage_in_events = options.include_usage and options.continuous_usage_stats
+        self._usage_in_events = self.body.usage_in_events
         self.n_new = 0
         self._n_read = 0  # characters of the text, including held ones
         self._n_sent = 0  # characters
@@ -118,7 +117,7 @@ class Completion:
 
     def _meets_stop(self, piece: str) -> bool:
         """Hold the piece, up to the end of a complete stop string; returns whether there is one."""
-        stops = self.body.stop if self.n_new > self.body.min_tokens else ()
+        stops = self.body.stop if self.n_new > self.body.min_tokens else []
         if not stops:
             self._held += piece
             return False

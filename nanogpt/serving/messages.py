@@ -53,10 +53,14 @@ def prompt_of(body: ChatBody, template: ChatTemplate) -> Tensor:
 
 
 def _as_templates_know(message: Json, where: str, template: str) -> Json:
-    """A message whose role and content the template can read."""
+    """A message whose role and content the template can read. Raises Refused."""
+    role = message.get("role")
+    if not isinstance(role, str):
+        where = f"{where}.role"
+        raise Refused(400, f"{where}={show(role)}: must be a string such as user", where)
     read = dict(message)
     # OpenAI's newer clients say developer for system.
-    if message["role"] == "developer" and "developer" not in template:
+    if role == "developer" and "developer" not in template:
         read["role"] = "system"
     content = message.get("content")
     if content is None or isinstance(content, str):

@@ -13,9 +13,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from ..sampling import SamplingParams
 from .refused import Refused, show
@@ -33,36 +42,19 @@ _GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likel
 # ------------------------------------------------------------------ fields of more than one type
 
 
-def _stops(value: Any) -> tuple[str, ...]:
-    """Stop strings: one, or a list. An empty one is none, as in UIs with an empty input field."""
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise Refused(400, f"stop={show(value)}: must be a string or a list of strings", "stop")
-    if len(stops) > _STOPS:
-        raise Refused(400, f"{len(stops):,} strings in stop: send at most {_STOPS}", "stop")
-    return tuple(stop for stop in stops if stop)
+def _as_list(value: Any) -> Any:
+    """A stop string alone, as a list."""
+    return [value] if isinstance(value, str) else value
 
 
-class StreamOptions(NamedTuple):
-    """What a stream has besides the text."""
-
-    include_usage: bool = False  # at its end
-    continuous_usage_stats: bool = False  # in each event
+def _without_empty(stops: list[str]) -> list[str]:
+    """An empty stop string is none, as UIs send it whose input field is empty."""
+    return [stop for stop in stops if stop]
 
 
-def _stream_options(value: Any) -> StreamOptions:
-    if not isinstance(value, dict):
-        raise Refused(
-            400,
-            f'stream_options={show(value)}: must be an object such as {{"include_usage": true}}',
-            "stream_options",
-        )
-    known = {name: value.get(name) for name in StreamOptions._fields}
-    for name, option in known.items():
-        if not isinstance(option, bool | None):
-            where = f"stream_options.{name}"
-            raise Refused(400, f"{where}={show(option)}: must be true or false", where)
-    return StreamOptions(*(bool(option) for option in known.values()))
+def _none_if_false(value: Any) -> Any:
+    """false means no log-probabilities, as in a chat."""
+    return None if value is False else value
 
 
 def _prompts(value: Any) -> list[str | list[int]]:
@@ -74,54 +66,6 @@ def _prompts(value: Any) -> list[str | list[int]]:
         if not tokens and not isinstance(one, str):
             raise Refused(400, f"prompt={show(one)}: pass text, tokens or lists of them", "prompt")
     return prompts
-
-
-def _variables(value: Any) -> Json:
-    """Variables of a chat template, such as enable_thinking."""
-    name = "chat_template_kwargs"
-    if not isinstance(value, dict):
-        raise Refused(
-            400,
-            f'{name}={show(value)}: must be an object such as {{"enable_thinking": false}}',
-            name,
-        )
-    for own in ("messages", "add_generation_prompt"):
-        if own in value:
-            raise Refused(400, f"{name}.{own}: the server sets it; leave it out", f"{name}.{own}")
-    return value
-
-
-def _messages(value: Any) -> list[Json]:
-    """A chat: objects, each with a role. The model's template reads all their other fields."""
-    if not isinstance(value, list) or not value:
-        raise Refused(
-            400,
-            f"messages={show(value)}: pass a list of one or more, for example "
-            f'[{{"role": "user", "content": "Hello"}}]',
-            "messages",
-        )
-    for i, message in enumerate(value):
-        where = f"messages[{i}]"
-        if not isinstance(message, dict):
-            raise Refused(
-                400, f"{where}={show(message)}: must be an object with role and content", where
-            )
-        role = message.get("role")
-        if not isinstance(role, str):
-            where = f"{where}.role"
-            raise Refused(400, f"{where}={show(role)}: must be a string such as user", where)
-    return value
-
-
-def _n_logprobs(value: Any) -> int | None:
-    """How many alternatives; false means none, as in a chat."""
-    if value is False:
-        return None
-    if type(value) is not int or not 0 <= value <= _LOGPROBS:
-        raise Refused(
-            400, f"logprobs={show(value)}: must be an integer in [0, {_LOGPROBS}]", "logprobs"
-        )
-    return value
 
 
 # ------------------------------------------------------------------ the fields that are served
@@ -143,14 +87,17 @@ class RequestBody(BaseModel):
     top_k: int = Field(0, ge=-1, description="0 and -1: all tokens.")
     top_p: float = Field(1.0, ge=0, le=1)
     stop: Annotated[
-        tuple[str, ...], PlainValidator(_stops, json_schema_input_type=str | list[str])
-    ] = ()
+        list[str],
+        Field(max_length=_STOPS),
+        BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+        AfterValidator(_without_empty),
+    ] = []
     include_stop_str_in_output: bool = False
     ignore_eos: bool = Field(False, description="Continue after the model's end tokens.")
     stream: bool = False
-    stream_options: Annotated[
-        StreamOptions, PlainValidator(_stream_options, json_schema_input_type=dict[str, bool])
-    ] = StreamOptions()
+    stream_options: dict[str, bool | None] = Field(
+        {}, description="include_usage: at the end; continuous_usage_stats: also in each event."
+    )
     request_id: str | None = Field(None, max_length=200, description="Part of the response's id.")
 
     @model_validator(mode="after")
@@ -163,6 +110,16 @@ class RequestBody(BaseModel):
                 "min_tokens",
             )
         return self
+
+    @property
+    def usage_at_end(self) -> bool:
+        """Whether a stream ends with the numbers of its tokens."""
+        return self.stream_options.get("include_usage") is True
+
+    @property
+    def usage_in_events(self) -> bool:
+        """Whether each event of a stream has them too."""
+        return self.usage_at_end and self.stream_options.get("continuous_usage_stats") is True
 
     @property
     def greedy(self) -> bool:
@@ -198,7 +155,9 @@ class CompletionBody(RequestBody):
         ),
     ]
     echo: bool = Field(False, description="Begin with the prompt.")
-    logprobs: Annotated[int | None, PlainValidator(_n_logprobs, json_schema_input_type=int)] = None
+    logprobs: Annotated[int | None, BeforeValidator(_none_if_false)] = Field(
+        None, ge=0, le=_LOGPROBS
+    )
 
     @property
     def shown(self) -> int | None:
@@ -212,16 +171,18 @@ class CompletionBody(RequestBody):
 class ChatBody(RequestBody):
     """A chat to answer: OpenAI's chat completions API. An answer ends by itself."""
 
-    messages: Annotated[list[Json], PlainValidator(_messages, json_schema_input_type=list[Json])]
-    chat_template_kwargs: Annotated[
-        Json, PlainValidator(_variables, json_schema_input_type=Json)
-    ] = {}
+    messages: list[Json] = Field(min_length=1, description="The template reads all their fields.")
+    chat_template_kwargs: Json = Field({}, description="Variables for the model's chat template.")
     max_tokens: int = Field(-1, ge=-1, description="New tokens; -1: as many as fit.")
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=_LOGPROBS)
 
     @model_validator(mode="after")
     def _agree_too(self) -> ChatBody:
+        for own in ("messages", "add_generation_prompt"):
+            if own in self.chat_template_kwargs:
+                name = f"chat_template_kwargs.{own}"
+                raise Refused(400, f"{name}: the server sets it; leave it out", name)
         if self.top_logprobs and not self.logprobs:
             raise Refused(
                 400,
@@ -272,10 +233,7 @@ def parse_body(
                 "unsupported_parameter",
             )
     # 4. What is left is ignored. vLLM and llama.cpp do that too, but do not say so.
-    ignored = [name for name in given if name not in served and name not in unserved]
-    options = given.get("stream_options", {})
-    ignored += [f"stream_options.{name}" for name in options if name not in StreamOptions._fields]
-    return body, ignored
+    return body, [name for name in given if name not in served and name not in unserved]
 
 
 def _rename(given: Json) -> dict[str, str]:
@@ -302,7 +260,7 @@ def _rename(given: Json) -> dict[str, str]:
 def _refusal(error: ValidationError, given: Json, aliases: dict[str, str]) -> Refused:
     """The first error of pydantic, in one line."""
     first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0])
+    name, *inner = map(str, first["loc"])
     if first["type"] == "missing":
         # Only a prompt and messages have no default. Perhaps this is the body of the other API.
         hint = f"send {_EXAMPLES[name]}"
@@ -312,7 +270,7 @@ def _refusal(error: ValidationError, given: Json, aliases: dict[str, str]) -> Re
             hint = "send a prompt to /v1/completions"
         return Refused(400, f"{name} is missing: {hint}", name)
     # "Input should be a valid integer": what was given, and what to send.
-    name = aliases.get(name, name)
+    name = "".join([aliases.get(name, name), *(f"[{one}]" for one in inner)])
     says = first["msg"][:1].lower() + first["msg"][1:]
     return Refused(400, f"{name}={show(first['input'])}: {says}", name)
 

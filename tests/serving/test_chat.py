@@ -537,9 +537,9 @@ def test_a_stop_string_ends_an_answer(url):
 BAD = [
     ({}, "messages", "messages is missing: send {"),
     ({"prompt": "a"}, "messages", "messages is missing: send a prompt to /v1/completions"),
-    ({"messages": []}, "messages", "messages=[]: pass a list"),
-    ({"messages": "Hello"}, "messages", "pass a list"),
-    ({"messages": ["Hello"]}, "messages[0]", "must be an object"),
+    ({"messages": []}, "messages", "messages=[]: list should have at least 1 item"),
+    ({"messages": "Hello"}, "messages", "should be a valid list"),
+    ({"messages": ["Hello"]}, "messages[0]", "should be a valid dictionary"),
     (
         {"messages": [{"content": "a"}]},
         "messages[0].role",
@@ -554,7 +554,7 @@ BAD = [
     ),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "Unicode"),
     ({"messages": [{"role": "user", "content": "a" * 4000}]}, "messages", "the context of 128"),
-    ({"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs", "an object"),
+    ({"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs", "dictionary"),
     ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "greater than or equal to -1"),
     ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: input should be a valid bool"),
     ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
