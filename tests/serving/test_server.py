@@ -322,7 +322,10 @@ def test_a_client_that_leaves_while_its_body_arrives_is_no_error(rest, caplog):
     assert not caplog.records
 
 
-def test_a_client_that_does_not_read_does_not_keep_its_handler(monkeypatch):
+@pytest.fixture
+def unread(monkeypatch):
+    """A server, and a connection that has asked for a stream and not read it: all is drawn."""
+
     def narrow(*where):
         sockets = bind(*where)
         for listener in sockets:  # what is sent does not fit into the system's buffers
@@ -333,14 +336,30 @@ def test_a_client_that_does_not_read_does_not_keep_its_handler(monkeypatch):
     monkeypatch.setattr(answers, "GRACE", 0.01)
     served = Counted(tiny_model(block_size=256))
     with listening(served) as url:
-        connection = send(url, 1, prompt="ab", max_tokens=200, n=10, stream=True)
-        until(lambda: served.drawn == 2000)
-        found = list(served.answers.values())  # they are all written, and not read
-        served.loop.call_soon_threadsafe(found[0].end, LATE)
+        with send(url, 1, prompt="ab", max_tokens=200, n=10, seed=5, stream=True) as connection:
+            until(lambda: served.drawn == 2000)
+            yield served, connection
         until(lambda: not served.answers)
-        connection.close()
-    assert len(found) == 10
     served.engine.audit()
+
+
+def test_a_client_that_does_not_read_does_not_keep_its_handler(unread):
+    served, _ = unread
+    found = list(served.answers.values())
+    assert len(found) == 10  # they are all written, and not read
+    served.loop.call_soon_threadsafe(found[0].end, LATE)
+    until(lambda: not served.answers)
+
+
+def test_a_client_that_reads_late_gets_the_whole_stream(unread):
+    served, connection = unread
+    until(lambda: all(one.reason for one in served.answers.values()))
+    data = b""
+    while not data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+        piece = connection.recv(65536)
+        assert piece, "the end is missing"
+        data += piece
+    assert data.count(b'"finish_reason": "length"') == 10
 
 
 @pytest.mark.parametrize(("kind", "status"), [(ValueError, 400), (RuntimeError, 500)])
