@@ -10,7 +10,9 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPResponse
+from ipaddress import ip_address
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from .report import Judgement, Report, Scenario, TextTurn, Verdict, mark_known
 from .subjects import NotOffered
@@ -161,8 +163,19 @@ def _shown(logprobs: _Json) -> _Json:
 
 
 def _answered(request: urllib.request.Request) -> bytes:
-    with urllib.request.urlopen(request, timeout=_PATIENCE) as response:
+    # A proxy of the environment (HTTP_PROXY) is for other machines: it cannot reach this one.
+    proxies = [urllib.request.ProxyHandler({})] if _is_here(request.full_url) else []
+    with urllib.request.build_opener(*proxies).open(request, timeout=_PATIENCE) as response:
         return _whole(response)
+
+
+def _is_here(url: str) -> bool:
+    """Whether an address is this machine's own: localhost, 127.0.0.1, [::1]."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # another name
+        return False
 
 
 def _was_reset(error: BaseException) -> bool:
