@@ -138,7 +138,7 @@ constexpr int MOST_ROWS = 6;          // rows whose sums are in registers at the
 // six gave 20 GB/s from memory where one gave 15 (Zen 3).
 constexpr int MOST_PANELS = 6;
 constexpr int64_t DEPTH = 128;        // terms of a sum before it goes to memory: panels stay in L1
-constexpr int64_t ROW_BYTES = 3 << 18;  // rows multiplied by the same panels: they stay in cache
+constexpr int64_t ROW_BYTES = 3 << 16;  // rows multiplied by the same panels: 196 KB stay in any L2 cache
 
 constexpr int LINE = std::max(1, 16 / LANES);  // terms of a panel in a cache line
 // If memory and registers are both busy, prefetching helps: from 3 rows on, with a matrix too large
