@@ -37,7 +37,7 @@ OTHER_Q8 = (
     "weights, ours one for a row"
 )
 ADDED_UP = "steps timed at several lengths, those between interpolated, and all added up"
-ALMOST = "with 8-bit weights the model is almost the same, but not identical"
+ALMOST = "with 8-bit weights the model is almost, but not exactly, the same"
 
 
 @dataclass(frozen=True)
@@ -227,10 +227,10 @@ STORY = (
     ),
     StoryPart(
         "A real model",
-        "SmolLM2-135M writes English. Recomputing its whole text is real work, not just calls, so "
-        "the cache alone gives a much larger speedup, and the longer the text, the larger. The "
-        "rows with 16 tokens are for a short text, where there is little to recompute; there, C++ "
-        "is already close to the memory's limit.",
+        "SmolLM2-135M writes English. Recomputing its whole text is substantial arithmetic, not "
+        "just call overhead, so the cache alone gives a much larger speedup, and the longer the "
+        "text, the larger. The rows with 16 tokens are for a short text, where there is little to "
+        "recompute; there, C++ is already close to the memory-bandwidth limit.",
         (
             Row(
                 "smollm2-64",

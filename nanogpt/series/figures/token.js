@@ -578,7 +578,7 @@ function tokenPath(stage, story) {
   stage.append(lead, make("div", { className: "knobs" }, layers), path,
     make("p", { className: "legend title" },
       ...[["now", "computed in this step"], ["kept", "read from the cache"], ["unused", "not computed"]].map(([kind, what]) => make("span", { className: kind }, what)),
-      make("span", {}, "strong: large; pale: small or negative")),
+      make("span", {}, "dark: large; pale: small or negative")),
     make("div", { className: "panel" }, said, cost, numbersBox));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => columns.forEach(paint));
   new ResizeObserver(() => {
