@@ -160,9 +160,9 @@ STORY = (
         "A larger model",
         "Each call has more to compute here, so Python's overhead matters less and C++ gains less. "
         "(All texts but the draft's are also shorter, which lowers every factor.) Most of the "
-        "weights no longer fit in the caches near the core, and C++ runs at the limit of the "
-        "memory, as far as the spread of the runs can tell. Only fewer bytes or fewer passes can "
-        "take it further: a small draft model proposes tokens, and the large one checks several "
+        "weights no longer fit in the caches near the core, and C++ runs at the memory-bandwidth "
+        "limit, within the spread of the runs. Only fewer bytes or fewer passes can take it "
+        "further: a small draft model proposes tokens, and the large one checks several "
         "of them in one pass.",
         (
             Row(
@@ -331,8 +331,8 @@ STORY = (
     StoryPart(
         "Other numbers on these pages",
         "The same idea with a different model, loop or machine. A large GPU recomputes a whole "
-        "text of these lengths in the time that PyTorch's calls take, so a cache alone makes a "
-        "single text no faster there (a factor below 1 is slower). The model at the top of this "
+        "text of these lengths in the time that PyTorch's calls take, so a cache alone gives no "
+        "speedup for one sequence there (a factor below 1 is slower). The model at the top of this "
         "page runs in your own browser: the number that you see there is your own and does not "
         "appear in any table.",
         (
