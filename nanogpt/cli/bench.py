@@ -307,7 +307,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--url",
         metavar="URL",
-        help="measure a server instead, with greedy sampling, for example http://127.0.0.1:8000",
+        help="measure a server instead, with greedy decoding, for example http://127.0.0.1:8000",
     )
     common.add_json(parser, "load-SIZE.json")
 

@@ -1,6 +1,6 @@
 """OpenAI's completions and chat completions APIs: parsing request bodies, formatting responses.
 
-No sockets or threads in here; the parameters are in parameters.py. Every response includes its
+No sockets or threads; the parameters are in parameters.py. Every response includes its
 `seed`: the same request with that seed gives the same text. Choice i is sampled with seed + i.
 """
 
