@@ -175,6 +175,9 @@ def main(seconds: float) -> None:
     """Answer requests; each may compute for so many seconds."""
     # 1. Ctrl-C in a terminal reaches every process there; only the program that asks decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The signal of the clock ends this process, whatever the program that started it has set.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
     limit_memory()
     for line in sys.stdin.buffer:
         # 2. The clock counts computing, not waiting, so a busy machine refuses no template. It runs

@@ -27,7 +27,7 @@ _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # What ends a turn of a chat, for files whose fields name only the token that ends a text. Source:
 # the same search by text in llama.cpp's src/llama-vocab.cpp. A model whose turns end otherwise has
 # none of them.
-_ENDS_OF_TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "[EOT]")
+_ENDS_OF_TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")
 # SentencePiece's defaults for fields that a file omits.
 LLAMA_IDS = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LONGEST_PIECE = 256  # letters; SentencePiece makes pieces of at most 16 unless told otherwise
