@@ -135,7 +135,7 @@ class Renderer:
             except BaseException:
                 self.end()
                 raise
-            return {"error": self._reason()}
+            return {"error": self._reason(process)}
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self.process is not None and self.process.poll() is not None:
@@ -151,10 +151,9 @@ class Renderer:
             )
         return self.process
 
-    def _reason(self) -> str:
-        """Why the process has ended without an answer."""
-        assert self.process is not None
-        code = self.process.wait()
+    def _reason(self, process: subprocess.Popen[bytes]) -> str:
+        """Why a process has ended without an answer."""
+        code = process.wait()
         self.end()
         if code == -signal.SIGPROF:
             return f"it computes for more than {self.seconds:g} seconds"

@@ -109,6 +109,8 @@ def check_ids(folder: Path) -> None:
     for text in SAMPLES:
         expected = ids_of(lambda text: theirs(text).input_ids, text) or None
         assert ids_of(lambda text: ours.encode(text).tolist(), text) == expected, text
+        if expected:
+            assert ours.decode(expected, special=True) == theirs.decode(expected)
     assert ours.specials == theirs.special_tokens_map
 
 
@@ -157,6 +159,7 @@ FIELDS = {
     "spaces cleaned up": {"tokenizer_config": {"clean_up_tokenization_spaces": True}},
     "split_special_tokens": {"tokenizer_config": {"split_special_tokens": True}},
 }
+WITHOUT_MERGES = ("unigram", "our characters")
 # The class, and a tokenizer.json that it takes.
 CASES = [("PreTrainedTokenizerFast", kind) for kind in KINDS]
 CASES += [("LlamaTokenizer", "sentencepiece"), ("LlamaTokenizerFast", "bytes")]
@@ -166,6 +169,8 @@ CASES += [("GPT2Tokenizer", "bytes, digits apart"), ("Qwen2Tokenizer", "bytes")]
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_has_its_meaning_in_transformers(name, tmp_path):
     for i, (cls, kind) in enumerate(CASES):
+        if name == "spaces cleaned up" and kind in WITHOUT_MERGES:
+            continue  # refused, as below
         files = {key: dict(value) for key, value in FIELDS[name].items()}
         files.setdefault("tokenizer_config", {})["tokenizer_class"] = cls
         folder = tmp_path / f"{i}"
@@ -272,11 +277,19 @@ def test_a_field_that_is_not_understood_is_refused_by_name(files, words, tmp_pat
     str(caught.value).encode()  # it can be printed
 
 
-@pytest.mark.parametrize("kind", ["unigram", "our characters"])
-def test_a_class_that_needs_merges_is_refused_without_them(kind, tmp_path):
-    write(tmp_path, kind, tokenizer_config={"tokenizer_class": "GPT2Tokenizer"})
-    with pytest.raises(PretrainedError, match=r"model\.type=.*needs BPE"):
-        tokenizer_of_folder(tmp_path)
+@pytest.mark.parametrize("kind", WITHOUT_MERGES)
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ({"tokenizer_class": "GPT2Tokenizer"}, r"model\.type=.*needs BPE"),
+        ({"clean_up_tokenization_spaces": True}, "clean_up_tokenization_spaces=True: removes"),
+    ],
+)
+def test_a_field_that_a_vocabulary_without_merges_cannot_have_is_refused(
+    field, words, kind, tmp_path
+):
+    with pytest.raises(PretrainedError, match=words):
+        tokenizer_of_folder(write(tmp_path, kind, tokenizer_config=field))
 
 
 def test_a_token_beyond_the_rows_of_the_model_is_ordinary_text(own_folder):
