@@ -167,7 +167,7 @@ class Renderer:
             process.communicate()  # closes both pipes
 
     def forget(self) -> None:
-        """In a fork: the process belongs to the parent, which may be using it at this moment."""
+        """In a fork, where the process belongs to the parent: start another if one is needed."""
         if self.process is not None:
             self.process.returncode = 0  # so that nobody here waits for it
         self.process = None
@@ -176,4 +176,9 @@ class Renderer:
 
 _renderer = Renderer(seconds=3.0)  # an ordinary chat takes a tenth of a millisecond
 atexit.register(_renderer.end)
-os.register_at_fork(after_in_child=_renderer.forget)
+# No fork happens in the middle of a chat: its half-written request would be written twice.
+os.register_at_fork(
+    before=lambda: _renderer.lock.acquire(),
+    after_in_parent=lambda: _renderer.lock.release(),
+    after_in_child=lambda: _renderer.forget(),
+)

@@ -384,6 +384,7 @@ def test_threads_get_their_own_texts(own):
 
 FORK = """
 import os
+from concurrent.futures import ThreadPoolExecutor
 from nanogpt.pretrained import chat
 HELLO = [{"role": "user", "content": "Hello"}]
 assert chat.render("a", HELLO, True, {}) == "a"
@@ -396,6 +397,18 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 assert chat.render("c", HELLO, True, {}) == "c"
 assert chat._renderer.process.pid == first
+
+def text(i):
+    return chat.render("{{ i }}", HELLO, True, {}, {"i": i})
+
+with ThreadPoolExecutor(4) as pool:  # forks in the middle of other threads' chats
+    texts = pool.map(text, range(400))
+    for _ in range(10):
+        child = os.fork()
+        if child == 0:
+            os._exit(text(7) != "7")
+        assert os.waitpid(child, 0)[1] == 0
+    assert list(texts) == [str(i) for i in range(400)]
 """
 LEAVE = """
 import os, signal
