@@ -105,8 +105,10 @@ def _template(files: TokenizerFiles) -> str | None:
     if template is None and (files.folder / "chat_template.json").is_file():
         template = read_json(files.folder / "chat_template.json").get("chat_template")
     if isinstance(template, list):
-        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
-        template = named.get("default")
+        several = [one for one in template if isinstance(one, dict)]
+        template = {str(one.get("name")): one.get("template") for one in several}
+    if isinstance(template, dict):
+        template = template.get("default")
     return template if isinstance(template, str) else None
 
 

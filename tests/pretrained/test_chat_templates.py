@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 import transformers
-from pretrained_fixtures import CHAT, SPECIALS, change_json, their_tokenizer_json, write_tokenizer
+from pretrained_fixtures import (
+    CHAT,
+    SPECIALS,
+    as_5_24,
+    change_json,
+    their_tokenizer_json,
+    write_tokenizer,
+)
 
 from nanogpt.pretrained import chat
 from nanogpt.pretrained.chat import LONGEST_TEMPLATE, render
@@ -167,6 +174,7 @@ VARIABLES = [
 ]
 
 
+@as_5_24
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_template_gives_the_text_of_transformers(name, theirs):
     template = TEMPLATES[name]
@@ -259,6 +267,8 @@ def test_a_template_is_found_where_transformers_finds_it(tmp_path):
     several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "one of"}]
     change_json(config, chat_template=several)
     check("one of")
+    change_json(config, chat_template={"default": "by name", "tool_use": "no"})
+    check("by name")
     (tmp_path / "chat_template.jinja").write_text("a file", encoding="utf-8")
     check("a file")
     (tmp_path / "additional_chat_templates").mkdir()

@@ -15,6 +15,7 @@ from pretrained_fixtures import (
     SPECIALS,
     TEXT,
     TEXTS,
+    as_5_24,
     change_json,
     their_tokenizer_json,
     write_gguf,
@@ -166,6 +167,7 @@ CASES += [("LlamaTokenizer", "sentencepiece"), ("LlamaTokenizerFast", "bytes")]
 CASES += [("GPT2Tokenizer", "bytes, digits apart"), ("Qwen2Tokenizer", "bytes")]
 
 
+@as_5_24
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_has_its_meaning_in_transformers(name, tmp_path):
     for i, (cls, kind) in enumerate(CASES):
@@ -191,6 +193,7 @@ FAMILIES = ["llama", "gpt2", "qwen2", "qwen3", "mistral", "smollm3", "opt", "phi
 NAMED = [None, "PreTrainedTokenizerFast", "LlamaTokenizerFast", "GPT2Tokenizer", "Qwen2Tokenizer"]
 
 
+@as_5_24
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_class_is_the_one_that_auto_tokenizer_chooses(family, tmp_path):
     for named in NAMED:
@@ -237,6 +240,7 @@ def random_files(dice: random.Random) -> dict[str, dict]:
     return files
 
 
+@as_5_24
 @pytest.mark.release
 @pytest.mark.parametrize("seed", range(400))
 def test_any_mixture_of_fields_has_the_ids_of_transformers(seed, tmp_path):
