@@ -84,6 +84,10 @@ class _Given:
 def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokenizer:
     """Build a GGUF file's tokenizer. Its tokens equal those of transformers and llama.cpp.
 
+    Except that Qwen's letters are joined with their accents as in Qwen's own tokenizer.json, which
+    llama.cpp does not do. Warns, once, of a file that does not say how its texts are cut, and of a
+    token that ends a turn and is found by its text alone.
+
     Raises PretrainedError for an unsupported kind of tokenizer, and ModuleNotFoundError without the
     package `tokenizers`.
     """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
+import urllib.request
 
 import gguf
 import pytest
@@ -14,6 +16,7 @@ from pretrained_fixtures import (
     SPECIALS,
     TEXTS,
     V_TOKENIZER,
+    V,
     change_json,
     their_tokenizer_json,
     write_gguf,
@@ -274,6 +277,40 @@ def test_a_file_that_names_no_cut_has_llama_cpp_s_and_a_note(named, tmp_path):
     for text, words in DEFAULT.items():
         pieces = tokenizer.tokenizer.pre_tokenizer.pre_tokenize_str(text)
         assert [text[start:end] for _, (start, end) in pieces] == words
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("pre", CUTS)
+def test_tokens_are_those_of_llama_cpp(pre, tmp_path):
+    xllamacpp = pytest.importorskip("xllamacpp")
+    # 1. A model that it loads: one token for each row.
+    vocabulary = json.loads(their_tokenizer_json())["model"]["vocab"]
+    tokens = [*sorted(vocabulary, key=vocabulary.get), *(f"[pad{i}]" for i in range(V))][:V]
+    kinds = [3, 3, 1] + [1] * (V_TOKENIZER - 3) + [5] * (V - V_TOKENIZER)
+    metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
+    path = write_gguf(tmp_path / "x.gguf", "llama", pre=pre, metadata=metadata)
+    # 2. Its server, which cuts texts on request.
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx = 64
+    params.n_gpu_layers = 0
+    params.verbosity = -1
+    params.warmup = False
+    server = xllamacpp.Server(params)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def theirs(text: str) -> list[int]:
+        body = json.dumps({"content": text, "add_special": False, "parse_special": True})
+        request = urllib.request.Request(f"{server.listening_address}/tokenize", body.encode())
+        with opener.open(request, timeout=60) as answer:
+            return json.load(answer)["tokens"]
+
+    # 3. It joins no letters with their accents, which Qwen's own tokenizer.json does.
+    ours = tokenizer_of_gguf(read_gguf(path).metadata, "x.gguf").tokenizer
+    texts = [*TEXTS.values(), *DEFAULT, "camelCase HTTPServer's École/\n/", "hi<|im_end|>\n"]
+    for text in texts:
+        if not CUTS[pre].nfc or unicodedata.is_normalized("NFC", text):
+            assert ours.encode(text, add_special_tokens=False).ids == theirs(text), text
 
 
 def test_another_cut_is_refused_with_what_to_do(tmp_path):
