@@ -18,11 +18,12 @@ from .assemble import assemble
 from .configs import config_from_gguf, config_from_hf, config_from_nanogpt
 from .families import NANOGPT_NAMES, Names
 from .fetch import SMOLLM2, fetch_from_hub, fetch_smollm2, is_hub_name
+from .folder_tokenizer import tokenizer_of_folder
 from .gguf_file import MAGIC, read_gguf
 from .gguf_tokenizer import tokenizer_of_gguf
 from .needs import PretrainedError
 from .stored import Tensors, contents_of_pt, read_json, tensors_of_folder, tensors_of_state
-from .tokenizer import PretrainedTokenizer, tokenizer_of_folder
+from .tokenizer import PretrainedTokenizer
 
 ADAPTER = "adapter_config.json"  # of peft
 AnyTokenizer = PretrainedTokenizer | CharTokenizer

@@ -128,7 +128,7 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
         (["--model", "nowhere", "--prompt", "x", "--workers", "2"], "error: --workers 2: --model"),
         (["--prompt", "x"], "error: --prompt, --chat"),
         (["--chat"], "error: --prompt, --chat"),
-        (["--draft", "lookup"], "--draft, --bits and --device are for --model"),
+        (["--draft", "lookup"], "--tokenizer, --bits and --device are for --model"),
         (["--bits", "8"], "--bits and --device are for --model"),
         (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
         (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),
