@@ -24,6 +24,9 @@ SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embe
 SHAPE |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
 GPT2 = {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 GPT2 |= {"bos_token_id": 0, "eos_token_id": 1}
+OPT = {"vocab_size": V, "hidden_size": 32, "ffn_dim": 128, "num_hidden_layers": 2}
+OPT |= {"num_attention_heads": 4, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
+OPT |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
 # The name of a case: its config's class and fields.
 MODELS = {
     "llama": ("LlamaConfig", {**SHAPE, "rms_norm_eps": 1e-5}),
@@ -49,6 +52,13 @@ MODELS = {
     "qwen2": ("Qwen2Config", SHAPE | {"rope_parameters": {"rope_theta": 1e6}}),
     "qwen3": ("Qwen3Config", SHAPE | {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3, biases": ("Qwen3Config", SHAPE | {"head_dim": 8, "attention_bias": True}),
+    "opt": ("OPTConfig", OPT),
+    "opt, untied": ("OPTConfig", OPT | {"tie_word_embeddings": False, "ffn_dim": 64}),
+    "nanochat": ("NanoChatConfig", SHAPE | {"rope_parameters": {"rope_theta": 1e4}}),
+    "nanochat, no softcap": (
+        "NanoChatConfig",
+        SHAPE | {"num_key_value_heads": 4, "final_logit_softcapping": None, "rms_norm_eps": 1e-5},
+    ),
 }
 OLD_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
 OLD_LLAMA3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}

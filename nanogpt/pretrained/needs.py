@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class PretrainedError(ValueError):
@@ -16,6 +18,19 @@ def shown(name: str) -> str:
     A malicious file may contain tensor names with line breaks or terminal escape sequences.
     """
     return name if name.isprintable() and len(name) <= 100 else f"{name!r:.100}"
+
+
+LONGEST_VALUE = 200  # characters of a value in a message
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST_VALUE
+
+
+def shown_value(value: Any) -> str:
+    """A value from a file for a one-line message: escaped, in at most 200 characters.
+
+    A malicious file may hold a string of megabytes, lists in lists or a lone surrogate.
+    """
+    return _SHORT.repr(value)[:LONGEST_VALUE]
 
 
 @contextmanager

@@ -21,12 +21,19 @@ from torch import Tensor
 
 from ..console import first_line
 from ..decoder.identify import identify
-from .needs import PretrainedError, shown
+from .needs import PretrainedError, shown, shown_value
 
 INDEX = "model.safetensors.index.json"
 LARGEST_JSON = 64 * 2**20  # bytes of a JSON file; tokenizers take up to 20 MB
 LARGEST_PICKLE = 16 * 2**20  # bytes of names and shapes in a PyTorch file
 AGAIN = "fetch it again"
+# What wrappers of PyTorch put into the names of a model's tensors: torch.compile, FSDP, and
+# activation checkpointing anywhere, DistributedDataParallel and peft before all names.
+_WRAPPERS = frozenset(["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
+_PREFIXES = ("module.", "base_model.model.")
+_ADAPTER = (".lora_", ".base_layer.", ".modules_to_save.")  # peft's, beside the weights it adapts
+# Classes of configs in the checkpoints of build-nanogpt, whose script may also be imported.
+_CONFIG_CLASSES = ("__main__.GPTConfig", "train_gpt2.GPTConfig")
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,36 @@ class Stored:
 
 
 Tensors = dict[str, Stored]
+
+
+class PickledConfig:
+    """Stands for the class of a config in a pickle: an object with its fields, without its code."""
+
+
+def without_wrappers(tensors: Tensors, where: str) -> Tensors:
+    """The tensors by the names that they had before the model was wrapped.
+
+    Raises PretrainedError for an adapter that is not merged, and for names that become one.
+    """
+    for name in tensors:
+        if any(part in name for part in _ADAPTER):
+            raise PretrainedError(
+                f"{where} has {shown(name)}: it is a model with an adapter; merge the two with "
+                f"peft's merge_and_unload(), save the model, and pass its folder"
+            )
+    names = {
+        name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+        for name in tensors
+    }
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in names.values()):
+            names = {name: plain.removeprefix(prefix) for name, plain in names.items()}
+    if len({*names.values()}) < len(names):
+        raise PretrainedError(
+            f"{where} has tensors whose names differ only by the wrappers of torch.compile or "
+            f"FSDP: save the unwrapped model"
+        )
+    return {names[name]: stored for name, stored in tensors.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -82,7 +119,7 @@ def tensors_of_folder(folder: Path) -> Tensors:
     """
     index = folder / INDEX
     if index.is_file():
-        return _tensors_of_shards(folder, index)
+        return without_wrappers(_tensors_of_shards(folder, index), str(folder))
     found = sorted(folder.glob("*.safetensors"))
     whole = folder / "model.safetensors"
     if whole in found:
@@ -94,7 +131,7 @@ def tensors_of_folder(folder: Path) -> Tensors:
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:3])
         raise PretrainedError(f"{folder} has {len(found)} files ({names}) and no {INDEX}: add it")
-    return tensors_of_file(found[0])
+    return without_wrappers(tensors_of_file(found[0]), str(folder))
 
 
 def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
@@ -104,9 +141,9 @@ def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
         raise PretrainedError(f"{index} has no weight_map: {AGAIN}")
     tensors: Tensors = {}
     for file in sorted({str(value) for value in placed.values()}):
-        if Path(file).name != file or not file.endswith(".safetensors"):
+        if Path(file).name != file or not file.endswith(".safetensors") or len(file) > 200:
             raise PretrainedError(
-                f"{index} names {file!r}, which is not a file next to it: {AGAIN}"
+                f"{index} names {shown_value(file)}, which is not a file next to it: {AGAIN}"
             )
         if not (folder / file).is_file():
             raise PretrainedError(f"{folder} lacks {shown(file)}, which {INDEX} names: fetch it")
@@ -120,7 +157,7 @@ def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
     lost = sorted(placed.keys() - tensors.keys())
     if lost:
         raise PretrainedError(
-            f"{placed[lost[0]]} has no {shown(lost[0])}, which {index} puts there: {AGAIN}"
+            f"{shown(placed[lost[0]])} has no {shown(lost[0])}, which {index} puts there: {AGAIN}"
         )
     return tensors
 
@@ -182,30 +219,45 @@ def contents_of_pt(path: Path) -> dict[str, Any]:
             f"{path} is {what}, not a file written by torch.save of version 1.6 or later: {AGAIN}"
         ) from error
     try:
-        data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        # A config of a class that we know becomes an object of ours; no other class is allowed.
+        known: list[Any] = [(PickledConfig, name) for name in _CONFIG_CLASSES]
+        with torch.serialization.safe_globals(known):
+            data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a malicious file can make the unpickler raise anything
-        raise PretrainedError(
-            f"{path} holds more than tensors and plain data, or is damaged "
-            f"({first_line(error)}): save its state_dict alone"
-        ) from error
+        raise PretrainedError(_why_not_unpickled(path)) from error
     if not isinstance(data, dict):
         raise PretrainedError(f"{path} holds a {type(data).__name__}, not a dictionary: {AGAIN}")
     return data
 
 
+def _why_not_unpickled(path: Path) -> str:
+    """The message for a file that PyTorch does not read with weights_only=True."""
+    try:
+        classes = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # as above
+        classes = []
+    if not classes:
+        return f"{path} is damaged: copy or {AGAIN}"
+    # Of a whole model, the program's own class says more than that of a layer.
+    named = next((name for name in classes if not name.startswith("torch.")), classes[0])
+    return (
+        f"{path} needs the code of {shown(named)}, and no code in a file is run: in the program "
+        f"that wrote it, run torch.save(model.state_dict(), PATH), and name that file"
+    )
+
+
 def tensors_of_state(state: dict[str, Any], where: str) -> Tensors:
-    """The tensors of a state_dict, compiled models included. Raises PretrainedError."""
+    """The tensors of a state_dict. Raises PretrainedError."""
     tensors: Tensors = {}
     for key, tensor in state.items():
         if not isinstance(key, str) or type(tensor) not in (Tensor, torch.nn.Parameter):
             raise PretrainedError(
-                f"{where}: {key!r:.100} is a {type(tensor).__name__}, not a tensor"
+                f"{where}: {shown_value(key)} is a {type(tensor).__name__}, not a tensor"
             )
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             raise PretrainedError(f"{where}: {shown(key)} is not a plain tensor: save it as one")
-        name = key.removeprefix("_orig_mod.")
         kind = str(tensor.dtype).removeprefix("torch.")
         floating = tensor.is_floating_point() and tensor.dtype.itemsize > 1
         read = partial(tensor.detach)
-        tensors[name] = Stored(name, tuple(tensor.shape), kind, floating, read)
-    return tensors
+        tensors[key] = Stored(key, tuple(tensor.shape), kind, floating, read)
+    return without_wrappers(tensors, where)

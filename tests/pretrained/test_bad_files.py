@@ -63,6 +63,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 49
 LORA = b'{"peft_type": "LORA", "base_model_name_or_path": "meta-llama/Llama-3.2-1B"}'
 LORA_TENSOR = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 QUERIES = "model.layers.0.self_attn.q_proj.weight"
+BASE_LAYER = QUERIES.replace("weight", "base_layer.weight")
 NAN = torch.full((32,), float("nan"))
 # What is done to the folder of a model, and what the message must say.
 FOLDERS = {
@@ -85,6 +86,27 @@ FOLDERS = {
     "an adapter beside its model": (write("adapter_config.json", LORA), "has adapter_config.json"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
     "a foreign tokenizer": (write("tokenizer.json", b"{}"), "tokenizer.json is not a tokenizer"),
+    "GGUF files": (
+        both(
+            lambda folder: (folder / "config.json").unlink(),
+            write("x-q4_0.gguf", b"GGUF"),
+        ),
+        r"has GGUF files: name one, such as .*x-q4_0\.gguf",
+    ),
+    "an adapter that is not merged": (
+        changed(lambda x: x.update({QUERIES.replace("weight", "lora_A.weight"): torch.ones(3)})),
+        r"q_proj\.lora_A\.weight: it is a model with an adapter; .* merge_and_unload\(\)",
+    ),
+    "layers of an adapter": (
+        changed(
+            lambda x: x.update({QUERIES.replace("weight", "base_layer.weight"): x.pop(QUERIES)})
+        ),
+        r"base_layer\.weight: it is a model with an adapter",
+    ),
+    "two tensors of one name": (
+        changed(lambda x: x.update({f"_orig_mod.{QUERIES}": torch.ones(3)})),
+        "differ only by the wrappers of torch.compile",
+    ),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),
         "no .safetensors file: fetch the whole folder",
@@ -162,6 +184,27 @@ def test_a_bad_folder_is_refused_in_one_line(case, own_folder):
     assert "\n" not in str(caught.value)
 
 
+WRAPPERS = {
+    "torch.compile": lambda name: f"_orig_mod.{name}",
+    "DistributedDataParallel": lambda name: f"module.{name}",
+    "both": lambda name: f"module._orig_mod.{name}",
+    "peft, merged": lambda name: f"base_model.model.{name}",
+    "a compiled layer": lambda name: name.replace("layers.0.", "layers.0._orig_mod."),
+    "FSDP": lambda name: name.replace("layers.1.", "_fsdp_wrapped_module.layers.1."),
+    "checkpointing": lambda name: name.replace(".mlp.", "._checkpoint_wrapped_module.mlp."),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_names_that_a_wrapper_has_left_are_understood(wrapper, own_folder):
+    folder = own_folder()
+    plain = load_pretrained(folder)[0].state_dict()
+    state = {WRAPPERS[wrapper](name): tensor for name, tensor in state_of(folder).items()}
+    save_file(state, folder / "model.safetensors")
+    found = load_pretrained(folder)[0].state_dict()
+    assert all(torch.equal(found[name], plain[name]) for name in plain)
+
+
 def test_a_model_that_does_not_fit_the_memory_is_refused_before_it_is_read(
     kept_folders, monkeypatch
 ):
@@ -169,7 +212,7 @@ def test_a_model_that_does_not_fit_the_memory_is_refused_before_it_is_read(
         raise AssertionError("a tensor was read")
 
     monkeypatch.setattr(nanogpt.pretrained.assemble, "available_memory", lambda: 100_000)
-    monkeypatch.setattr(nanogpt.pretrained.assemble, "_filled", read)
+    monkeypatch.setattr(nanogpt.pretrained.assemble, "from_file", read)
     words = r"needs 0\.00 GB as torch\.float32 .* 0\.00 GB of memory are available"
     with pytest.raises(PretrainedError, match=words):
         load_pretrained(kept_folders("llama"))
@@ -187,6 +230,8 @@ SOURCES = {
     "old.gguf": "old.gguf is damaged: it does not begin with GGUF",
     "page.pt": "page.pt is a web page or XML, not a file written by torch.save",
     "only.adapter": "only.adapter has adapter_config.json",
+    "x.gguf.part1of2": r"one piece of a GGUF file: .*`cat x\.gguf\?\* > x\.gguf`, and name x\.gguf",
+    "x.Q8_0.gguf-split-a": r"one piece of a GGUF file: .*`cat x\.Q8_0\.gguf\?\* > x\.Q8_0\.gguf`",
 }
 
 
@@ -200,6 +245,8 @@ def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monk
     Path("pointer.gguf").write_bytes(POINTER)
     Path("empty.gguf").write_bytes(b"")
     Path("old.gguf").write_bytes(b"tjgg" + bytes(99))  # what llama.cpp wrote before GGUF
+    for name in ("x.gguf.part1of2", "x.Q8_0.gguf-split-a"):
+        Path(name).write_bytes(b"GGUF")
     Path("only.adapter").mkdir()
     Path("only.adapter", "adapter_config.json").write_bytes(LORA)
     with pytest.raises(PretrainedError, match=SOURCES[source]) as caught:
@@ -276,6 +323,33 @@ def test_our_reading_of_a_header_is_that_of_the_gguf_package(tmp_path):
         assert stored.shape == tuple(reversed(one.shape.tolist()))
         expected = torch.from_numpy(gguf.dequantize(one.data, one.tensor_type))
         assert torch.equal(stored.read().float(), expected.view(stored.shape)), one.name
+
+
+PARTS = {  # the name of a file, what it says about itself, and what must be in the message
+    "x-00001-of-00003.gguf": ({"split.count": 3, "split.no": 0}, "one of the 3 parts"),
+    "x-00002-of-00003.gguf": ({"split.count": 3, "general.architecture": ...}, "x-00001-of-00003"),
+    "renamed.gguf": ({"split.count": 2}, r"llama-gguf-split --merge FIRST\.gguf renamed\.gguf"),
+    "y-00001-of-00002.gguf": ({}, "one of the 2 parts"),
+}
+
+
+@pytest.mark.parametrize("tensors", [None, {}])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_a_split_model_is_refused_with_the_command_that_joins_them(
+    name, tensors, tmp_path
+):
+    metadata, words = PARTS[name]
+    path = write_gguf(tmp_path / name, "llama", metadata=metadata, tensors=tensors)
+    with pytest.raises(PretrainedError, match=words) as caught:
+        load_pretrained(path)
+    assert "llama-gguf-split --merge" in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_joined_model_may_keep_the_name_of_its_first_part(count, tmp_path):
+    metadata = {"split.count": count}
+    path = write_gguf(tmp_path / "x-00001-of-00003.gguf", "llama", metadata=metadata)
+    assert load_pretrained(path)[0].n_params
 
 
 def test_a_gguf_file_that_lacks_a_tensor_is_refused_by_its_name(tmp_path):
