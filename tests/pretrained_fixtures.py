@@ -123,6 +123,25 @@ ON_THE_HUB = {
         | {"task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}},
         124_439_808,
     ),
+    "OPT-125M": (
+        {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "word_embed_proj_dim": 768}
+        | {"ffn_dim": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+        | {"max_position_embeddings": 2048, "activation_function": "relu", "init_std": 0.02}
+        | {"do_layer_norm_before": True, "_remove_final_layer_norm": False, "layerdrop": 0.0}
+        | {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0, "use_cache": True}
+        | {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "prefix": "</s>"}
+        | {"torch_dtype": "float16", "transformers_version": "4.21.0.dev0"},
+        125_237_760,  # and two rows of positions that no token reads
+    ),
+    "nanochat-d32": (
+        {"model_type": "nanochat", "vocab_size": 65536, "hidden_size": 2048, "hidden_act": "relu2"}
+        | {"intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 16}
+        | {"num_key_value_heads": 16, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
+        | {"final_logit_softcapping": 15.0, "attention_bias": False, "tie_word_embeddings": False}
+        | {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "bfloat16"}
+        | {"attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True},
+        1_879_048_192,
+    ),
 }
 TEXT = "the quick brown fox jumps over the lazy dog, and it's 1234 o'clock\n" * 3
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
