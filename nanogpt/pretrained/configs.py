@@ -10,7 +10,7 @@ import warnings
 from dataclasses import asdict
 from typing import Any
 
-from ..config import check_int, check_number, check_positive, check_switch
+from ..config import LARGEST_INT, check_int, check_number, check_positive, check_switch
 from ..decoder.config import DecoderConfig, RopeScaling
 from .families import ACTIVATIONS, FAMILIES, Family
 from .known_fields import ARITHMETIC, HARMLESS, MARKS
@@ -86,7 +86,7 @@ def _unknown(fields: dict[str, Any], family: Family, where: str) -> dict[str, An
 def warn_of_unknown(unknown: dict[str, Any], where: str) -> None:
     """Warn of fields that are ignored, if there are any: one warning for all of them."""
     if unknown:
-        named = ", ".join(f"{shown(name)}" for name in list(unknown)[:_LISTED])
+        named = ", ".join(shown(name) for name in list(unknown)[:_LISTED])
         more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
         warnings.warn(
             f"{where}: {named}{more}: unknown to this package and ignored; if it changes the "
@@ -115,12 +115,9 @@ def checked(where: str, name: str, value: Any, ours: str) -> Any:
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise not_computed(where, name, value)
         return ACTIVATIONS[value]
-    number = isinstance(value, (int, float)) and abs(value) < 2**63 or value != value
-    if not number:  # the checks below would show all of it
-        raise PretrainedError(
-            f"{where}: {shown(name)}={shown_value(value)}: must be a number or a switch of at "
-            f"most 64 bits: {AGAIN}"
-        )
+    if not is_number(value):  # the checks below would show all of it
+        kind = "true or false" if ours in SWITCHES else "a number of at most 64 bits"
+        raise PretrainedError(f"{where}: {shown(name)}={shown_value(value)}: must be {kind}")
     try:
         if ours in SWITCHES:
             check_switch(name, value)
@@ -135,6 +132,11 @@ def checked(where: str, name: str, value: Any, ours: str) -> Any:
     except ValueError as error:
         raise PretrainedError(f"{where}: {error}") from None
     return value
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a number or a switch that torch and C++ can hold."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST_INT)
 
 
 def decoder_config_of(made: dict[str, Any], where: str) -> DecoderConfig:
@@ -213,11 +215,9 @@ def _llama3(given: dict[str, Any], part_name: str, where: str, context: int) -> 
     if lost:
         raise PretrainedError(f"{where}: rope_type='llama3' without {lost[0]}: {AGAIN}")
     for name in LLAMA3:
-        if not isinstance(given[name], (int, float)) or not abs(given[name]) < 2**63:
+        if not is_number(given[name]):
             value = shown_value(given[name])
-            raise PretrainedError(
-                f"{where}: {part_name}: {name}={value}: must be a number: {AGAIN}"
-            )
+            raise PretrainedError(f"{where}: {part_name}: {name}={value}: must be a number")
     try:
         return RopeScaling(*(given[name] for name in LLAMA3))
     except (TypeError, ValueError) as error:

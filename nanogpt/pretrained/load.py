@@ -18,10 +18,11 @@ from ..files import user_path
 from .assemble import assemble
 from .configs import config_from_hf
 from .families import Names
-from .fetch import SMOLLM2, fetch_from_hub, fetch_smollm2, hub_name
+from .fetch import SMOLLM2, fetch_smollm2
 from .gguf_config import config_from_gguf
 from .gguf_file import CUT_NAME, MAGIC, read_gguf
 from .gguf_tokenizer import tokenizer_of_gguf
+from .hub import fetch_from_hub, hub_name
 from .karpathy import open_checkpoint
 from .needs import PretrainedError, shown_value
 from .stored import Tensors, read_json, tensors_of_folder

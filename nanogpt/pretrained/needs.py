@@ -22,7 +22,7 @@ class PretrainedError(ValueError):
 
 def shown(name: str) -> str:
     """A name from a file for a message: quoted and shortened if it is not a plain one."""
-    return name if name.isprintable() and len(name) <= 100 else f"{name!r:.100}"
+    return name if name and name.isprintable() and len(name) <= 100 else f"{name!r:.100}"
 
 
 LONGEST_VALUE = 200  # characters of a value in a message

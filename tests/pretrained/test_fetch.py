@@ -171,7 +171,7 @@ class Hub(types.ModuleType):
         return self.repositories[name]
 
     def snapshot_download(
-        self, name, allow_patterns=None, revision=None, local_files_only=False
+        self, name, allow_patterns=None, ignore_patterns=None, revision=None, local_files_only=False
     ) -> str:
         self.patterns = allow_patterns
         return str(self._folder(name, revision, local_files_only))
@@ -267,6 +267,7 @@ REFUSED = {
     "owner/x-GGUF/resolve/main/x.gguf": "no model there",
     "https://huggingface.co/owner/x-GGUF/resolve/main/none.gguf": r"\(no none.gguf\)",
     "https://huggingface.co/datasets/owner/x": "names no model: write owner/name",
+    "https://huggingface.co/owner/x-GGUF/tree/main/IQ4_XS": "names no model: write owner/name",
     "https://example.com/x.gguf": "not an address of huggingface.co: download the file",
 }
 
