@@ -22,7 +22,8 @@ from .configs import checked, decoder_config_of, not_computed, same
 from .families import NANOCHAT, NANOCHAT_OWN_NAMES, NANOGPT_NAMES, Names
 from .lecture import config_of_lecture, is_lecture, lecture_names
 from .needs import PretrainedError, shown, shown_value
-from .stored import AGAIN, PickledConfig, Tensors, contents_of_pt, read_json, tensors_of_state
+from .pt_file import PickledConfig, contents_of_pt, tensors_of_state
+from .stored import AGAIN, Tensors, read_json
 
 _SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
 _STATES = ("model", "model_state_dict", "state_dict")  # nanoGPT, PyTorch's tutorial, Lightning

@@ -139,10 +139,9 @@ def _open_folder(folder: Path) -> Opened:
             f"merge_and_unload(), save the model, and pass its folder"
         )
     if not path.is_file():
-        files = sorted(folder.glob("*.gguf"))
-        if files:
-            raise PretrainedError(f"{folder} has GGUF files: name one, such as {files[0]}")
-        raise PretrainedError(f"{folder} has no config.json: name the folder of one model")
+        files = [*sorted(folder.glob("*.gguf")), *sorted(folder.glob("*.pt"))]
+        cure = f"name a file in it, such as {files[0]}" if files else "name the folder of one model"
+        raise PretrainedError(f"{folder} has no config.json: {cure}")
     family, config = config_from_hf(read_json(path), str(path))
     tensors = tensors_of_folder(folder)
     return Opened(str(folder), config, family.names, tensors, partial(tokenizer_of_folder, folder))

@@ -89,7 +89,14 @@ FOLDERS = {
             lambda folder: (folder / "config.json").unlink(),
             write("x-q4_0.gguf", b"GGUF"),
         ),
-        r"has GGUF files: name one, such as .*x-q4_0\.gguf",
+        r"no config\.json: name a file in it, such as .*x-q4_0\.gguf",
+    ),
+    "a folder of nanochat": (
+        both(
+            lambda folder: (folder / "config.json").unlink(),
+            write("model_000123.pt", b"PK"),
+        ),
+        r"no config\.json: name a file in it, such as .*model_000123\.pt",
     ),
     "an adapter that is not merged": (
         changed(lambda x: x.update({QUERIES.replace("weight", "lora_A.weight"): torch.ones(3)})),
