@@ -25,7 +25,7 @@ from .gguf_tokenizer import tokenizer_of_gguf
 from .hub import fetch_from_hub, hub_name
 from .karpathy import open_checkpoint
 from .needs import PretrainedError, shown_value
-from .stored import Tensors, read_json, tensors_of_folder
+from .stored import LARGEST_HEADER, Tensors, read_json, tensors_of_folder
 from .tokenizer import PretrainedTokenizer, tokenizer_of_folder
 
 ADAPTER = "adapter_config.json"  # of peft
@@ -142,7 +142,7 @@ def _open_folder(folder: Path) -> Opened:
         files = [*sorted(folder.glob("*.gguf")), *sorted(folder.glob("*.pt"))]
         cure = f"name a file in it, such as {files[0]}" if files else "name the folder of one model"
         raise PretrainedError(f"{folder} has no config.json: {cure}")
-    family, config = config_from_hf(read_json(path), str(path))
+    family, config = config_from_hf(read_json(path, LARGEST_HEADER), str(path))
     tensors = tensors_of_folder(folder)
     return Opened(str(folder), config, family.names, tensors, partial(tokenizer_of_folder, folder))
 

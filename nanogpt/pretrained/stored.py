@@ -18,7 +18,9 @@ from ..decoder.identify import identify
 from .needs import PretrainedError, shown, shown_value
 
 INDEX = "model.safetensors.index.json"
-LARGEST_JSON = 64 * 2**20  # bytes of a JSON file; tokenizers take up to 20 MB
+# In bytes. A hostile file takes 15 times its size in memory.
+LARGEST_JSON = 64 * 2**20  # tokenizers take up to 20 MB
+LARGEST_HEADER = 16 * 2**20  # of safetensors; also a config or an index: DeepSeek-V3's has 9 MB
 AGAIN = "fetch it again"
 # What wrappers of PyTorch put into the names of a model's tensors: torch.compile, FSDP, and
 # activation checkpointing anywhere, DistributedDataParallel and peft before all names.
@@ -71,13 +73,13 @@ def without_wrappers(tensors: Tensors, where: str) -> Tensors:
     return {names[name]: stored for name, stored in tensors.items()}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file. Raises PretrainedError."""
+def read_json(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
+    """Read the object in a JSON file of at most that many bytes. Raises PretrainedError."""
     try:
-        if path.stat().st_size > LARGEST_JSON:
-            size = path.stat().st_size
+        size = path.stat().st_size
+        if size > largest:
             raise PretrainedError(
-                f"{path} has {size:,} bytes, and the limit is {LARGEST_JSON:,}: {AGAIN}"
+                f"{path} has {size:,} bytes, and the limit is {largest:,}: {AGAIN}"
             )
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -123,7 +125,7 @@ def tensors_of_folder(folder: Path) -> Tensors:
 
 def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
     """The tensors of all files listed in an index. Each must be in the file of its entry."""
-    placed = read_json(index).get("weight_map")
+    placed = read_json(index, LARGEST_HEADER).get("weight_map")
     if not isinstance(placed, dict) or not placed:
         raise PretrainedError(f"{index} has no weight_map: {AGAIN}")
     tensors: Tensors = {}
@@ -152,10 +154,20 @@ def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
 def tensors_of_file(path: Path) -> Tensors:
     """The tensors of a safetensors file, from its header. Raises PretrainedError."""
     try:
+        with open(path, "rb") as plain:
+            start = plain.read(9)
+        size = int.from_bytes(start[:8], "little")
+        if start[8:] == b"{" and size > LARGEST_HEADER:
+            limit = f"{LARGEST_HEADER:,}"
+            raise PretrainedError(
+                f"{path} has a header of {size:,} bytes, and the limit is {limit}: {AGAIN}"
+            )
         with safe_open(path, framework="pt") as file:
             headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             shapes = {name: tuple(header.get_shape()) for name, header in headers.items()}
             kinds = {name: str(header.get_dtype()) for name, header in headers.items()}
+    except PretrainedError:
+        raise
     except (SafetensorError, OSError, ValueError) as error:
         what = identify(path)[0]
         reason = f"is {what}" if what else f"is damaged ({first_line(error)})"

@@ -142,6 +142,14 @@ FOLDERS = {
     "an index that leads out": (write(INDEX, NOWHERE.encode()), "'../elsewhere.safetensors'"),
     "a lost shard": (write(INDEX, ABSENT.encode()), "lacks model-00001.safetensors"),
     "a tensor of no shard": (write(INDEX, ELSEWHERE.encode()), "puts it in 'nowhere'"),
+    "a header without end": (
+        write("model.safetensors", struct.pack("<Q", 2**40) + b"{}"),
+        "header of 1,099,511,627,776 bytes, and the limit is",
+    ),
+    "a huge config": (
+        write("config.json", b'{"a":[' + b"0," * 2**23 + b"0]}"),
+        r"config\.json has 16,777,225 bytes, and the limit is 16,777,216",
+    ),
     "a missing tensor": (changed(lambda x: x.pop("model.norm.weight")), "no tensor model.norm.wei"),
     "a spare tensor": (changed(lambda x: x.update(score=torch.ones(3))), "the tensor score"),
     "a name of two lines": (
