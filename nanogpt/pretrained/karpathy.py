@@ -29,8 +29,8 @@ _SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
 _STATES = ("model", "model_state_dict", "state_dict")  # nanoGPT, PyTorch's tutorial, Lightning
 _NANOCHAT_QUERIES = "transformer.h.0.attn.c_q.weight"
 _GPT2_QUERIES = "transformer.h.0.attn.c_attn.weight"
-# nanochat's config until January 2026. Later models mix earlier layers into each layer, and look
-# at windows in some: they have more tensors, and fields.
+# The config of nanochat's first models, such as d32 of October 2025. Later ones mix earlier layers
+# into each layer and have windows in some: they have more tensors and more fields.
 _NANOCHAT_SIZES = {
     "vocab_size": "vocab_size",
     "sequence_len": "block_size",

@@ -79,13 +79,14 @@ def config_of_lecture(tensors: Tensors, where: str) -> DecoderConfig:
     tokens, positions = (tensors[f"{name}.weight"].shape for name in LECTURE_TABLES)
     if len(tokens) != 2 or len(positions) != 2:
         raise PretrainedError(f"{where}: the tables are not matrices: {AGAIN}")
+    # Counted, not read from the names: a hostile file may call one head the billionth.
     heads = [found for found in map(_HEAD.fullmatch, tensors) if found]
     try:
         return DecoderConfig(
             vocab_size=tokens[0],
             block_size=positions[0],
-            n_layer=1 + max(int(found[1]) for found in heads),
-            n_head=1 + max(int(found[2]) for found in heads),
+            n_layer=len({found[1] for found in heads}),
+            n_head=len({found[2] for found in heads}),
             n_embd=tokens[1],
         )
     except ValueError as error:
