@@ -19,6 +19,7 @@ from nanogpt import (
     load_pretrained,
     save_checkpoint,
 )
+from nanogpt.cli import main
 from nanogpt.decoder.config import beyond_lecture
 from nanogpt.files import LECTURE_FORM
 from nanogpt.pretrained.families import GPT2, NANOCHAT, OPT
@@ -196,3 +197,18 @@ def test_the_card_and_the_config_say_what_it_is(tmp_path, shipped):
     assert f"{shipped.model.n_params:,} parameters" in card
     config = json.loads((tmp_path / "x" / "config.json").read_text(encoding="utf-8"))
     assert config["eos_token_id"] is config["pad_token_id"] is None
+
+
+FILES = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
+FILES |= {"nanogpt.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+def test_the_command_writes_it_and_warns_of_small_heads(tmp_path, capsys):
+    model = tiny_model()
+    out = tmp_path / "out"
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "OPTForCausalLM" in said
+    assert "needs a head size of at least 32, and this model's is 8" in said
+    assert {file.name for file in out.iterdir()} == FILES
