@@ -18,7 +18,7 @@ HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "added_tokens.json"]
 HUB_FILES += ["special_tokens_map.json", "chat_template.jinja", "additional_chat_templates/*.jinja"]
 HUB_FILES += ["adapter_config.json"]  # to recognise an adapter, which is refused
 # The same weights a second time, as in openai/gpt-oss-20b and mistralai/Mistral-7B-v0.3.
-TWICE = ["*/*.safetensors", "consolidated*.safetensors"]
+COPIES = ["*/*.safetensors", "consolidated*.safetensors"]
 _LISTED = 12  # types of GGUF files in a message
 # The type of a GGUF file in its name, such as Q4_K_M, IQ2_XS, BF16 or fp16.
 _GGUF_NAME = re.compile(r"[-._](?P<type>[A-Z]{1,3}\d\w*)(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE)
@@ -98,7 +98,7 @@ def fetch_from_hub(name: HubName) -> Path:
         folder = None
         if not name.file and not name.quantization:
             found = huggingface_hub.snapshot_download(
-                name.repository, allow_patterns=HUB_FILES, ignore_patterns=TWICE, **where
+                name.repository, allow_patterns=HUB_FILES, ignore_patterns=COPIES, **where
             )
             folder = Path(found)
             if any(folder.glob("*.safetensors")) or (folder / "adapter_config.json").is_file():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Fields about training, files, classification or transformers' return values.
+# What transformers 4 or 5 gives every config: fields about training, files and return values.
 HARMLESS = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
@@ -44,90 +44,90 @@ MARKS = {
 
 # The architectures and the values for which a field does not change the arithmetic.
 _Neutral = tuple[str, tuple[Any, ...]]
-NONE = (None,)
-NO = (None, False)
-NO_NUMBER = (None, 0)
+_NONE = (None,)
+_NO = (None, False)
+_NO_NUMBER = (None, 0)
 ARITHMETIC: dict[str, _Neutral] = {
     # Other kinds of models.
-    "is_encoder_decoder": ("t5", NO),
-    "tie_encoder_decoder": ("encoder-decoder, in files of transformers 4", NO),
-    "add_cross_attention": ("gpt2", NO),
-    "cross_attention_hidden_size": ("trocr", NONE),
-    "text_config": ("llama4", NONE),
-    "vision_config": ("llama4", NONE),
-    "audio_config": ("gemma3n", NONE),
+    "is_encoder_decoder": ("t5", _NO),
+    "tie_encoder_decoder": ("encoder-decoder, in files of transformers 4", _NO),
+    "add_cross_attention": ("gpt2", _NO),
+    "cross_attention_hidden_size": ("trocr", _NONE),
+    "text_config": ("llama4", _NONE),
+    "vision_config": ("llama4", _NONE),
+    "audio_config": ("gemma3n", _NONE),
     "is_causal": ("embedding models made of Llama and Qwen 2", (None, True)),
-    "use_bidirectional_attention": ("gemma", NO),
+    "use_bidirectional_attention": ("gemma", _NO),
     "pruned_heads": ("gpt2, in files of transformers 4", ({}, None)),
     # The arithmetic is in a Python file of the repository.
     "auto_map": ("any repository with code", ({}, None)),
     # Weights that are not plain numbers.
-    "quantization_config": ("GPTQ, AWQ, bitsandbytes, FP8", NONE),
-    "compression_config": ("compressed-tensors", NONE),
-    "quantization": ("mlx-lm", NONE),
+    "quantization_config": ("GPTQ, AWQ, bitsandbytes, FP8", _NONE),
+    "compression_config": ("compressed-tensors", _NONE),
+    "quantization": ("mlx-lm", _NONE),
     # Rotary positions.
-    "rope_interleaved": ("SmolLM", NO),
-    "rope_interleave": ("deepseek_v3", NO),
+    "rope_interleaved": ("SmolLM", _NO),
+    "rope_interleave": ("deepseek_v3", _NO),
     "partial_rotary_factor": ("phi", (None, 1.0)),
     "rotary_pct": ("gpt_neox, in files of transformers 4", (None, 1.0)),
-    "rotary_dim": ("gptj", NONE),
-    "rope_local_base_freq": ("gemma3_text, in files of transformers 4", NONE),
-    "original_max_position_embeddings": ("phi3", NONE),
-    "no_rope_layers": ("smollm3", NONE),
-    "no_rope_layer_interval": ("smollm3", NONE),
-    "use_mrope": ("Qwen 2.5", NO),
-    "alibi": ("falcon", NO),
+    "rotary_dim": ("gptj", _NONE),
+    "rope_local_base_freq": ("gemma3_text, in files of transformers 4", _NONE),
+    "original_max_position_embeddings": ("phi3", _NONE),
+    "no_rope_layers": ("smollm3", _NONE),
+    "no_rope_layer_interval": ("smollm3", _NONE),
+    "use_mrope": ("Qwen 2.5", _NO),
+    "alibi": ("falcon", _NO),
     # Which positions a query sees.
-    "sliding_window": ("mistral", NONE),
-    "use_sliding_window": ("qwen2", NO),
-    "sliding_window_pattern": ("exaone4", NONE),
-    "attention_chunk_size": ("llama4_text", NONE),
-    "window_size": ("gpt_neo", NONE),
-    "attention_types": ("gpt_neo", NONE),
+    "sliding_window": ("mistral", _NONE),
+    "use_sliding_window": ("qwen2", _NO),
+    "sliding_window_pattern": ("exaone4", _NONE),
+    "attention_chunk_size": ("llama4_text", _NONE),
+    "window_size": ("gpt_neo", _NONE),
+    "attention_types": ("gpt_neo", _NONE),
     # Factors.
-    "attention_multiplier": ("granite", NONE),  # 1.0 replaces 1 / sqrt(hs)
+    "attention_multiplier": ("granite", _NONE),  # 1.0 replaces 1 / sqrt(hs)
     "embedding_multiplier": ("granite", (None, 1.0)),
     "residual_multiplier": ("granite", (None, 1.0)),
     "logits_scaling": ("granite", (None, 1.0)),
     "logit_scale": ("cohere", (None, 1.0)),
     "lm_head_multiplier": ("falcon_h1", (None, 1.0)),
-    "scale_embedding": ("xglm", NO),
+    "scale_embedding": ("xglm", _NO),
     "scale_emb": ("minicpm3", (None, 1)),
-    "scale_depth": ("minicpm3", NONE),
-    "dim_model_base": ("minicpm3", NONE),
-    "query_pre_attn_scalar": ("gemma2", NONE),
-    "attn_temperature_tuning": ("llama4_text", NO),
-    "scale_attn_weights": ("gpt2", NONE),
-    "scale_attn_by_inverse_layer_idx": ("gpt2", NO),
+    "scale_depth": ("minicpm3", _NONE),
+    "dim_model_base": ("minicpm3", _NONE),
+    "query_pre_attn_scalar": ("gemma2", _NONE),
+    "attn_temperature_tuning": ("llama4_text", _NO),
+    "scale_attn_weights": ("gpt2", (None, True)),
+    "scale_attn_by_inverse_layer_idx": ("gpt2", _NO),
     # Bounds.
-    "final_logit_softcapping": ("gemma2", NONE),
-    "attn_logit_softcapping": ("gemma2", NONE),
-    "logits_soft_cap": ("recurrent_gemma", NONE),
-    "clip_qkv": ("olmo", NONE),
+    "final_logit_softcapping": ("gemma2", _NONE),
+    "attn_logit_softcapping": ("gemma2", _NONE),
+    "logits_soft_cap": ("recurrent_gemma", _NONE),
+    "clip_qkv": ("olmo", _NONE),
     # Norms, and the order of layers.
-    "use_qk_norm": ("cohere", NO),
-    "qk_layernorm": ("phi", NO),
-    "use_post_norm": ("hyperclovax", NO),
-    "use_parallel_residual": ("gpt_neox", NO),
-    "parallel_attn": ("falcon", NO),
-    "apply_residual_connection_post_layernorm": ("bloom", NO),
-    "hidden_activation": ("gemma2", NONE),
+    "use_qk_norm": ("cohere", _NO),
+    "qk_layernorm": ("phi", _NO),
+    "use_post_norm": ("hyperclovax", _NO),
+    "use_parallel_residual": ("gpt_neox", _NO),
+    "parallel_attn": ("falcon", _NO),
+    "apply_residual_connection_post_layernorm": ("bloom", _NO),
+    "hidden_activation": ("gemma2", _NONE),
     # Experts.
-    "num_local_experts": ("mixtral", NO_NUMBER),
-    "num_experts": ("jamba", NO_NUMBER),
-    "num_experts_per_tok": ("mixtral", NO_NUMBER),
-    "n_routed_experts": ("deepseek_v3", NO_NUMBER),
+    "num_local_experts": ("mixtral", _NO_NUMBER),
+    "num_experts": ("jamba", _NO_NUMBER),
+    "num_experts_per_tok": ("mixtral", _NO_NUMBER),
+    "n_routed_experts": ("deepseek_v3", _NO_NUMBER),
     # Queries and keys of low rank, layers that share keys, inputs for each layer.
-    "q_lora_rank": ("deepseek_v3", NONE),
-    "kv_lora_rank": ("deepseek_v3", NONE),
-    "v_head_dim": ("deepseek_v3", NONE),
-    "num_kv_shared_layers": ("gemma3n_text", NO_NUMBER),
-    "hidden_size_per_layer_input": ("gemma3n_text", NO_NUMBER),
+    "q_lora_rank": ("deepseek_v3", _NONE),
+    "kv_lora_rank": ("deepseek_v3", _NONE),
+    "v_head_dim": ("deepseek_v3", _NONE),
+    "num_kv_shared_layers": ("gemma3n_text", _NO_NUMBER),
+    "hidden_size_per_layer_input": ("gemma3n_text", _NO_NUMBER),
     # What the other families call a field that these have under another name.
-    "rotary_emb_base": ("gpt_neox, in files of transformers 4", NONE),
+    "rotary_emb_base": ("gpt_neox, in files of transformers 4", _NONE),
     "rope_ratio": ("ChatGLM", (None, 1)),
-    "multi_query": ("falcon", NO),
-    "new_decoder_architecture": ("falcon", NO),
+    "multi_query": ("falcon", _NO),
+    "new_decoder_architecture": ("falcon", _NO),
 }
 
 # ------------------------------------------------------------------ metadata of GGUF
