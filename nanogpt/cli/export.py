@@ -27,9 +27,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _from_pretrained(args: argparse.Namespace) -> None:
     """Write a pretrained model as a folder of its model family."""
-    from ..export.huggingface import EXPORT_MARK
-    from ..export.pretrained import write_pretrained
     from ..pretrained.load import load_pretrained
+    from ..pretrained.write import EXPORT_MARK, write_pretrained
 
     if args.checkpoint or args.lesson or args.form != "auto":
         raise ValueError(
@@ -48,8 +47,8 @@ def _from_pretrained(args: argparse.Namespace) -> None:
 def _from_checkpoint(args: argparse.Namespace) -> None:
     """Write one of our checkpoints for transformers or Karpathy's class."""
     from ..decoder.checkpoint import is_written, load_checkpoint, write_tensors
-    from ..export.huggingface import EXPORT_MARK, write_folder
-    from ..export.lecture import lecture_state_dict
+    from ..pretrained.lecture import lecture_state_dict
+    from ..pretrained.write import EXPORT_MARK, write_folder
 
     if args.form == "lecture":
         out = args.out or OUTPUTS / "lecture.safetensors"

@@ -24,10 +24,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from nanogpt import load_pretrained
 from nanogpt.cli import main
-from nanogpt.export.huggingface import tokenizer as characters
 from nanogpt.pretrained.folder_tokenizer import tokenizer_of_folder
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.pretrained.tokenizer_classes import ALWAYS, OF_FAMILY, TOKENIZER_CLASSES
+from nanogpt.pretrained.write import character_tokenizer
 
 MORE = ["<new>", "<|tool|>", "[PAD]", "<s>", "</s>", "<unk>", "<img>", "the"]
 SAMPLES = [
@@ -84,7 +84,7 @@ KINDS = {
     "bytes, digits apart": functools.partial(their_tokenizer_json, digits=True),
     "sentencepiece": sentencepiece_json,
     "unigram": unigram_json,
-    "our characters": lambda: json.dumps(characters(sorted(set(TEXT)))),
+    "our characters": lambda: json.dumps(character_tokenizer(sorted(set(TEXT)))),
 }
 
 
