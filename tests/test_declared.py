@@ -20,7 +20,6 @@ EXTRAS = {
     "series": ["notebooks", "docs", "peers"],
     "bench": ["notebooks", "peers"],
     "verify": ["export", "test"],  # its fixture is a plugin of pytest
-    "export": ["export"],
     "cluster": ["ray"],
 }
 COMMANDS = {"jupyterlab"}  # started, not imported

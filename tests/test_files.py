@@ -31,8 +31,8 @@ from nanogpt.cli import main
 from nanogpt.cli.common import named
 from nanogpt.cluster.job import Job, Task
 from nanogpt.decoder.checkpoint import CheckpointError
-from nanogpt.export.huggingface import write_folder
 from nanogpt.files import PACKAGE, user_path, write_whole
+from nanogpt.pretrained.write import write_folder
 from nanogpt.series import execute
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)

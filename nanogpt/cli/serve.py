@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..files import KEEPER
 from .common import add_lesson, add_shared, set_threads, weights_for
-from .pretrained import SOURCES, load_on, short_name, size_text
+from .pretrained import SOURCES, TOKENIZER, load_on, short_name, size_text
 
 if TYPE_CHECKING:
     from ..decoder.checkpoint import Checkpoint
@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from ..serving.http import listening
 
     set_threads(args.threads)
+    if args.tokenizer and not args.model:
+        raise ValueError("--tokenizer is for --model: leave it out")
     if args.model:
         server = _pretrained_server(args)
     else:
@@ -84,7 +86,7 @@ def _pretrained_server(args: argparse.Namespace) -> Server:
             f"--model {args.model} and {other}: only one model is served; leave one out"
         )
     device = pick_device(args.device)
-    model, tokenizer = load_on(device.device, args.model)
+    model, tokenizer = load_on(device.device, args.model, tokenizer=args.tokenizer)
     backend, note = _backend_for(args, model)
     print(f"{args.model}: {size_text(model)}\n{note}, {device}", flush=True)
     server = Server(
@@ -154,6 +156,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="SOURCE", help=f"a pretrained model instead: {SOURCES}")
     named = "its name in responses (the checkpoint's); again: an alias that /v1/models lists too"
     add("--name", action="append", metavar="NAME", help=named)
+    add("--tokenizer", type=Path, metavar="FOLDER", help=TOKENIZER)
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: only this machine)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free port (8000)")
     add(

@@ -16,7 +16,7 @@ from .refused import Refused, show
 from .requests import ChatBody, CompletionBody, RequestBody, parse_body
 from .sequence import Request
 from .texts import Tokenizer, stop_tokens
-from .unserved import CHAT_UNSERVED, UNSERVED
+from .unserved import CHAT_UNSERVED, UNSERVED, refuse_unserved
 
 
 class RequestParser:
@@ -46,7 +46,8 @@ class RequestParser:
         """The texts that a JSON body asks for, n of each prompt. Raises Refused."""
         # 1. Check all fields of the body: one that would change the text and is not implemented is
         #    refused.
-        body, ignored = parse_body(data, CompletionBody, UNSERVED)
+        body, rest = parse_body(data, CompletionBody)
+        ignored = refuse_unserved(rest, body, UNSERVED)
         # 2. The tokens of each prompt.
         if len(body.prompt) > self.most:
             raise Refused(
@@ -66,7 +67,8 @@ class RequestParser:
         """
         # As above, but the model's chat template builds the only prompt from the messages.
         template = need_template(self.tokenizer)
-        body, ignored = parse_body(data, ChatBody, CHAT_UNSERVED)
+        body, rest = parse_body(data, ChatBody)
+        ignored = refuse_unserved(rest, body, CHAT_UNSERVED)
         prompts = [prompt_of(body, template)]
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         shared = self._shared(body, ignored, "chatcmpl", kind)

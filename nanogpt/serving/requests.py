@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -28,9 +27,6 @@ from pydantic import (
 
 from ..sampling import SamplingParams
 from .refused import Refused, show
-
-if TYPE_CHECKING:
-    from .unserved import Unserved
 
 Json = dict[str, Any]
 
@@ -209,10 +205,8 @@ ALIASES = {
 Body = TypeVar("Body", CompletionBody, ChatBody)
 
 
-def parse_body(
-    data: bytes | bytearray, kind: type[Body], unserved: Mapping[str, Unserved]
-) -> tuple[Body, list[str]]:
-    """The body, and the names of the fields that are ignored. Raises Refused, naming the field."""
+def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, Json]:
+    """The body, and its fields that are not served. Raises Refused, naming the field."""
     # 1. JSON, in which null means that a field is left out.
     given = {name: value for name, value in _object(data, kind).items() if value is not None}
     aliases = _rename(given)
@@ -222,18 +216,7 @@ def parse_body(
         body = kind.model_validate(served)
     except ValidationError as error:
         raise _refusal(error, given, aliases) from None
-    # 3. Do those that are not implemented change nothing? That may depend on those that are served.
-    for name, row in unserved.items():
-        if name in given and not row.accepts(given[name], body):
-            raise Refused(
-                400,
-                f"{name}={show(given[name])}: not implemented; leave it out, or send "
-                f"{row.instead()}",
-                name,
-                "unsupported_parameter",
-            )
-    # 4. What is left is ignored. vLLM and llama.cpp do that too, but do not say so.
-    return body, [name for name in given if name not in served and name not in unserved]
+    return body, {name: value for name, value in given.items() if name not in served}
 
 
 def _rename(given: Json) -> dict[str, str]:

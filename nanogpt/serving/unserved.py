@@ -8,11 +8,12 @@ any other value the request is refused, by the name of the field.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .requests import RequestBody
+from .refused import Refused, show
+from .requests import Json, RequestBody
 
 
 def _never(value: Any, body: RequestBody) -> bool:
@@ -138,3 +139,22 @@ CHAT_UNSERVED = (
     }
     | dict.fromkeys(["audio", "prediction"], _ONLY_NULL)
 )
+
+
+def refuse_unserved(rest: Json, body: RequestBody, table: Mapping[str, Unserved]) -> list[str]:
+    """Raises Refused for a field that would change the response. Returns those that nobody knows.
+
+    `rest` has the fields that are not served. Whether they change anything may depend on those that
+    are.
+    """
+    for name, row in table.items():
+        if name in rest and not row.accepts(rest[name], body):
+            raise Refused(
+                400,
+                f"{name}={show(rest[name])}: not implemented; leave it out, or send "
+                f"{row.instead()}",
+                name,
+                "unsupported_parameter",
+            )
+    # vLLM and llama.cpp ignore other fields too, but do not say so.
+    return [name for name in rest if name not in table]
