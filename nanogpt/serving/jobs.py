@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from ..config import check_int
-from ..console import first_line
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
 from ..files import OURS, read_json, sha256, user_path, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
@@ -261,10 +260,13 @@ def _by_ray(job: Job, todo: list[int], workers: int) -> Iterator[tuple[int, list
     before = signal.getsignal(signal.SIGTERM)
     try:
         # 1. A Ray of our own, on this machine, with a CPU for each worker.
-        ray.init("local", num_cpus=workers, include_dashboard=False, logging_level=logging.ERROR)
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+        ray.init("local", num_cpus=workers, **quiet)
         # Ray's handler would end the process before it can say what is kept.
         signal.signal(signal.SIGTERM, before)
-        ray.data.DataContext.get_current().enable_progress_bars = False  # there is ours
+        # Our own progress bar is enough, and so is one line about an error.
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         # 2. A row for each shard, in a block of its own, so that it is returned once it is ready.
         rows = ray.data.from_items([{"shard": n} for n in todo], override_num_blocks=len(todo))
         # 3. Each actor loads the model once and is then called with one row after the other.
@@ -273,6 +275,10 @@ def _by_ray(job: Job, todo: list[int], workers: int) -> Iterator[tuple[int, list
         for row in done.iter_rows():
             yield int(row["shard"]), list(row["texts"])
     except Exception as error:  # Ray's errors have no common class
-        raise ChildProcessError(f"Ray's workers failed: {first_line(error)}") from error
+        # Their text is a worker's traceback, with the cause in the last line, if it is known.
+        *_, cause = str(error).strip().splitlines() or [type(error).__name__]
+        raise ChildProcessError(
+            f"Ray's workers failed ({cause[:200]}): run it with one worker to see the error itself"
+        ) from error
     finally:
         ray.shutdown()
