@@ -262,7 +262,8 @@ def _by_ray(job: Job, todo: list[int], workers: int) -> Iterator[tuple[int, list
         # 1. A Ray of our own, on this machine, with a CPU for each worker.
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
         ray.init("local", num_cpus=workers, **quiet)
-        # Ray's handler would end the process before it can say what is kept.
+        # Ray has put its own handler there. With that of 2.60 a SIGTERM ends in an abort (signal 6)
+        # instead of the line that says what is kept.
         signal.signal(signal.SIGTERM, before)
         # Our own progress bar is enough, and so is one line about an error.
         ray.data.DataContext.get_current().enable_progress_bars = False
