@@ -16,11 +16,11 @@ NAMES |= {"jupyter_client": "jupyter-client", "huggingface_hub": "huggingface-hu
 # The extras whose packages a folder may import; the lesson and all other folders have none.
 EXTRAS = {
     "pretrained": ["pretrained"],
-    "serving": ["notebooks"],
+    "serving": ["notebooks", "ray"],
     "series": ["notebooks", "docs", "peers"],
     "bench": ["notebooks", "peers"],
     "verify": ["export", "test"],  # its fixture is a plugin of pytest
-    "cluster": ["ray"],
+    "cli": ["ray"],
 }
 COMMANDS = {"jupyterlab"}  # started, not imported
 PARTS = {"httptools", "uvloop"}  # what uvicorn takes as its parser and event loop, if it is there

@@ -32,7 +32,7 @@ LESSON = [
     "minimal",
 ]
 FOLDERS = "decoder pretrained training caches engines serving verify bench".split()
-FOLDERS += "cluster course series cli".split()
+FOLDERS += "course series cli".split()
 
 
 PATHS = [

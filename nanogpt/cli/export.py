@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..cluster.folders import check_folder
 from ..files import KEEPER, LECTURE_FORM, check_file, check_writable
+from ..training.folders import check_folder
 from .common import OUTPUTS, add_lesson, add_overwrite, weights_for
 from .pretrained import TOKENIZER
 

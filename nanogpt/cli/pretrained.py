@@ -34,7 +34,6 @@ OF_JOBS: dict[str, Any] = {
     "lesson": None,
     "shard_size": 32,
     "workers": 1,
-    "cluster": "",
 }
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import mistune
 
-from ..cluster.folders import check_folder
 from ..files import OURS, ROOT, atomic_path, real_path, write_json
+from ..training.folders import check_folder
 from .html import DATA_URL, TEMPLATES, coloured
 
 _SOURCES = ROOT / "notebooks" / "teaching"

@@ -306,7 +306,7 @@ def test_transformers_adds_no_lines(kind, capfd):
         ("server http://127.0.0.1:9", "no server answers at http://127.0.0.1:9"),
         ("server localhost:8000", "'localhost:8000' is not a server's address: write http://"),
         ("server ftp://x", "is not a server's address"),
-        ("server http://[bad", "no server answers at http://[bad"),
+        ("server http://[bad", "is not a server"),
         ("model http://localhost:8000", "`verify server` takes addresses"),
     ],
 )
