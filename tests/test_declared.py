@@ -20,10 +20,10 @@ EXTRAS = {
     "series": ["notebooks", "docs", "peers"],
     "bench": ["notebooks", "peers"],
     "verify": ["export", "test"],  # its fixture is a plugin of pytest
-    "export": ["export"],
     "cli": ["ray"],
 }
 COMMANDS = {"jupyterlab"}  # started, not imported
+PARTS = {"httptools", "uvloop"}  # what uvicorn takes as its parser and event loop, if it is there
 
 
 def lines_of(file: str) -> list[str]:
@@ -63,7 +63,7 @@ def test_a_folder_imports_only_dependencies_of_the_wheel_and_of_its_extras():
 
 def test_every_dependency_of_the_series_is_imported():
     declared = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
-    assert packages(declared) - set.union(*imported().values()) == COMMANDS
+    assert packages(declared) - set.union(*imported().values()) == COMMANDS | PARTS
 
 
 def test_requirements_are_those_of_the_wheel_and_its_notebooks():

@@ -30,8 +30,8 @@ from nanogpt import TrainConfig, load_checkpoint, load_corpus, save_checkpoint, 
 from nanogpt.cli import main
 from nanogpt.cli.common import named
 from nanogpt.decoder.checkpoint import CheckpointError
-from nanogpt.export.huggingface import write_folder
 from nanogpt.files import PACKAGE, user_path, write_whole
+from nanogpt.pretrained.write import write_folder
 from nanogpt.series import execute
 from nanogpt.serving.jobs import Job
 

@@ -31,7 +31,7 @@ LESSON = [
     "timing",
     "minimal",
 ]
-FOLDERS = "decoder pretrained training caches engines serving verify bench export".split()
+FOLDERS = "decoder pretrained training caches engines serving verify bench".split()
 FOLDERS += "course series cli".split()
 
 

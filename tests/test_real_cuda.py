@@ -51,7 +51,8 @@ from nanogpt.caches.int8 import Int8Cache
 from nanogpt.cli import main
 from nanogpt.device import pick_device
 from nanogpt.sampling import PLAIN, SamplingParams
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
+from nanogpt.serving.server import Server
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import TrainConfig
 

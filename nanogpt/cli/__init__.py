@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from contextlib import suppress
 
 from ..training.signals import STOPS, stop_code
@@ -53,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is not None:
         return _dispatch(list(argv))
     open_streams()
+    warnings.formatwarning = _in_one_line
     usual = (signal.default_int_handler, signal.SIG_DFL)
     ours = [number for number in STOPS if signal.getsignal(number) in usual]
     for number in ours:
@@ -72,6 +74,11 @@ def main(argv: list[str] | None = None) -> int:
     for number in ours:  # the work is done: Python's shutdown may be interrupted
         signal.signal(number, signal.SIG_DFL)
     return flushed(code)
+
+
+def _in_one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning as a command prints it: without the line of code that it comes from."""
+    return f"warning: {message}\n"
 
 
 def open_streams() -> None:

@@ -27,10 +27,9 @@ from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder
 from ..device import Device
 from ..engines.drafts import DraftModel
-from ..export.huggingface import exported
-from ..export.pretrained import family_form
 from ..files import KEEPER
 from ..model import GPT, LanguageModel
+from ..pretrained.form import family_form
 from ..pretrained.load import find
 from ..pretrained.padding import without_spare_tokens
 from ..pretrained.tokenizer import PretrainedTokenizer
@@ -101,7 +100,7 @@ def _peers(names: list[str], model: LanguageModel) -> dict[str, Peer]:
         raise ValueError("--peer computes float32 on the CPU: add --device cpu --dtype float32")
     packed = as_decoder(model)
     try:
-        peers = hugging_face(exported(packed)) if "hf" in names else {}
+        peers = hugging_face(family_form(packed)) if "hf" in names else {}
         return peers | (jax_scan(packed) if "jax" in names else {})
     except ImportError as error:
         raise ImportError(f"{error}: pip install '.[peers]'") from error
@@ -307,7 +306,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--url",
         metavar="URL",
-        help="measure a server instead, with greedy sampling, for example http://127.0.0.1:8000",
+        help="measure a server instead, with greedy decoding, for example http://127.0.0.1:8000",
     )
     common.add_json(parser, "load-SIZE.json")
 

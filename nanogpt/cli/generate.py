@@ -13,7 +13,7 @@ from ..config import check_int
 from ..console import Progress
 from ..files import KEEPER, real_path
 from .common import add_lesson, weights_for
-from .pretrained import OF_JOBS, SOURCES, print_text
+from .pretrained import OF_JOBS, SOURCES, TOKENIZER, print_text
 
 if TYPE_CHECKING:
     from ..course.practice import LessonWriter
@@ -25,10 +25,11 @@ def run(args: argparse.Namespace) -> None:
     if args.model is not None:
         print_text(args)
         return
-    if args.prompt or args.chat or args.draft or args.bits != 32 or args.device != "cpu":
+    of_models = (args.prompt, args.chat, args.draft, args.tokenizer)
+    if any(of_models) or args.bits != 32 or args.device != "cpu":
         raise ValueError(
-            "--prompt, --chat, --draft, --bits and --device are for --model; a job reads "
-            "--prompts FILE"
+            "--prompt, --chat, --draft, --tokenizer, --bits and --device are for --model; a job "
+            "reads --prompts FILE"
         )
     from ..serving.jobs import generate_shards
 
@@ -101,6 +102,7 @@ def _lesson(args: argparse.Namespace) -> LessonWriter:
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", metavar="SOURCE", help=f"print one text from a pretrained model: {SOURCES}")
+    add("--tokenizer", type=Path, metavar="FOLDER", help=TOKENIZER)
     add("--prompt", metavar="TEXT", help="the text that --model continues")
     add(
         "--chat",

@@ -16,7 +16,7 @@ from nanogpt.bench.pretrained import PretrainedPeer, pretrained_ladder, transfor
 from nanogpt.bench.reports import pretrained_text
 from nanogpt.cli import main
 from nanogpt.engines.decoder_library import decoder_library
-from nanogpt.export.pretrained import family_form
+from nanogpt.pretrained.form import family_form
 
 GREEDY = SamplingParams(greedy=True)
 N_NEW = 12

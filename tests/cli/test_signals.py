@@ -146,7 +146,7 @@ def test_a_signal_within_an_import_is_one_line_and_its_code(tmp_path, name, igno
     def arrange():
         signal.signal(getattr(signal, name), signal.SIG_IGN if ignored else signal.SIG_DFL)
 
-    code = STOPPED.format(module="nanogpt.export.huggingface", name=name)
+    code = STOPPED.format(module="nanogpt.pretrained.write", name=name)
     done = subprocess.run(
         [sys.executable, "-c", code, "export", "--out", str(tmp_path / "out")],
         capture_output=True,

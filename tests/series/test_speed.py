@@ -9,7 +9,7 @@ import pytest
 from notebook_fixtures import NOTEBOOKS, Page, prose, write
 
 from nanogpt.files import PUBLISHED, ROOT
-from nanogpt.series import site, speed
+from nanogpt.series import reading, site, speed
 from nanogpt.series.html import Prose, plain
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -78,6 +78,12 @@ OLD = {"0.74 times as fast", "0.93 times as fast"}
 def without_table(text: str) -> str:
     before, _, rest = text.partition(speed.BEGIN)
     return before + rest.partition(speed.TABLE_END)[2]
+
+
+@pytest.mark.parametrize("path", [*reading.PAGES.values(), reading.ONE_HOUR], ids=lambda p: p.stem)
+def test_every_speedup_in_the_reading_pages_links_to_its_row(path):
+    text = path.read_text(encoding="utf-8")
+    assert loose_speedups(rendered(reading.for_site(text))) == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "USAGE.md"])

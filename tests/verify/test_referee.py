@@ -20,8 +20,9 @@ from shapes import ROPE
 from nanogpt import DynamicCache, referee
 from nanogpt.cli import main
 from nanogpt.model import Head
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
 from nanogpt.serving.modules import ModuleBackend
+from nanogpt.serving.server import Server
 from nanogpt.verify import subjects
 from nanogpt.verify.huggingface import small as architecture
 from nanogpt.verify.server import RemoteServer
@@ -139,7 +140,7 @@ def test_rounding_shrinks_with_the_dtype_and_a_bug_does_not():
     first = next(f for f in report.bugs if "a prompt of 17, then token by token" in f.way)
     assert 1e-4 < first.size < 10
     assert first.position == 17
-    assert "float32 moves the plain pass by" in first.words
+    assert "float32 alone shifts the uncached logits by" in first.words
     scope = {"MODEL": Coarse()}
     exec(report.bugs[0].code, scope)
     moved = scope["moved"].abs().amax((0, 2))
