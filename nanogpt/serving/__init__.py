@@ -14,4 +14,6 @@ From a client's request to its last token:
    `backend` is what the engine asks of both.
 6. Each token goes back to the event loop, where `completions` turns it into text, and `answers`
    sends it. Whatever is not served is a `refused`.
+
+`jobs` generates the texts of a file of prompts with the same scheduler, without HTTP.
 """

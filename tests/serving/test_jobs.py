@@ -133,11 +133,6 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_more_texts_than_a_job_may_have_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="5 prompts with 300,000 samples each are over 1,000,000"):
-        job(tmp_path, samples=300_000)
-
-
 # ------------------------------------------------------------------ prompts
 
 
@@ -154,7 +149,6 @@ def test_prompts_are_lines_or_objects(tmp_path):
 WRONG = {
     "a torn object": ("p.jsonl", b'{"prompt": "a"}\n{', r'p\.jsonl, line 2: write {"prompt"'),
     "a list": ("p.jsonl", b'{"prompt": "a"}\n\n[]', r"p\.jsonl, line 3: write"),
-    "deep nesting": ("p.jsonl", b"[" * 9999, r"p\.jsonl, line 1: write"),
     "another field": ("p.jsonl", b'{"text": "a"}', r"p\.jsonl, line 1: write"),
     "a number": ("p.jsonl", b'{"prompt": 3}', r"p\.jsonl, line 1: write"),
     "one field more": ("p.jsonl", b'{"prompt": "a", "seed": 1}', "no other field"),

@@ -12,7 +12,6 @@ from server_fixtures import CHARS, JSON, Counted, events, expected, post
 from nanogpt.serving import app as module
 from nanogpt.serving.http import listening
 from nanogpt.serving.server import Server
-from nanogpt.verify.server import RemoteServer
 
 NAME = "org/tiny fox%é"
 BODY = json.dumps({"prompt": "abc", "max_tokens": 5, "seed": 5})
@@ -272,12 +271,3 @@ def test_a_body_that_arrives_too_slowly_is_refused(url, monkeypatch):
     answer = raw(url, POST + line(BODY), BODY[:-1])
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"the body took longer than 0.01 s" in answer
-
-
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
-def test_a_server_of_this_machine_is_asked_without_a_proxy(url, monkeypatch, variable):
-    """As `verify server` and `bench load --url` ask it, where a company's proxy is set."""
-    monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens there
-    port = urlsplit(url).port
-    for address in (url, f"http://localhost:{port}"):
-        assert RemoteServer(address).model == NAME
