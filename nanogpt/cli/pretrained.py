@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +96,8 @@ def load_on(
 ) -> tuple[Decoder, PretrainedTokenizer]:
     """Load a source's model on a device, and its tokenizer. The default dtype is float32.
 
-    `tokenizer` is the folder of another one. Announces a download and prints notes about the files
-    on stderr. Raises the errors of load_pretrained.
+    `tokenizer` is the folder of another one. Announces a download. Raises the errors of
+    load_pretrained.
     """
     import torch
 
@@ -106,10 +105,7 @@ def load_on(
     from ..pretrained.tokenizer import PretrainedTokenizer
 
     announce_download(source)
-    with warnings.catch_warnings(record=True) as notes:
-        model, loaded = load_pretrained(source, dtype=dtype or torch.float32, tokenizer=tokenizer)
-    for text in dict.fromkeys(str(note.message) for note in notes):
-        _tell(f"note: {text}")
+    model, loaded = load_pretrained(source, dtype=dtype or torch.float32, tokenizer=tokenizer)
     if not isinstance(loaded, PretrainedTokenizer):
         raise TypeError("a model loaded by name comes with its own tokenizer")
     return model.to(device), loaded
