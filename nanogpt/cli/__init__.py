@@ -21,6 +21,7 @@ COMMANDS = {  # command: what it does
     "run": "run the notebooks and render them",
     "train": "train a model on a text, in one or several processes",
     "bench ladder": "time every decoding engine on the same tokens",
+    "bench gain": "when does a cache pay? its speedup over length, batch and model",
     "bench train": "time every recipe to the same loss",
     "bench speculate": "time speculation with several drafts",
     "bench load": "throughput and latency under a stream of requests",
