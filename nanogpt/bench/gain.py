@@ -53,8 +53,8 @@ _REASONS = {
         "cache."
     ),
     Bound.ARITHMETIC: (
-        "Arithmetic takes longest, nearly all of it on tokens of earlier steps, and a cache saves "
-        "exactly that."
+        "Arithmetic takes longest, most of it on tokens of earlier steps, and a cache saves that "
+        "part."
     ),
 }
 
@@ -243,8 +243,8 @@ def gain_by_batch(
 def thin(config: DecoderConfig) -> DecoderConfig:
     """The same layers and heads with 8 numbers each, for a vocabulary of 8."""
     width = 8
-    heads = {"n_embd": width * config.n_head, "head_dim": width}
-    return replace(config, vocab_size=width, ffn_dim=width, **heads)
+    heads = replace(config, n_embd=width * config.n_head, head_dim=width)
+    return replace(heads, vocab_size=width, ffn_dim=width)
 
 
 def single_token_steps(models: dict[str, Decoder], repeats: int) -> dict[str, TokenSteps]:

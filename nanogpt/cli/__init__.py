@@ -25,6 +25,7 @@ COMMANDS = {  # command: what it does
     "bench train": "time every recipe to the same loss",
     "bench speculate": "time speculation with several drafts",
     "bench load": "throughput and latency under a stream of requests",
+    "bench gpu": "what only a GPU can show, step by step; resumes where it stopped",
     "generate": "generate many texts, with one or several workers; resumes where it stopped",
     "verify model": "does a model's cached text differ by rounding, or by a bug?",
     "verify class": "the same for a small random model of a transformers architecture",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..bench import llama_cpp, load, reports, speculation
+from ..bench import gpu_report, llama_cpp, load, reports, speculation
 from ..bench.gain import Bound, ModelGain, gain_by_batch
 from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
 from ..bench.pretrained import PretrainedPeer, pretrained_ladder, transformers_peer
@@ -29,7 +30,7 @@ from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder
 from ..device import Device
 from ..engines.drafts import DraftModel
-from ..files import KEEPER
+from ..files import KEEPER, ROOT, real_path
 from ..model import GPT, LanguageModel
 from ..pretrained.form import family_form
 from ..pretrained.load import find
@@ -40,6 +41,7 @@ from ..serving.batch import BatchEngine
 from ..serving.native_steps import BACKENDS, choose_backend
 from ..serving.sequence import Request
 from ..training.evaluation import full_loss
+from ..training.folders import held
 from . import common
 from .pretrained import SOURCES, load_on, short_name, size_text
 
@@ -48,6 +50,9 @@ LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: limits that a good request meet
 # Shapes for models with random weights: what a model has learned does not change its speed.
 _SHAPES = {name: decoder_config(config) for name, config in SIZES.items()}
 _SHAPES["smollm2"] = SMOLLM2_SHAPE
+_SHAPES["smollm2-1.7b"] = replace(
+    SMOLLM2_SHAPE, n_layer=24, n_head=32, n_kv_head=32, n_embd=2048, ffn_dim=8192
+)
 _DTYPE: dict[str, Any] = {"choices": ["float32", "bfloat16"], "default": "float32"}
 
 
@@ -61,7 +66,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def ladder_options(parser: argparse.ArgumentParser) -> None:
     about = "smollm2: its shape, with random weights (small)"
-    parser.add_argument("--size", choices=sorted(_SHAPES), default="small", help=about)
+    sizes = [*sorted(SIZES), "smollm2"]
+    parser.add_argument("--size", choices=sizes, default="small", help=about)
     common.add_shared(parser, "--checkpoint", "--tokens", "--repeats", "--threads", "--device")
     parser.add_argument("--dtype", **_DTYPE)
     parser.add_argument("--rungs", metavar="NUMBERS", help="only these rungs, for example 1467")
@@ -198,7 +204,7 @@ def _pretrained_peers(
 def gain_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     several: dict[str, Any] = {"type": common.positive, "nargs": "+", "metavar": "N"}
-    about = "models, by their shape, with random weights (small lecture)"
+    about = f"shapes, with random weights: {', '.join(sorted(_SHAPES))} (small lecture)"
     sizes = ["small", "lecture"]
     add("--size", nargs="+", choices=sorted(_SHAPES), default=sizes, help=about, metavar="SIZE")
     add("--batch", **several, default=[1, 8, 64], help="texts generated together (1 8 64)")
@@ -547,10 +553,31 @@ def _schemes(subject: _Subject, rates: Sequence[float], settings: dict[str, Any]
     return about | {"rows": rows}
 
 
+# ------------------------------------------------------------------ bench gpu
+
+
+def gpu_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--minutes", type=float, default=12.0, metavar="M", help="time limit in minutes (12)")
+    add("--out", type=Path, metavar="FOLDER", help="output folder (outputs/gpu/NAME)")
+
+
+def report_gpu(args: argparse.Namespace) -> int:
+    """Run the steps of the GPU report. Exit code 1: some are left."""
+    common.check_clone()
+    if not torch.cuda.is_available():
+        raise ValueError("no CUDA device was found: run this on a machine with a GPU")
+    name = torch.cuda.get_device_name().replace(" ", "-")
+    out = real_path(args.out or ROOT / "outputs" / "gpu" / name)
+    with held(out / ".lock", f"into {out}"):
+        return 0 if gpu_report.run_report(out, gpu_report.REPORT_STEPS, 60 * args.minutes) else 1
+
+
 CALLS = {
     "bench ladder": (ladder_options, time_ladder),
     "bench gain": (gain_options, time_gain),
     "bench train": (train_options, time_training),
     "bench speculate": (speculate_options, time_speculation),
     "bench load": (load_options, time_load),
+    "bench gpu": (gpu_options, report_gpu),
 }

@@ -6,6 +6,7 @@ import textwrap
 from itertools import accumulate
 from math import log2, nan
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
@@ -125,7 +126,7 @@ def _entry(axes: Axes, x: int, y: int, row: Data | None) -> None:
     mark = "▽ " if value < 1 else ""
     if speedup["high"] < 1:
         mark = "▼ "
-    red, green, blue = axes.images[0].to_rgba(log2(value))[:3]
+    red, green, blue = axes.images[0].to_rgba(np.array([log2(value)]))[0, :3]
     ground = style.mixed((red, green, blue), THIN)
     look: Look = {"color": style.ink_on(ground), "ha": "center", "va": "center"}
     digits = 2 if value < 10 else 1
