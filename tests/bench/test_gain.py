@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from conftest import seeded, tiny_model
+from pretend_cuda import PretendCuda
 from shapes import COMBINED, SMALL, config_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -230,3 +231,17 @@ def test_an_interrupted_measurement_keeps_the_batch_sizes_that_are_done(
     assert f"what was measured is in {path}" in capsys.readouterr().err
     (found,) = json.loads(path.read_text(encoding="utf-8"))["models"]
     assert [row["batch"] for row in found["rows"]] == [1]
+
+
+def test_on_a_gpu_the_host_waits_only_to_read_the_clock(model, gpu):
+    model.to("cuda")
+    gpu.waits.clear()
+    (found,) = gain_by_batch("tiny", model, [2], [1, 4, 8], repeats=1)
+    assert [row["n_new"] for row in found["rows"]] == [1, 4, 8]
+    assert {what for what, _ in gpu.waits} == {"synchronize"}
+
+
+@pytest.fixture
+def gpu():
+    with PretendCuda() as machine:
+        yield machine
