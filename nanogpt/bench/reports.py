@@ -95,7 +95,7 @@ def _pretrained_rung(row: PretrainedRow, n_new: int, bandwidth: float) -> dict[s
     }
 
 
-def gain_text(models: list[ModelGain], repeats: int) -> str:
+def gain_text(models: list[ModelGain], dtype: str, repeats: int) -> str:
     """The result of `gain_by_batch`: a row for each model, batch size and length."""
     rows = []
     for found in models:
@@ -110,10 +110,10 @@ def gain_text(models: list[ModelGain], repeats: int) -> str:
                     "with a cache": f"{row['cached']['median']:.3g}",
                     "speedup": summary_text(row["gain"], 2),
                     "whole": "" if row["measured"] else "added up",
-                    "most of the time without": row.get("bound", ""),
+                    "what takes longest without": row.get("bound", ""),
                 }
             )
-    return f"\na prompt of one token; {repeats_text(repeats)}\n\n{table(rows)}\n"
+    return f"\n{dtype}, a prompt of one token; {repeats_text(repeats)}\n\n{table(rows)}\n"
 
 
 def training_text(rows: list[ComparedRow]) -> str:

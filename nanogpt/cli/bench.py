@@ -235,7 +235,7 @@ def time_gain(args: argparse.Namespace) -> None:
         if path and found:
             raise KeyboardInterrupt(f"what was measured is in {path}") from None
         raise KeyboardInterrupt from None
-    print(reports.gain_text(list(found.values()), args.repeats))
+    print(reports.gain_text(list(found.values()), args.dtype, args.repeats))
     for bound in Bound:
         print(f"{bound.value}: {bound.reason}")
 
