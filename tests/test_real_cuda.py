@@ -293,6 +293,8 @@ COMMANDS = {
     "bench ladder": ["bench", "ladder", "--device", GPU, "--tokens", "20", "--repeats", "2"],
     "bench ladder, bfloat16": ["bench", "ladder", "--device", GPU, "--tokens", "20"]
     + ["--repeats", "2", "--dtype", "bfloat16"],
+    "bench gain": ["bench", "gain", "--device", GPU, "--size", "article", "--batch", "1", "4"]
+    + ["--lengths", "1", "16", "--repeats", "2"],
     "bench load": ["bench", "load", "--device", GPU],
     "bench speculate": ["bench", "speculate", "--help"],
 }

@@ -89,6 +89,11 @@ def _peer(label: str) -> tuple[_Key, ...]:
     return ("rungs", ("label", label), "tokens_per_second")
 
 
+def _alone(model: str, n_new: int) -> tuple[_Key, ...]:
+    """The gain of one text in a result of `bench gain`."""
+    return ("models", ("model", model), "rows", ("batch", 1), ("n_new", n_new), "gain")
+
+
 N05 = "published/json/05.json"
 N06 = "published/json/06.json"
 N13 = "published/json/13.json"
@@ -365,7 +370,7 @@ STORY = (
                 255,
                 H200,
                 f"{_GPU}/gain-lecture.json",
-                (("n_new", 255), "gain"),
+                _alone("lecture", 255),
             ),
             Row(
                 "h200-smollm2",
@@ -375,7 +380,7 @@ STORY = (
                 2047,
                 H200,
                 f"{_GPU}/gain-smollm2.json",
-                (("n_new", 2047), "gain"),
+                _alone("smollm2", 2047),
                 note=ADDED_UP,
                 short=True,
             ),
