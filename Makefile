@@ -90,14 +90,8 @@ reproduce: $(READY) ## run all: is every output the published one? | python -m n
 serve: $(READY) ## answer over HTTP, as OpenAI's completions | python -m nanogpt serve
 	$(PY) -m nanogpt serve $(ARGS)
 
-gpu-report: $(TOOLS) ## on a GPU: all of it, into outputs/gpu/NAME | the recipe is plain commands
-	name=$$($(PY) -c "import torch; print(torch.cuda.get_device_name().replace(' ', '-'))") && \
-	out="outputs/gpu/$$name" && set -x && \
-	$(PY) -m pytest -m gpu && \
-	$(PY) -m nanogpt run --all --profile gpu --out "$$out" $(ARGS) && mkdir -p "$$out/gpu" && \
-	$(PY) -m nanogpt bench ladder --device cuda --size small --json "$$out/gpu/ladder-small.json" && \
-	$(PY) -m nanogpt bench ladder --device cuda --size lecture --json "$$out/gpu/ladder-lecture.json" && \
-	$(PY) -m nanogpt bench train --device cuda --json "$$out/gpu/race.json"
+gpu-report: $(TOOLS) ## on a GPU: 12 minutes into outputs/gpu/NAME | python -m nanogpt bench gpu
+	$(PY) -m nanogpt bench gpu $(ARGS)
 
 clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
 	@for path in outputs/run .pytest_cache .ruff_cache .hypothesis \

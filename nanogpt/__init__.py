@@ -22,15 +22,13 @@ The folders go beyond the lesson. A folder imports the files and the folders abo
 
     kv_referee  does a KV cache change the output? For models of any library: it installs alone
     decoder     the general model and its checkpoints: rotary positions, grouped keys, gates
-    pretrained  Hugging Face, GGUF and nanoGPT checkpoints loaded as Decoders
+    pretrained  other people's models, in and out: Hugging Face, GGUF, Karpathy's checkpoints
     training    the fast trainer: recipes, Muon, resuming, multi-process training
     caches      for longer texts and less memory: a ring buffer, pages, 8 bits
     engines     faster decoding with identical output, speculation, exact mode
-    serving     many requests at once: scheduler, blocks, HTTP
+    serving     many requests at once: scheduler, blocks, HTTP; jobs of many texts
     verify      the referee on these models and on servers, sweeps, the museum
     bench       benchmarks: the ladder, load, speculation, training
-    export      weights in the format that transformers and vLLM load
-    cluster     jobs of many texts: Ray, locks
     course      what a learner writes: blanks, check, hint, the lesson, grading, the certificate
     series      runs, renders and publishes the notebooks
     cli         python -m nanogpt run | train | generate | serve | bench | export …

@@ -1,4 +1,4 @@
-"""Attention as pure functions of queries, keys, values and positions. No cache in here.
+"""Attention as pure functions of queries, keys, values and positions, without a cache.
 
 Shapes: B batch, H heads, T queries, S keys, hs head size. Any leading dimensions work, so the same
 functions serve the lecture's heads (B, T, hs) and packed heads (B, H, T, hs).

@@ -119,7 +119,7 @@ class KVCache(ABC):
             self.last = int(self.pos.max()) if self.pos.is_cpu else last
 
     def forget(self, n: int) -> None:
-        """Drop the last n tokens. Called by `rewind`, which checks that the cache holds more."""
+        """Drop the last n tokens. Called by `rewind`, which checks that it holds more than n."""
         # A view of the rest. The next `store` makes a new tensor and frees this memory.
         self.k = self.k[..., :-n, :]
         self.v = self.v[..., :-n, :]

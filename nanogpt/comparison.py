@@ -34,7 +34,7 @@ class Comparison:
         if not self.equal:
             # The difference of two NaN is not a number, so the message names NaN instead.
             defect = "logits are NaN" if math.isnan(self.logit_diffs[n]) else "tokens differ"
-            verdict = f"✗ {defect} from new token {n} on ({n} of {self.n_new} equal before it)"
+            verdict = f"✗ {defect} from new token {n} on (the first {n} of {self.n_new} match)"
         difference = f"max |Δlogit| {self.max_logit_diff:.1e}"
         return f"{verdict} | {difference} | smallest margin {self.min_margin:.1e}"
 

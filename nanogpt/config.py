@@ -1,4 +1,4 @@
-"""Model hyperparameters as plain numbers, and argument checks. No tensors and no files in here."""
+"""Model hyperparameters as plain numbers, and argument checks, without tensors or files."""
 
 from dataclasses import dataclass, field
 

@@ -46,11 +46,11 @@ class Corpus:
     name: str
     sha256: str
     note: str = ""  # for the practice corpus: why it is used
-    real: bool = True  # False for the practice corpus alone: somebody's file may have its name
+    real: bool = True  # False only for the practice corpus; a user's file may share its name
 
     @property
     def banner(self) -> str:
-        """The warning to show above every result; empty for a real text."""
+        """The warning to show above every result; set only for the practice corpus, else empty."""
         if self.real:
             return ""
         warning = "Every loss below is a loss on generated text. For the real corpus"
@@ -173,7 +173,7 @@ class CharTokenizer:
         return len(self.chars)
 
     def encode(self, text: str) -> Tensor:
-        """Text to tokens, (T,) int64. Raises ValueError for no text and for unknown characters."""
+        """Text to tokens, (T,) int64. Raises ValueError if empty or if a character is unknown."""
         check_type("text", text, str)
         if not text:
             raise ValueError("the prompt is empty: give at least one character, such as a newline")

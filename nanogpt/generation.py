@@ -303,7 +303,7 @@ def reader_for(model: LanguageModel, prompt: Tensor, n_new: int, cache, slides: 
 def noise_for(
     noise, generator, sampling: SamplingParams, shape: tuple[int, int, int], device
 ) -> Tensor:
-    """The given noise, or noise from the generator; greedy sampling needs none and gets ones."""
+    """The given noise, or noise from the generator; greedy decoding needs none and gets ones."""
     check_generator(generator)
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V

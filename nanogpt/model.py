@@ -128,7 +128,7 @@ class LanguageModel(nn.Module):
 
     @property
     def caching(self) -> bool:
-        """Whether any attention module has a KV cache on."""
+        """Whether any attention module has its KV cache enabled."""
         return any(owner.cache is not None for owner in cache_owners(self))
 
     def cache_bytes(self, length: int, batch: int = 1) -> int:
@@ -216,9 +216,9 @@ class GPT(LanguageModel):
         """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
 
         `pos` (T,) holds the positions of idx in the whole text, ascending; 0 … T-1 if None. It is
-        required while a KV cache is on, and is (B, T) if each text has its own positions. Raises
-        ValueError for no tokens, for missing positions, for positions out of order or past the
-        position table, and IndexError (on a CPU) for a token outside the vocabulary.
+        required with a KV cache enabled, and is (B, T) if each text has its own positions. Raises
+        ValueError for an empty sequence, for missing positions, for positions out of order or past
+        the position table, and IndexError (on a CPU) for a token outside the vocabulary.
         """
         # With a cache, idx holds only the new tokens, and pos says where they are in the text.
         pos = self.checked_positions(idx, pos)

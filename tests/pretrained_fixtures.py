@@ -15,6 +15,12 @@ import torch
 import transformers
 from conftest import seeded
 
+# Older versions read some folders and chats in another way: Llama 3's under the name of Llama 2's
+# class, fields of messages that are null.
+as_5_24 = pytest.mark.skipif(
+    tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 24),
+    reason="the rules are those of transformers 5.24",
+)
 V = 320
 V_TOKENIZER = 304  # tokens; the last rows of the embedding are spare, as in Qwen 2
 LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -24,6 +30,9 @@ SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embe
 SHAPE |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
 GPT2 = {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 GPT2 |= {"bos_token_id": 0, "eos_token_id": 1}
+OPT = {"vocab_size": V, "hidden_size": 32, "ffn_dim": 128, "num_hidden_layers": 2}
+OPT |= {"num_attention_heads": 4, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
+OPT |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
 # The name of a case: its config's class and fields.
 MODELS = {
     "llama": ("LlamaConfig", {**SHAPE, "rms_norm_eps": 1e-5}),
@@ -49,6 +58,13 @@ MODELS = {
     "qwen2": ("Qwen2Config", SHAPE | {"rope_parameters": {"rope_theta": 1e6}}),
     "qwen3": ("Qwen3Config", SHAPE | {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3, biases": ("Qwen3Config", SHAPE | {"head_dim": 8, "attention_bias": True}),
+    "opt": ("OPTConfig", OPT),
+    "opt, untied": ("OPTConfig", OPT | {"tie_word_embeddings": False, "ffn_dim": 64}),
+    "nanochat": ("NanoChatConfig", SHAPE | {"rope_parameters": {"rope_theta": 1e4}}),
+    "nanochat, no softcap": (
+        "NanoChatConfig",
+        SHAPE | {"num_key_value_heads": 4, "final_logit_softcapping": None, "rms_norm_eps": 1e-5},
+    ),
 }
 OLD_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
 OLD_LLAMA3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -112,6 +128,25 @@ ON_THE_HUB = {
         | {"summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_use_proj": True}
         | {"task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}},
         124_439_808,
+    ),
+    "OPT-125M": (
+        {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "word_embed_proj_dim": 768}
+        | {"ffn_dim": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+        | {"max_position_embeddings": 2048, "activation_function": "relu", "init_std": 0.02}
+        | {"do_layer_norm_before": True, "_remove_final_layer_norm": False, "layerdrop": 0.0}
+        | {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0, "use_cache": True}
+        | {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "prefix": "</s>"}
+        | {"torch_dtype": "float16", "transformers_version": "4.21.0.dev0"},
+        125_237_760,  # and two rows of positions that no token reads
+    ),
+    "nanochat-d32": (
+        {"model_type": "nanochat", "vocab_size": 65536, "hidden_size": 2048, "hidden_act": "relu2"}
+        | {"intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 16}
+        | {"num_key_value_heads": 16, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
+        | {"final_logit_softcapping": 15.0, "attention_bias": False, "tie_word_embeddings": False}
+        | {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "bfloat16"}
+        | {"attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True},
+        1_879_048_192,
     ),
 }
 TEXT = "the quick brown fox jumps over the lazy dog, and it's 1234 o'clock\n" * 3

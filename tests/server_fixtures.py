@@ -14,7 +14,8 @@ from conftest import seeded, tiny_model
 from nanogpt.data import CharTokenizer
 from nanogpt.engines.generation import complete
 from nanogpt.sampling import PLAIN
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
+from nanogpt.serving.server import Server
 
 CHARS = CharTokenizer("abcdefghijkl\n")
 JSON = {"Content-Type": "application/json"}

@@ -16,15 +16,15 @@ NAMES |= {"jupyter_client": "jupyter-client", "huggingface_hub": "huggingface-hu
 # The extras whose packages a folder may import; the lesson and all other folders have none.
 EXTRAS = {
     "pretrained": ["pretrained"],
-    "serving": ["notebooks"],
+    "serving": ["notebooks", "ray"],
     "series": ["notebooks", "docs", "peers"],
     "bench": ["notebooks", "peers"],
     "kv_referee": ["export", "test"],  # its fixture is a plugin of pytest
     "verify": ["export", "test"],  # as well as this one's
-    "export": ["export"],
-    "cluster": ["ray"],
+    "cli": ["ray"],
 }
 COMMANDS = {"jupyterlab"}  # started, not imported
+PARTS = {"httptools", "uvloop"}  # what uvicorn takes as its parser and event loop, if it is there
 
 
 def lines_of(file: str) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_folder_imports_only_dependencies_of_the_wheel_and_of_its_extras():
 
 def test_every_dependency_of_the_series_is_imported():
     declared = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
-    assert packages(declared) - set.union(*imported().values()) == COMMANDS
+    assert packages(declared) - set.union(*imported().values()) == COMMANDS | PARTS
 
 
 def test_requirements_are_those_of_the_wheel_and_its_notebooks():

@@ -29,11 +29,11 @@ from training_fixtures import CPU, fresh, stop_at
 from nanogpt import TrainConfig, load_checkpoint, load_corpus, save_checkpoint, train
 from nanogpt.cli import main
 from nanogpt.cli.common import named
-from nanogpt.cluster.job import Job, Task
 from nanogpt.decoder.checkpoint import CheckpointError
-from nanogpt.export.huggingface import write_folder
 from nanogpt.files import PACKAGE, user_path, write_whole
+from nanogpt.pretrained.write import write_folder
 from nanogpt.series import execute
+from nanogpt.serving.jobs import Job
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
 SHORT = TrainConfig(steps=2, batch_size=4, eval_every=2, eval_batches=1, warmup=1)
@@ -72,20 +72,22 @@ def here(tmp_path, monkeypatch):
 
 
 def a_job(folder):
-    task = Task(checkpoint="anywhere", weights="0" * 64)
-    return Job(folder, [("a", i) for i in range(4)], task, shard_size=2)
+    """A job of two shards."""
+    return Job(folder, ["a", "b"], "anywhere", "0" * 64, samples=2, shard_size=2)
 
 
 def write_job(folder, version):
     """As many shards as the version says."""
-    with a_job(folder).opened() as job:
-        for number in range(2 - len(job.todo), version):
-            job.keep(number, ["b" * 10_000] * 2)
+    job = a_job(folder)
+    job.begin()
+    for number in range(2 - len(job.todo), version):
+        job.write(number, ["b" * 10_000] * 2)
 
 
 def read_job(folder):
-    with a_job(folder).opened() as job:
-        return 2 - len(job.todo)
+    job = a_job(folder)
+    job.begin()
+    return 2 - len(job.todo)
 
 
 def run_notebook(folder, version):

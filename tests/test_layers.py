@@ -32,7 +32,7 @@ LESSON = [
     "minimal",
 ]
 FOLDERS = "kv_referee decoder pretrained training caches engines serving".split()
-FOLDERS += "verify bench export cluster course series cli".split()
+FOLDERS += "verify bench course series cli".split()
 
 
 PATHS = [

@@ -43,9 +43,9 @@ from nanogpt.decoder.checkpoint import CheckpointError
 from nanogpt.decoder.config import lecture_config
 from nanogpt.device import pick_device
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.export.huggingface import ExportError, exported
-from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.model import LanguageModel
+from nanogpt.pretrained.form import ExportError, family_form
+from nanogpt.pretrained.lecture import lecture_state_dict
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.training.evaluation import full_loss
@@ -615,7 +615,7 @@ def exactly(model, tmp_path):
 
 def export_of(model, tmp_path):
     """What is exported computes what the model computes: its tensors make the same model again."""
-    exported(model)
+    family_form(model)
     return lecture_export_of(model, tmp_path)
 
 

@@ -51,7 +51,8 @@ from nanogpt.caches.int8 import Int8Cache
 from nanogpt.cli import main
 from nanogpt.device import pick_device
 from nanogpt.sampling import PLAIN, SamplingParams
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
+from nanogpt.serving.server import Server
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import TrainConfig
 
@@ -292,6 +293,8 @@ COMMANDS = {
     "bench ladder": ["bench", "ladder", "--device", GPU, "--tokens", "20", "--repeats", "2"],
     "bench ladder, bfloat16": ["bench", "ladder", "--device", GPU, "--tokens", "20"]
     + ["--repeats", "2", "--dtype", "bfloat16"],
+    "bench gain": ["bench", "gain", "--device", GPU, "--size", "article", "--batch", "1", "4"]
+    + ["--lengths", "1", "16", "--repeats", "2"],
     "bench load": ["bench", "load", "--device", GPU],
     "bench speculate": ["bench", "speculate", "--help"],
 }

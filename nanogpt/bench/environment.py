@@ -39,9 +39,10 @@ def environment(device: Device | None = None) -> dict[str, Any]:
 
 def conditions(card: dict[str, Any]) -> str:
     """The card in one line, for a figure's footer."""
-    threads = f"{card['threads']} thread{'s' * (card['threads'] != 1)}"
-    where = card["device_name"] if card["device"] == "cuda" else f"CPU, {threads}"
-    return f"{where}, torch {card['torch']}"
+    if card["device"] == "cuda":
+        return f"{card['device_name']}, torch {card['torch']}"
+    n = card["threads"]
+    return f"CPU, {n} thread{'s' * (n != 1)}, torch {card['torch']}"
 
 
 def _cpu_name() -> str:

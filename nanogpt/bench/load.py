@@ -380,7 +380,10 @@ class LoadedServer(RemoteServer):
             start = time.perf_counter()
             await asyncio.gather(*map(one, requests))
         if not replies:
-            raise ConnectionError(f"{self.name}: no request was answered: {list(self.errors)[-1]}")
+            reason = list(self.errors)[-1]
+            if self.proxy:  # it was only asked for the model, and is no part of what is measured
+                reason += f"; under load requests do not go through the proxy {self.proxy.about}"
+            raise ConnectionError(f"{self.name}: no request was answered: {reason}")
         return replies
 
     async def _reply(self, client: SimpleAsyncHTTPClient, request: Request, start: float) -> Reply:

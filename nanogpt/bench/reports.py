@@ -1,9 +1,10 @@
-"""The results of the four benchmarks as text for a terminal."""
+"""The results of the benchmarks as text for a terminal."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from .gain import ModelGain
 from .ladder import LadderResult, RungRow
 from .load import LATENCIES
 from .pretrained import PretrainedResult, PretrainedRow
@@ -92,6 +93,27 @@ def _pretrained_rung(row: PretrainedRow, n_new: int, bandwidth: float) -> dict[s
         "of the bound": f"{read / bandwidth:.0%}",
         "tokens": "equal" if same == n_new else f"the first {same} equal",
     }
+
+
+def gain_text(models: list[ModelGain], dtype: str, repeats: int) -> str:
+    """The result of `gain_by_batch`: a row for each model, batch size and length."""
+    rows = []
+    for found in models:
+        for row in found["rows"]:
+            rows.append(
+                {
+                    "model": found["model"],
+                    "parameters": f"{found['n_params'] / 1e6:.3g}M",
+                    "batch": row["batch"],
+                    "new tokens": f"{row['n_new']:,}",
+                    "seconds without": f"{row['uncached']['median']:.3g}",
+                    "with a cache": f"{row['cached']['median']:.3g}",
+                    "speedup": summary_text(row["gain"], 2),
+                    "whole": "" if row["measured"] else "added up",
+                    "what takes longest without": row.get("bound", ""),
+                }
+            )
+    return f"\n{dtype}, a prompt of one token; {repeats_text(repeats)}\n\n{table(rows)}\n"
 
 
 def training_text(rows: list[ComparedRow]) -> str:

@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from contextlib import suppress
 
 from ..training.signals import STOPS, stop_code
@@ -20,9 +21,11 @@ COMMANDS = {  # command: what it does
     "run": "run the notebooks and render them",
     "train": "train a model on a text, in one or several processes",
     "bench ladder": "time every decoding engine on the same tokens",
+    "bench gain": "when does a cache pay? its speedup over length, batch and model",
     "bench train": "time every recipe to the same loss",
     "bench speculate": "time speculation with several drafts",
     "bench load": "throughput and latency under a stream of requests",
+    "bench gpu": "what only a GPU can show, step by step; resumes where it stopped",
     "generate": "generate many texts, with one or several workers; resumes where it stopped",
     "verify model": "does a model's cached text differ by rounding, or by a bug?",
     "verify class": "the same for a small random model of a transformers architecture",
@@ -53,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is not None:
         return _dispatch(list(argv))
     open_streams()
+    warnings.formatwarning = _in_one_line
     usual = (signal.default_int_handler, signal.SIG_DFL)
     ours = [number for number in STOPS if signal.getsignal(number) in usual]
     for number in ours:
@@ -72,6 +76,11 @@ def main(argv: list[str] | None = None) -> int:
     for number in ours:  # the work is done: Python's shutdown may be interrupted
         signal.signal(number, signal.SIG_DFL)
     return flushed(code)
+
+
+def _in_one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning as a command prints it: without the line of code that it comes from."""
+    return f"warning: {message}\n"
 
 
 def open_streams() -> None:

@@ -1,9 +1,10 @@
-"""python -m nanogpt bench KIND: the costs of decoding, speculation, serving and training."""
+"""python -m nanogpt bench KIND: the costs of decoding, caching, speculation, serving, training."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..bench import llama_cpp, load, reports, speculation
+from ..bench import gpu_report, llama_cpp, load, reports, speculation
+from ..bench.gain import Bound, ModelGain, gain_by_batch
 from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
 from ..bench.pretrained import PretrainedPeer, pretrained_ladder, transformers_peer
 from ..bench.roofline import peak_arithmetic, read_bandwidth
@@ -23,26 +25,35 @@ from ..bench.training import KINDS, RaceRun, compared, train_interleaved
 from ..config import SIZES, check_int
 from ..data import Corpus, load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
+from ..decoder.config import decoder_config
 from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder
 from ..device import Device
 from ..engines.drafts import DraftModel
-from ..export.huggingface import exported
-from ..export.pretrained import family_form
-from ..files import KEEPER
+from ..files import KEEPER, ROOT, real_path
 from ..model import GPT, LanguageModel
+from ..pretrained.form import family_form
 from ..pretrained.load import find
 from ..pretrained.padding import without_spare_tokens
 from ..pretrained.tokenizer import PretrainedTokenizer
+from ..series.real import SMOLLM2_SHAPE
 from ..serving.batch import BatchEngine
 from ..serving.native_steps import BACKENDS, choose_backend
 from ..serving.sequence import Request
 from ..training.evaluation import full_loss
+from ..training.folders import held
 from . import common
 from .pretrained import SOURCES, load_on, short_name, size_text
 
 RUNNING = 32  # most texts per step
 LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: limits that a good request meets
+# Shapes for models with random weights: what a model has learned does not change its speed.
+_SHAPES = {name: decoder_config(config) for name, config in SIZES.items()}
+_SHAPES["smollm2"] = SMOLLM2_SHAPE
+_SHAPES["smollm2-1.7b"] = replace(
+    SMOLLM2_SHAPE, n_layer=24, n_head=32, n_kv_head=32, n_embd=2048, ffn_dim=8192
+)
+_DTYPE: dict[str, Any] = {"choices": ["float32", "bfloat16"], "default": "float32"}
 
 
 # ------------------------------------------------------------------ bench ladder
@@ -54,9 +65,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def ladder_options(parser: argparse.ArgumentParser) -> None:
-    common.add_shared(parser, "--size", "--checkpoint", "--tokens")
-    common.add_shared(parser, "--repeats", "--threads", "--device")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    about = "smollm2: its shape, with random weights (small)"
+    sizes = [*sorted(SIZES), "smollm2"]
+    parser.add_argument("--size", choices=sizes, default="small", help=about)
+    common.add_shared(parser, "--checkpoint", "--tokens", "--repeats", "--threads", "--device")
+    parser.add_argument("--dtype", **_DTYPE)
     parser.add_argument("--rungs", metavar="NUMBERS", help="only these rungs, for example 1467")
     add_model(parser)
     about = "with --model: prompt length (64)"
@@ -77,6 +90,9 @@ def time_ladder(args: argparse.Namespace) -> None:
         return
     if args.prompt_tokens or "llama.cpp" in args.peer:
         raise ValueError("--prompt-tokens and --peer llama.cpp are for a pretrained model: --model")
+    if args.size == "smollm2" and not args.checkpoint:
+        _time_smollm2_shape(args)
+        return
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
     path = common.json_path(args.json, "ladder", f"ladder-{name}.json")
     device = common.measured_device(args)
@@ -101,7 +117,7 @@ def _peers(names: list[str], model: LanguageModel) -> dict[str, Peer]:
         raise ValueError("--peer computes float32 on the CPU: add --device cpu --dtype float32")
     packed = as_decoder(model)
     try:
-        peers = hugging_face(exported(packed)) if "hf" in names else {}
+        peers = hugging_face(family_form(packed)) if "hf" in names else {}
         return peers | (jax_scan(packed) if "jax" in names else {})
     except ImportError as error:
         raise ImportError(f"{error}: pip install '.[peers]'") from error
@@ -144,6 +160,22 @@ def _time_pretrained(args: argparse.Namespace) -> None:
     common.write_result(path, device, about | result)
 
 
+def _time_smollm2_shape(args: argparse.Namespace) -> None:
+    """The ladder of SmolLM2's shape, which needs no download: greedy tokens after one token."""
+    if args.peer:
+        raise ValueError("--peer needs the real weights here: --model smollm2")
+    path = common.json_path(args.json, "pretrained ladder", "ladder-smollm2-shape.json")
+    device = common.measured_device(args)
+    model = Decoder(SMOLLM2_SHAPE).to(device=device.device, dtype=getattr(torch, args.dtype))
+    n_new = common.n_tokens(args, model.config.block_size - 1)
+    prompt = torch.zeros(1, dtype=torch.int64)
+    sharpened(model).eval()
+    result = pretrained_ladder(model, prompt, n_new=n_new, repeats=args.repeats, only=args.rungs)
+    print(reports.pretrained_text(result))
+    about = {"what": "pretrained ladder", "model": "SmolLM2's shape, random weights"}
+    common.write_result(path, device, about | {"dtype": args.dtype} | result)
+
+
 def _pretrained_peers(
     args: argparse.Namespace, model: Decoder, capacity: int, folder: Path
 ) -> dict[str, PretrainedPeer]:
@@ -164,6 +196,48 @@ def _pretrained_peers(
             size = llama_cpp.weight_bytes(file)
             peers[f"llama.cpp, {kind}"] = PretrainedPeer(decode, kind, size, 2)
     return peers
+
+
+# ------------------------------------------------------------------ bench gain
+
+
+def gain_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    several: dict[str, Any] = {"type": common.positive, "nargs": "+", "metavar": "N"}
+    about = f"shapes, with random weights: {', '.join(sorted(_SHAPES))} (small lecture)"
+    sizes = ["small", "lecture"]
+    add("--size", nargs="+", choices=sorted(_SHAPES), default=sizes, help=about, metavar="SIZE")
+    add("--batch", **several, default=[1, 8, 64], help="texts generated together (1 8 64)")
+    about = "new tokens after a prompt of one (16 64 255); a model's block may allow fewer"
+    add("--lengths", **several, default=[16, 64, 255], help=about)
+    add("--dtype", **_DTYPE)
+    common.add_shared(parser, "--repeats", "--threads", "--device")
+    common.add_json(parser, "gain.json")
+
+
+def time_gain(args: argparse.Namespace) -> None:
+    """Measure when a cache pays. Stopping keeps the batch sizes that are done."""
+    path = common.json_path(args.json, "gain", "gain.json")
+    device = common.measured_device(args)
+    about = {"what": "gain", "dtype": args.dtype}
+    found: dict[str, ModelGain] = {}
+    try:
+        for name in args.size:
+            model = Decoder(_SHAPES[name]).to(
+                device=device.device, dtype=getattr(torch, args.dtype)
+            )
+            batches = gain_by_batch(
+                name, model.eval(), args.batch, args.lengths, repeats=args.repeats
+            )
+            for found[name] in batches:
+                common.write_result(path, device, about | {"models": list(found.values())})
+    except KeyboardInterrupt:
+        if path and found:
+            raise KeyboardInterrupt(f"what was measured is in {path}") from None
+        raise KeyboardInterrupt from None
+    print(reports.gain_text(list(found.values()), args.dtype, args.repeats))
+    for bound in Bound:
+        print(f"{bound.value}: {bound.reason}")
 
 
 # ------------------------------------------------------------------ bench train
@@ -307,7 +381,7 @@ def load_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--url",
         metavar="URL",
-        help="measure a server instead, with greedy sampling, for example http://127.0.0.1:8000",
+        help="measure a server instead, with greedy decoding, for example http://127.0.0.1:8000",
     )
     common.add_json(parser, "load-SIZE.json")
 
@@ -479,9 +553,31 @@ def _schemes(subject: _Subject, rates: Sequence[float], settings: dict[str, Any]
     return about | {"rows": rows}
 
 
+# ------------------------------------------------------------------ bench gpu
+
+
+def gpu_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--minutes", type=float, default=12.0, metavar="M", help="time limit in minutes (12)")
+    add("--out", type=Path, metavar="FOLDER", help="output folder (outputs/gpu/NAME)")
+
+
+def report_gpu(args: argparse.Namespace) -> int:
+    """Run the steps of the GPU report. Exit code 1: some are left."""
+    common.check_clone()
+    if not torch.cuda.is_available():
+        raise ValueError("no CUDA device was found: run this on a machine with a GPU")
+    name = torch.cuda.get_device_name().replace(" ", "-")
+    out = real_path(args.out or ROOT / "outputs" / "gpu" / name)
+    with held(out / ".lock", f"into {out}"):
+        return 0 if gpu_report.run_report(out, gpu_report.REPORT_STEPS, 60 * args.minutes) else 1
+
+
 CALLS = {
     "bench ladder": (ladder_options, time_ladder),
+    "bench gain": (gain_options, time_gain),
     "bench train": (train_options, time_training),
     "bench speculate": (speculate_options, time_speculation),
     "bench load": (load_options, time_load),
+    "bench gpu": (gpu_options, report_gpu),
 }

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..cluster.folders import check_folder
 from ..files import KEEPER, LECTURE_FORM, check_file, check_writable
+from ..training.folders import check_folder
 from .common import OUTPUTS, add_lesson, add_overwrite, weights_for
+from .pretrained import TOKENIZER
 
 if TYPE_CHECKING:
     from ..decoder.checkpoint import Checkpoint
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> None:
     """Write the weights atomically, and print how to load them."""
     if args.model is None:
+        if args.tokenizer:
+            raise ValueError("--tokenizer is for --model: leave it out")
         _from_checkpoint(args)
     else:
         _from_pretrained(args)
@@ -24,9 +27,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _from_pretrained(args: argparse.Namespace) -> None:
     """Write a pretrained model as a folder of its model family."""
-    from ..export.huggingface import EXPORT_MARK
-    from ..export.pretrained import write_pretrained
     from ..pretrained.load import load_pretrained
+    from ..pretrained.write import EXPORT_MARK, write_pretrained
 
     if args.checkpoint or args.lesson or args.form != "auto":
         raise ValueError(
@@ -35,7 +37,7 @@ def _from_pretrained(args: argparse.Namespace) -> None:
         )
     out = Path(args.out or OUTPUTS / "export")
     check_folder(out, EXPORT_MARK, args.overwrite)
-    model, tokenizer = load_pretrained(args.model)
+    model, tokenizer = load_pretrained(args.model, tokenizer=args.tokenizer)
     config = write_pretrained(model, tokenizer, out, args.model)
     print(f"{args.model}: {model.n_params:,} parameters")
     print(f"written: {out}, for {config['architectures'][0]}")
@@ -45,8 +47,8 @@ def _from_pretrained(args: argparse.Namespace) -> None:
 def _from_checkpoint(args: argparse.Namespace) -> None:
     """Write one of our checkpoints for transformers or Karpathy's class."""
     from ..decoder.checkpoint import is_written, load_checkpoint, write_tensors
-    from ..export.huggingface import EXPORT_MARK, write_folder
-    from ..export.lecture import lecture_state_dict
+    from ..pretrained.lecture import lecture_state_dict
+    from ..pretrained.write import EXPORT_MARK, write_folder
 
     if args.form == "lecture":
         out = args.out or OUTPUTS / "lecture.safetensors"
@@ -84,6 +86,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoint", nargs="?", help="its path (the bundled model of that form)")
     add("--model", metavar="SOURCE", help="a pretrained model instead: a folder, a file, smollm2")
+    add("--tokenizer", type=Path, metavar="FOLDER", help=TOKENIZER)
     about = (
         "auto: OPT for the lecture's architecture, NanoChat for the bundled model's; lecture: one "
         "file"

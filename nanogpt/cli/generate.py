@@ -6,7 +6,6 @@ With --model it prints one text from a pretrained model; that is in pretrained.p
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,11 @@ from ..config import check_int
 from ..console import Progress
 from ..files import KEEPER, real_path
 from .common import add_lesson, weights_for
-from .pretrained import OF_JOBS, SOURCES, print_text
+from .pretrained import OF_JOBS, SOURCES, TOKENIZER, print_text
 
 if TYPE_CHECKING:
-    from ..cluster.job import Job
     from ..course.practice import LessonWriter
+    from ..serving.jobs import Job
 
 
 def run(args: argparse.Namespace) -> None:
@@ -26,43 +25,43 @@ def run(args: argparse.Namespace) -> None:
     if args.model is not None:
         print_text(args)
         return
-    if args.prompt or args.chat or args.draft or args.bits != 32 or args.device != "cpu":
+    of_models = (args.prompt, args.chat, args.draft, args.tokenizer)
+    if any(of_models) or args.bits != 32 or args.device != "cpu":
         raise ValueError(
-            "--prompt, --chat, --draft, --bits and --device are for --model; a job reads "
-            "--prompts FILE"
+            "--prompt, --chat, --draft, --tokenizer, --bits and --device are for --model; a job "
+            "reads --prompts FILE"
         )
-    from ..cluster.job import write_shards
+    from ..serving.jobs import generate_shards
 
     check_int("workers", args.workers, 1, 1000)
-    if (args.workers > 1 or args.cluster) and None in map(find_spec, ("ray", "pyarrow")):
-        raise ImportError("a cluster or several workers need Ray: pip install '.[ray]'")
+    if args.workers > 1:
+        import ray.data  # noqa: F401  (without it, stop before anything is written)
     args.checkpoint = weights_for(args, KEEPER)
     job = _job(args)
     lesson = _lesson(args) if args.lesson else None
-    with job.opened():
-        n = len(job.shards)
-        n_done = n - len(job.todo)
-        print(f"{job.about['texts']:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
-        try:
-            with Progress(n, "shards", initial=n_done) as bar:
-                written = lesson.shards(job) if lesson else None
-                for number, texts in written or write_shards(job, args.workers, args.cluster):
-                    job.keep(number, texts)
-                    bar.update()
-        except (KeyboardInterrupt, OSError) as error:
-            reason = f"{error}; " if str(error) else ""
-            raise type(error)(
-                f"{reason}{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}: "
-                f"the same command resumes"
-            ) from error
-        print(f"checksum of all texts: {job.checksum()}")
+    job.begin()
+    n = job.n_shards
+    n_done = n - len(job.todo)
+    print(f"{job.n_texts:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
+    try:
+        with Progress(n, "shards", initial=n_done) as bar:
+            written = lesson.shards(job) if lesson else generate_shards(job, args.workers)
+            for number, texts in written:
+                job.write(number, texts)
+                bar.update()
+    except (KeyboardInterrupt, OSError) as error:
+        reason = f"{error}; " if str(error) else ""
+        raise type(error)(
+            f"{reason}{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}: "
+            f"the same command resumes"
+        ) from error
     print(f"written: {args.out}/shards")
 
 
 def _job(args: argparse.Namespace) -> Job:
-    from ..cluster.job import Job, Task, prompt_check, read_prompts
     from ..decoder.checkpoint import find_weights, load_checkpoint
     from ..sampling import SamplingParams
+    from ..serving.jobs import Job, prompt_check, read_prompts
     from ..serving.native_steps import choose_backend
 
     saved = load_checkpoint(args.checkpoint)
@@ -73,20 +72,29 @@ def _job(args: argparse.Namespace) -> Job:
     print(saved)
     print(f"{backend} steps: {reason}" if reason else f"{backend} steps", flush=True)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
-    path = str(real_path(find_weights(args.checkpoint)))
-    task = Task(path, saved.sha256, args.max_new_tokens, sampling, backend)
-    prompts = read_prompts(args.prompts, args.samples, args.seed, prompt_check(task, saved))
-    return Job(args.out, prompts, task, args.shard_size)
+    check = prompt_check(saved, args.max_new_tokens, sampling)
+    return Job(
+        args.out,
+        read_prompts(args.prompts, check),
+        checkpoint=str(real_path(find_weights(args.checkpoint))),
+        weights=saved.sha256,
+        samples=args.samples,
+        seed=args.seed,
+        max_new_tokens=args.max_new_tokens,
+        sampling=sampling,
+        backend=backend,
+        shard_size=args.shard_size,
+    )
 
 
 def _lesson(args: argparse.Namespace) -> LessonWriter:
     """The writer of shards with the reader's loop. Raises ValueError for unsupported options."""
     from ..course.practice import LessonWriter
 
-    if args.workers > 1 or args.cluster or args.greedy or args.top_k or args.top_p:
+    if args.workers > 1 or args.greedy or args.top_k or args.top_p:
         raise ValueError(
-            "--lesson runs in this process, with your sample: leave out --workers, --cluster, "
-            "--greedy, --top-k and --top-p"
+            "--lesson runs in this process, with your sample: leave out --workers, --greedy, "
+            "--top-k and --top-p"
         )
     return LessonWriter(args.lesson, args.checkpoint, args.temperature)
 
@@ -94,6 +102,7 @@ def _lesson(args: argparse.Namespace) -> LessonWriter:
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", metavar="SOURCE", help=f"print one text from a pretrained model: {SOURCES}")
+    add("--tokenizer", type=Path, metavar="FOLDER", help=TOKENIZER)
     add("--prompt", metavar="TEXT", help="the text that --model continues")
     add(
         "--chat",
@@ -139,7 +148,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_lesson(parser, "heads, KVCache, sample and loop")
     add("--shard-size", type=int, metavar="N", help="texts per file (32)")
     add("--workers", type=int, metavar="N", help="number of processes; more than one needs Ray (1)")
-    add("--cluster", metavar="ADDRESS", help="address of a running Ray cluster")
     parser.set_defaults(**OF_JOBS)
 
 

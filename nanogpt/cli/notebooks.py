@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..cluster.folders import held
 from ..decoder.checkpoint import load_checkpoint
 from ..files import ROOT, check_no_file, path_in, real_path, user_path
 from ..series import address, runner, slides, student
@@ -17,6 +16,7 @@ from ..series.mirror import set_address, sync
 from ..series.nbfile import SyncError
 from ..series.plan import DEFAULT
 from ..series.site import newest, render
+from ..training.folders import held
 from .common import add_overwrite, check_clone, positive
 
 VARIABLES = ["NANOGPT_DATA", "NANOGPT_CHECKPOINT", "NANOGPT_MINE", "NANOGPT_CACHE"]  # paths

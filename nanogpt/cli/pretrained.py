@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SOURCES = "smollm2 (downloaded once), a folder, a .gguf file, or a model name on the hub"
 
+TOKENIZER = "with --model: the folder of another tokenizer.json than the model's own"
 LOOKUP = "lookup"  # the draft that looks up the text itself
 # Options for jobs of many texts, with their defaults in generate.py: refused with --model.
 OF_JOBS: dict[str, Any] = {
@@ -32,7 +33,6 @@ OF_JOBS: dict[str, Any] = {
     "lesson": None,
     "shard_size": 32,
     "workers": 1,
-    "cluster": "",
 }
 
 
@@ -57,7 +57,7 @@ def print_text(args: argparse.Namespace) -> None:
     check_int("max_new_tokens", args.max_new_tokens, 1)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
     device = pick_device(args.device).device
-    model, tokenizer = load_on(device, args.model)
+    model, tokenizer = load_on(device, args.model, tokenizer=args.tokenizer)
     c = model.config
     _tell(f"{args.model}: {size_text(model)}, a context of {c.block_size:,} tokens")
     if args.chat:
@@ -89,11 +89,15 @@ def print_text(args: argparse.Namespace) -> None:
 
 
 def load_on(
-    device: torch.device, source: str, dtype: torch.dtype | None = None
+    device: torch.device,
+    source: str,
+    dtype: torch.dtype | None = None,
+    tokenizer: Path | None = None,
 ) -> tuple[Decoder, PretrainedTokenizer]:
     """Load a source's model on a device, and its tokenizer. The default dtype is float32.
 
-    Announces a download on stderr. Raises the errors of load_pretrained.
+    `tokenizer` is the folder of another one. Announces a download. Raises the errors of
+    load_pretrained.
     """
     import torch
 
@@ -101,10 +105,10 @@ def load_on(
     from ..pretrained.tokenizer import PretrainedTokenizer
 
     announce_download(source)
-    model, tokenizer = load_pretrained(source, dtype=dtype or torch.float32)
-    if not isinstance(tokenizer, PretrainedTokenizer):
+    model, loaded = load_pretrained(source, dtype=dtype or torch.float32, tokenizer=tokenizer)
+    if not isinstance(loaded, PretrainedTokenizer):
         raise TypeError("a model loaded by name comes with its own tokenizer")
-    return model.to(device), tokenizer
+    return model.to(device), loaded
 
 
 def size_text(model: LanguageModel) -> str:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..files import KEEPER
 from .common import add_lesson, add_shared, set_threads, weights_for
-from .pretrained import SOURCES, load_on, short_name, size_text
+from .pretrained import SOURCES, TOKENIZER, load_on, short_name, size_text
 
 if TYPE_CHECKING:
     from ..decoder.checkpoint import Checkpoint
     from ..model import LanguageModel
-    from ..serving.completions import RequestParser
-    from ..serving.http import Server
+    from ..serving.parser import RequestParser
+    from ..serving.server import Server
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from ..serving.http import listening
 
     set_threads(args.threads)
+    if args.tokenizer and not args.model:
+        raise ValueError("--tokenizer is for --model: leave it out")
     if args.model:
         server = _pretrained_server(args)
     else:
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         with listening(server, *where) as url:
             if args.host not in ("127.0.0.1", "localhost", "::1"):
                 print(f"warning: open to everyone who can reach {args.host}, without a password")
-            _introduce(url, server.reader)
+            _introduce(url, server.parser)
             while server.thread.is_alive():
                 server.thread.join(1.0)
     except KeyboardInterrupt:
@@ -52,21 +54,21 @@ def run(args: argparse.Namespace) -> int:
     return int(server.failure is not None)
 
 
-def _introduce(url: str, reader: RequestParser) -> None:
+def _introduce(url: str, parser: RequestParser) -> None:
     """Print that it is ready, and a request that this model can answer."""
     from ..data import CharTokenizer
     from ..serving.texts import template_of
 
-    tokenizer = reader.tokenizer
+    tokenizer = parser.tokenizer
     path = "/v1/completions"
     asked: dict[str, object] = {"prompt": "The"}
     if isinstance(tokenizer, CharTokenizer):
-        fits = set("KING:") <= set(tokenizer.chars) and reader.longest > 5
+        fits = set("KING:") <= set(tokenizer.chars) and parser.longest > 5
         asked = {"prompt": "KING:" if fits else tokenizer.chars[0]}
     elif template_of(tokenizer):
         path = "/v1/chat/completions"
         asked = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
-    body = json.dumps({"model": reader.name, **asked, "max_tokens": 16})
+    body = json.dumps({"model": parser.name, **asked, "max_tokens": 16})
     print(f"{url} is ready; for example\n")
     print(f"curl {url}{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}")
     print("\nCtrl-C ends it", flush=True)
@@ -75,8 +77,8 @@ def _introduce(url: str, reader: RequestParser) -> None:
 def _pretrained_server(args: argparse.Namespace) -> Server:
     """The server of a pretrained model, not started yet."""
     from ..device import pick_device
-    from ..serving.http import Server
     from ..serving.native_steps import BACKENDS
+    from ..serving.server import Server
 
     if args.lesson or args.checkpoint != KEEPER:
         other = "--lesson" if args.lesson else f"the checkpoint {args.checkpoint}"
@@ -84,19 +86,19 @@ def _pretrained_server(args: argparse.Namespace) -> Server:
             f"--model {args.model} and {other}: only one model is served; leave one out"
         )
     device = pick_device(args.device)
-    model, tokenizer = load_on(device.device, args.model)
+    model, tokenizer = load_on(device.device, args.model, tokenizer=args.tokenizer)
     backend, note = _backend_for(args, model)
     print(f"{args.model}: {size_text(model)}\n{note}, {device}", flush=True)
     server = Server(
         model,
         tokenizer,
-        name=short_name(args.model),
+        **_names(args, short_name(args.model)),
         backend=BACKENDS[backend],
         **_limits(args),
     )
     n = server.engine.positions
     memory = model.cache_bytes(n) / 1e9
-    longest = server.reader.longest
+    longest = server.parser.longest
     print(f"texts of up to {longest:,} tokens; caches of {n:,}, up to {memory:.1f} GB", flush=True)
     return server
 
@@ -106,12 +108,12 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
     from ..decoder.pack import as_decoder
     from ..decoder.standard import not_standard
     from ..device import pick_device
-    from ..serving.http import Server
     from ..serving.native_steps import BACKENDS
+    from ..serving.server import Server
 
     device = pick_device(args.device)
     model = saved.model.to(device.device).eval()
-    name = Path(args.checkpoint).stem
+    names = _names(args, Path(args.checkpoint).stem)
     if args.lesson:
         from ..course.practice import lesson_of, model_with
         from ..serving.modules import ModuleBackend
@@ -119,12 +121,18 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
         model = model_with(lesson_of(args.lesson, "Head"), model)
         note = "the scheduler's blocks replace your cache"
         print(f"{saved}\n{note}, {device}", flush=True)
-        return Server(model, saved.tokenizer, name=name, backend=ModuleBackend, **_limits(args))
+        return Server(model, saved.tokenizer, backend=ModuleBackend, **names, **_limits(args))
     backend, note = _backend_for(args, saved.model)
     print(f"{saved}\n{note}, {device}", flush=True)
     if backend == "modules" and not_standard(model) is None:
         model = as_decoder(model)  # the same function, faster
-    return Server(model, saved.tokenizer, name=name, backend=BACKENDS[backend], **_limits(args))
+    return Server(model, saved.tokenizer, backend=BACKENDS[backend], **names, **_limits(args))
+
+
+def _names(args: argparse.Namespace, usual: str) -> dict[str, Any]:
+    """The name that responses give, and its aliases."""
+    name, *aliases = args.name or [usual]
+    return {"name": name, "aliases": aliases}
 
 
 def _limits(args: argparse.Namespace) -> dict[str, Any]:
@@ -146,6 +154,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoint", nargs="?", default=KEEPER, help="its path (the bundled model)")
     add("--model", metavar="SOURCE", help=f"a pretrained model instead: {SOURCES}")
+    named = "its name in responses (the checkpoint's); again: an alias that /v1/models lists too"
+    add("--name", action="append", metavar="NAME", help=named)
+    add("--tokenizer", type=Path, metavar="FOLDER", help=TOKENIZER)
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: only this machine)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free port (8000)")
     add(

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ..cluster.folders import held_run
 from ..config import SIZES, GPTConfig
 from ..data import CharTokenizer, load_corpus
 from ..decoder.checkpoint import check_path
@@ -17,6 +16,7 @@ from ..decoder.config import DecoderConfig
 from ..decoder.pack import build_model
 from ..device import Device, pick_device
 from ..files import check_writable
+from ..training.folders import held_run
 from ..training.loop import train
 from ..training.processes import Team, joined
 from ..training.recipes import RECIPES, TrainConfig, recipe_for

@@ -16,8 +16,8 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from ..cluster.folders import held
 from ..files import ROOT, path_in, write_whole
+from ..training.folders import held
 from . import program
 from .blanks import BLANKS
 from .editing import execute

@@ -28,7 +28,7 @@ from . import proof
 from .lesson import Lesson, LessonError, read_lesson
 
 if TYPE_CHECKING:
-    from ..cluster.job import Job  # it imports the servers, which a notebook does not need
+    from ..serving.jobs import Job  # it imports the servers, which a notebook does not need
 
 
 def trainer_with(
@@ -168,9 +168,9 @@ class LessonWriter:
 
     def shards(self, job: Job) -> Iterator[tuple[int, list[str]]]:
         """(number, texts) of every unfinished shard of a job."""
-        for number in sorted(job.todo):
-            n = job.task.max_new_tokens
-            yield number, [self.text(prompt, seed, n) for prompt, seed in job.shards[number]]
+        n = job.max_new_tokens
+        for number in job.todo:
+            yield number, [self.text(prompt, seed, n) for _, prompt, seed in job.texts_of(number)]
 
     def text(self, prompt: str, seed: int, n: int) -> str:
         """The n characters after a prompt. Raises LessonError if the loop stops early."""

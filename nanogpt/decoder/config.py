@@ -1,4 +1,4 @@
-"""The hyperparameters of a general decoder as a frozen dataclass. No tensors or files in here."""
+"""The hyperparameters of a general decoder as a frozen dataclass, without tensors or files."""
 
 from dataclasses import dataclass, fields, replace
 from enum import Enum

@@ -1,7 +1,7 @@
 """Every parameter of a decoder, declared once: its names, its shape, and the fields that decide.
 
 From these tables come the parameter counts (config.py), the plain tensors of a step (pack.py), and
-the structs of native code (engines/decoder_library.py). No tensors in here.
+the structs of native code (engines/decoder_library.py).
 """
 
 from __future__ import annotations

@@ -189,9 +189,10 @@ class Decoder(LanguageModel):
 
         `pos` (T,) holds the positions of idx in the whole text, ascending; 0 … T-1 if None. It is
         required while a KV cache is on, and is (B, T) if each text has its own positions. With
-        `last`, returns only the last tokens' logits, (B, last, V). Raises ValueError for no tokens,
-        for missing positions, for positions out of order or past the position table and for a
-        `last` outside [1, T], and IndexError (on a CPU) for a token outside the vocabulary.
+        `last`, returns only the last tokens' logits, (B, last, V). Raises ValueError for
+        an empty sequence, for missing positions, for positions out of order or past the position
+        table and for a `last` outside [1, T], and IndexError (on a CPU) for a token outside the
+        vocabulary.
         """
         pos = self.checked_positions(idx, pos)
         if last is not None:

@@ -176,7 +176,7 @@ class CSequence(ctypes.Structure):
     _fields_ = [
         ("tokens", INTS),  # the prompt, followed by the sampled tokens
         ("table", INTS_READ),  # the numbers of its blocks
-        ("noise", FLOATS_READ),  # a row for each new token, or null for greedy sampling
+        ("noise", FLOATS_READ),  # a row for each new token, or null for greedy decoding
         ("noise_stride", INT),
         ("noise_from", INT),  # the position whose token the first row of noise samples
         ("top_k", INT),  # 0: all tokens

@@ -13,7 +13,7 @@ from ..config import check_int, check_type
 from ..generation import CachedReader, Reader
 from ..model import LanguageModel
 from ..sampling import SamplingParams, check_length, check_prompt, sample
-from .speculation import Guess, Speculation
+from .speculation import Guess, Speculation, SpeculativeTokens
 
 if TYPE_CHECKING:
     from .noise import Noise
@@ -53,9 +53,9 @@ class Draft(ABC):
 
     def loop(
         self, reader: Reader, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams
-    ) -> Speculation:
+    ) -> SpeculativeTokens:
         """The speculative loop over the target's reader, with this draft.  -> n × (B, 1)"""
-        return Speculation(reader, self, prompt, noise, sampling)
+        return SpeculativeTokens(Speculation(reader, self, prompt, noise, sampling), prompt, noise)
 
     def check(
         self,

@@ -7,9 +7,10 @@ called through ctypes. Weights have 32 or 8 bits.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -38,7 +39,7 @@ from .decoder_library import (
 from .drafts import Draft, DraftModel
 from .eager import Flat
 from .noise import Noise
-from .speculation import SpeculativeLoop, matching
+from .speculation import SpeculativeLoop, SpeculativeTokens, matching
 from .toolchain import CannotBuild
 
 CALL_TOKENS = 64  # the most new tokens of a text in one call
@@ -92,7 +93,8 @@ class Native(Engine):
     ) -> TokenIterator:
         if draft is None:
             return NativeTokens(self, model, prompt, noise, sampling)
-        return NativeSpeculation(self, model, draft, prompt, noise, sampling)
+        speculation = NativeSpeculation(self, model, draft, prompt, noise, sampling)
+        return SpeculativeTokens(speculation, prompt, noise)
 
 
 def steps_of_a_call(config: DecoderConfig, n_sequences: int) -> int:
@@ -154,14 +156,16 @@ class NativeTokens(Iterator[Tensor]):
         noise: Tensor | Noise,
         sampling: SamplingParams,
     ):
-        self.engine = engine
-        self.model = model
         self.text = text_of(prompt, len(noise))  # (B, T + n): native code appends to it in place
         self.T = prompt.shape[1]
         self.noise = noise
-        self.sampling = sampling
+        # Packs the weights as they are when it is called.
+        self._begin = partial(NativeGeneration, engine, model, self.text, self.T, noise, sampling)
         self.begun = False
-        self._steps = self._stream()
+        # The generator does not refer to this object: so a caller who drops the tokens closes it at
+        # once, and its memory serves the next text.
+        most = steps_of_a_call(engine.config, len(prompt))
+        self._steps = _stream(self._begin, self.text, self.T, most)
 
     def __next__(self) -> Tensor:
         self.begun = True
@@ -188,35 +192,30 @@ class NativeTokens(Iterator[Tensor]):
         self.begun = True
         self._steps.close()
 
-    def _begin(self) -> NativeGeneration:
-        """Pack the weights as they are now."""
-        return NativeGeneration(
-            self.engine, self.model, self.text, self.T, self.noise, self.sampling
-        )
 
-    def _stream(self) -> Generator[Tensor, None, None]:
-        # 1. Nothing happens before the first token is asked for; then the weights are packed.
-        with self._begin() as generation:
-            text = self.text
-            known = self.T
-            end = text.shape[1]
-            read = 0
-            # 2. Each call has a fixed cost in Python, which counts for a small model, so a call
-            #    decodes several tokens. But the caller waits for all of them: the first call
-            #    returns one token immediately, and each further call four times as many as the one
-            #    before, until a call takes about ten milliseconds.
-            chunk = 1
-            most = steps_of_a_call(self.engine.config, len(text))
-            while known < end:
-                new = min(chunk, end - known)
-                # 3. Read what is not read yet: the prompt at first, then the last token of the call
-                #    before. The last token of this call is sampled and not read.
-                generation.decode(read, known + new - 1)
-                # 4. Copies, because the caller may write into a token and C++ reads ours.
-                yield from text[:, known : known + new].clone().split(1, dim=1)
-                read = known + new - 1
-                known += new
-                chunk = min(4 * chunk, most)
+def _stream(
+    begin: Callable[[], NativeGeneration], text: Tensor, known: int, most: int
+) -> Generator[Tensor, None, None]:
+    """The tokens behind the first `known` of a text, one by one; at most `most` in a call."""
+    # 1. Nothing happens before the first token is asked for; then the weights are packed.
+    with begin() as generation:
+        end = text.shape[1]
+        read = 0
+        # 2. Each call has a fixed cost in Python, which counts for a small model, so a call
+        #    decodes several tokens. But the caller waits for all of them: the first call
+        #    returns one token immediately, and each further call four times as many as the one
+        #    before, until a call takes about ten milliseconds.
+        chunk = 1
+        while known < end:
+            new = min(chunk, end - known)
+            # 3. Read what is not read yet: the prompt at first, then the last token of the call
+            #    before. The last token of this call is sampled and not read.
+            generation.decode(read, known + new - 1)
+            # 4. Copies, because the caller may write into a token and C++ reads ours.
+            yield from text[:, known : known + new].clone().split(1, dim=1)
+            read = known + new - 1
+            known += new
+            chunk = min(4 * chunk, most)
 
 
 def text_of(prompt: Tensor, n_new: int) -> Tensor:
@@ -385,7 +384,7 @@ class NativeSpeculation(SpeculativeLoop):
         super().__init__(draft, prompt, noise, sampling)
 
     @torch.no_grad()
-    def _run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
+    def run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
         text = text_of(prompt, len(noise))
         T = prompt.shape[1]
         known = T  # tokens of the text that are final; behind them there may be guesses

@@ -85,16 +85,12 @@ def expected_tokens(a: float, k: int) -> float:
     return float(k + 1) if a == 1 else (1 - a ** (k + 1)) / (1 - a)
 
 
-class SpeculativeLoop(ABC, Iterator[Tensor]):
-    """Base class: an iterator over a generation's tokens, (B, 1) each, with its `stats`.
-
-        steps = generate(model, prompt, 200, draft=PromptLookup())
-        text = torch.cat(list(steps), dim=1)
-        steps.stats.passes  # forward passes of the model
+class SpeculativeLoop(ABC):
+    """Base class: the speculative loop of one generation, and its `stats`.
 
     A batch advances together, by the fewest tokens that a pass added to any of its texts. Tokens
     that a text gained beyond that are already correct. They are kept in `verified`, a list for each
-    text, proposed first in the next pass, and accepted again. A subclass implements in `_run` how
+    text, proposed first in the next pass, and accepted again. A subclass implements in `run` how
     the model reads several tokens in one pass.
     """
 
@@ -107,17 +103,10 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         self.guess = draft.begin(prompt, sampling)
         self.k = draft.k
         self.verified: list[list[int]] = [[] for _ in prompt]
-        self._steps = self._run(prompt, noise)
 
     @abstractmethod
-    def _run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
+    def run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
         """Yield a (B, 1) token for each row of noise."""
-
-    def __next__(self) -> Tensor:
-        return next(self._steps)
-
-    def close(self) -> None:
-        self._steps.close()
 
     def propose(self, text: Tensor, noise: Tensor) -> Tensor:
         """Guess the next tokens, at most one for each row of noise.  (B, t) -> (B, k)"""
@@ -178,6 +167,28 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
             check_tokens(low, high, self.vocab_size, "the draft proposed")
 
 
+class SpeculativeTokens(Iterator[Tensor]):
+    """The tokens of a speculative loop, (B, 1) each, with its `stats`.
+
+    steps = generate(model, prompt, 200, draft=PromptLookup())
+    text = torch.cat(list(steps), dim=1)
+    steps.stats.passes  # forward passes of the model
+    """
+
+    def __init__(self, loop: SpeculativeLoop, prompt: Tensor, noise: Tensor | Noise):
+        # The generator refers to the loop and not to this object: so a caller who drops the tokens
+        # closes it at once, without waiting for the garbage collector.
+        self.loop = loop
+        self.stats = loop.stats
+        self._steps = loop.run(prompt, noise)
+
+    def __next__(self) -> Tensor:
+        return next(self._steps)
+
+    def close(self) -> None:
+        self._steps.close()
+
+
 class Speculation(SpeculativeLoop):
     """The speculative loop over any reader."""
 
@@ -193,7 +204,7 @@ class Speculation(SpeculativeLoop):
         super().__init__(draft, prompt, noise, sampling)
 
     @torch.no_grad()
-    def _run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
+    def run(self, prompt: Tensor, noise: Tensor | Noise) -> Generator[Tensor, None, None]:
         text = prompt
         done = 0  # new tokens so far: the next one is sampled with this row of the noise
         while done < len(noise):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..config import check_int
 from .base import TokenIterator
-from .speculation import SpeculativeLoop
+from .speculation import SpeculativeTokens
 
 
 class UpToStop(Iterator[Tensor]):
@@ -21,26 +21,10 @@ class UpToStop(Iterator[Tensor]):
 
     def __init__(self, steps: TokenIterator, stop: tuple[int, ...]):
         self.steps = steps
-        self.stop = frozenset(stop)
-        if isinstance(steps, SpeculativeLoop):
+        if isinstance(steps, SpeculativeTokens):
             self.stats = steps.stats
-        self._tokens = self._run()
-
-    def _run(self) -> Generator[Tensor, None, None]:
-        ended: Tensor | None = None  # which rows, (B, 1)
-        last: Tensor | None = None  # the token before, (B, 1)
-        try:
-            for token in self.steps:
-                if ended is not None and last is not None:
-                    token = torch.where(ended, last, token)
-                are_stops = [[number in self.stop] for number in token[:, 0].tolist()]
-                ended = torch.tensor(are_stops, device=token.device)
-                last = token.clone()  # the caller may write into `token`
-                yield token
-                if ended.all():
-                    break
-        finally:
-            self.steps.close()  # may free memory that the next generation needs
+        # The generator does not refer to this object, so dropping it closes the generator at once.
+        self._tokens = _up_to_stop(steps, frozenset(stop))
 
     def __next__(self) -> Tensor:
         return next(self._tokens)
@@ -48,6 +32,23 @@ class UpToStop(Iterator[Tensor]):
     def close(self) -> None:
         self._tokens.close()
         self.steps.close()
+
+
+def _up_to_stop(steps: TokenIterator, stop: frozenset[int]) -> Generator[Tensor, None, None]:
+    ended: Tensor | None = None  # which rows, (B, 1)
+    last: Tensor | None = None  # the token before, (B, 1)
+    try:
+        for token in steps:
+            if ended is not None and last is not None:
+                token = torch.where(ended, last, token)
+            are_stops = [[number in stop] for number in token[:, 0].tolist()]
+            ended = torch.tensor(are_stops, device=token.device)
+            last = token.clone()  # the caller may write into `token`
+            yield token
+            if ended.all():
+                break
+    finally:
+        steps.close()  # may free memory that the next generation needs
 
 
 def check_stop(stop: object, vocab_size: int) -> tuple[int, ...]:

@@ -274,7 +274,7 @@ class Report:
             n = len(self.not_offered)
             reasons = "; ".join(dict.fromkeys(one.reason for one in self.not_offered))
             scenarios = "1 scenario needs" if n == 1 else f"{n} scenarios need"
-            lines.append(f"  {scenarios} what this model or cache does not offer: {reasons}")
+            lines.append(f"  {scenarios} what this model or cache lacks: {reasons}")
         lines += [f"  note: {note}" for note in dict.fromkeys(self.notes)]
         if self.unreached:
             n = len(self.unreached)

@@ -145,7 +145,7 @@ class Yardstick:
             return f"the plain pass varies by {self.noise:.1e}"
         if self.other is None:
             return f"rounding explains {self.limit:.1e}"
-        return f"{name_of(self.other)} moves the plain pass by {self.moved:.1e}"
+        return f"{name_of(self.other)} alone shifts the uncached logits by {self.moved:.1e}"
 
 
 def choosable(plain: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -11,8 +9,10 @@ from ..decoder.config import DecoderConfig
 from ..decoder.model import Decoder
 from ..decoder.skeleton import skeleton
 from ..kv_referee.memory import available_memory
-from .families import Names, Part, layout
+from .families import Names
+from .layout import Part, layout
 from .needs import PretrainedError, shown
+from .parameters import from_file, stored_shapes
 from .stored import AGAIN, Stored, Tensors
 
 TIED_HEAD = "lm_head.weight"
@@ -44,7 +44,10 @@ def assemble(
             )
     check_memory(sources, dtype, where)
     model = skeleton(c)
-    state = {part.path: _filled(part, found, c, names, dtype) for part, found in sources}
+    state = {
+        part.path: from_file(part, (stored.read() for stored in found), names, c, dtype)
+        for part, found in sources
+    }
     for name, tensor in state.items():
         if not tensor.isfinite().all():
             raise PretrainedError(f"{where}: {name} holds NaN or infinity in {dtype}: {AGAIN}")
@@ -99,7 +102,7 @@ def _sources(
     sources = []
     for part in layout(c):
         found = []
-        for name, shape in _wanted(part, names, tensors):
+        for name, shape in stored_shapes(part, names, tensors):
             stored = tensors.get(name)
             if stored is None:
                 raise PretrainedError(
@@ -118,51 +121,6 @@ def _sources(
             found.append(stored)
         sources.append((part, found))
     return sources
-
-
-def _wanted(part: Part, names: Names, tensors: Tensors) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The name and shape, in the file, of each tensor that makes up a parameter."""
-    modules = names.modules[part.module]
-    stacked = names.stacked.get(part.module, "")
-    if f"{stacked.format(i=part.layer)}.{part.kind}" in tensors:
-        modules = (stacked,)
-    shapes = part.shapes
-    if len(modules) == 1:  # the file also stacks them
-        rows = sum(shape[0] for shape in shapes)
-        shapes = ((rows, *shapes[0][1:]),)
-    for module, shape in zip(modules, shapes, strict=True):
-        turned = names.transposed and part.matrix
-        yield f"{module.format(i=part.layer)}.{part.kind}", shape[::-1] if turned else shape
-
-
-def _filled(
-    part: Part, found: list[Stored], c: DecoderConfig, names: Names, dtype: torch.dtype
-) -> Tensor:
-    """One parameter of the Decoder, its parts stacked along the rows."""
-    rows = sum(shape[0] for shape in part.shapes)
-    filled = torch.empty((rows, *part.shapes[0][1:]), dtype=dtype)
-    start = 0
-    for stored in found:
-        tensor = stored.read()
-        if names.transposed and part.matrix:
-            tensor = tensor.t()
-        filled[start : start + len(tensor)] = tensor
-        start += len(tensor)
-    if names.permuted and part.module.endswith(".sa.qkv"):
-        turned = part.shapes[0][0] + part.shapes[1][0]  # rows of queries and keys
-        filled[:turned] = unpermuted(filled[:turned], c.head_size)
-    return filled
-
-
-def unpermuted(rows: Tensor, head_size: int) -> Tensor:
-    """Reorder query or key rows from llama.cpp's order.  (heads · hs, …) -> (heads · hs, …)
-
-    llama.cpp rotates neighbours, rows 2 i and 2 i + 1 of a head; a Decoder rotates rows i and
-    i + hs / 2, as transformers does.
-    """
-    pairs = rows.unflatten(0, (-1, head_size // 2, 2))  # (heads, hs / 2, 2, …)
-    turned: Tensor = pairs.transpose(1, 2).reshape(rows.shape)
-    return turned
 
 
 def _is_embedding(head: Stored, tokens: Tensor) -> bool:

@@ -1,38 +1,30 @@
-"""Convert other people's configs to a DecoderConfig, or name the field that is not supported."""
+"""A config.json and a DecoderConfig: one from the other, by the rows of a family.
+
+A field that would change the arithmetic is refused by name; one that nobody here knows is ignored
+with a warning.
+"""
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-import torch
-
-from ..config import check_int, check_number, check_switch
-from ..decoder.config import Activation, DecoderConfig, RopeScaling
-from ..decoder.layers import rotation_speeds
-from .families import (
-    ACTIVATIONS,
-    FAMILIES,
-    GGUF_BIASES,
-    GGUF_FIELDS,
-    GGUF_HARMLESS,
-    GGUF_HEAD_SIZES,
-    GGUF_NEEDED,
-    GGUF_ONLY,
-    GPT2,
-    HARMLESS,
-    ONLY,
-    ROPE_FREQS,
-    Family,
-)
-from .needs import PretrainedError, shown
-from .stored import AGAIN, Tensors
+from ..config import LARGEST_INT, check_int, check_number, check_positive, check_switch
+from ..decoder.config import DecoderConfig, RopeScaling
+from .families import ACTIVATIONS, FAMILIES, Family
+from .known_fields import ARITHMETIC, HARMLESS, MARKS
+from .needs import PretrainedError, shown, shown_value
+from .stored import AGAIN
 
 NOT_OURS = "only transformers or llama.cpp can run this model"
 LARGEST_SIZE = 2**31 - 1
 SWITCHES = frozenset(["tied", "qkv_bias", "proj_bias", "ffn_bias"])
-OPTIONAL = frozenset(["n_kv_head", "head_dim", "ffn_dim"])  # None: DecoderConfig's default
-_ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
+OPTIONAL = frozenset(["n_kv_head", "head_dim", "ffn_dim", "logit_softcap"])  # may be None
+_LISTED = 5  # unknown fields named in a warning
+# The parts of a config.json with rotary positions: in transformers until 4, and since 5.
+ROPE = ("rope_scaling", "rope_parameters")
+# The fields of Llama 3's scaling, in the order of RopeScaling's.
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -40,229 +32,212 @@ def family_of(name: Any, where: str) -> Family:
     """Look up a family by name. Raises PretrainedError for one that is not supported."""
     if not isinstance(name, str) or name not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise PretrainedError(f"{where}={name!r:.80}: the supported families are {known}")
+        raise PretrainedError(f"{where}={shown_value(name)}: the supported families are {known}")
     return FAMILIES[name]
 
 
-# ------------------------------------------------------------------ config.json
+# ------------------------------------------------------------------ from a config.json
 
 
 def config_from_hf(fields: dict[str, Any], where: str) -> tuple[Family, DecoderConfig]:
-    """The family and shape described by the fields of a config.json. Raises PretrainedError."""
+    """The family and shape described by the fields of a config.json. Raises PretrainedError.
+
+    Warns of fields that are unknown to this package, once for all of them.
+    """
     family = family_of(fields.get("model_type"), f"{where}: model_type")
-    known = {*family.fields, *family.only, *family.harmless, *ONLY, *HARMLESS, "layer_types"}
-    if family is not GPT2:
-        known |= {*_ROPE}
-    for name, value in fields.items():
-        if name not in known:
-            raise PretrainedError(
-                f"{where}: {shown(name)}={value!r:.80} is a field unknown to this package, "
-                f"and it may change the arithmetic: {NOT_OURS}"
-            )
-        allowed = (ONLY | family.only).get(name)
-        if allowed is not None and not any(_same(value, one) for one in allowed):
-            raise _not_computed(where, name, value)
-    types = fields.get("layer_types")
-    if types is not None and (
-        not isinstance(types, list) or {*map(str, types)} - {"full_attention"}
-    ):
-        raise _not_computed(where, "layer_types", types)
+    # 1. Every field is one of the family's, neutral, harmless, or unknown.
+    warn_of_unknown(_unknown(fields, family, where), where)
+    # 2. What the family's models share, then what its rows say of the fields.
     made = dict(family.fixed)
     for name, ours in family.fields.items():
         if name not in fields and name not in family.defaults:
             raise PretrainedError(f"{where} has no {name}, which its family needs: {AGAIN}")
-        value = _checked(where, name, fields.get(name, family.defaults.get(name)), ours[0])
+        value = checked(where, name, fields.get(name, family.defaults.get(name)), ours[0])
         made |= dict.fromkeys(ours, value)
-    if family is not GPT2:
+    # 3. Rotary positions.
+    if family.rotary:
         made |= _rope_fields(fields, where, made["block_size"])
-    return family, _decoder_config(made, where)
+    return family, decoder_config_of(made, where)
 
 
-def _same(value: Any, other: Any) -> bool:
+def _unknown(fields: dict[str, Any], family: Family, where: str) -> dict[str, Any]:
+    """The fields that no table knows. Raises PretrainedError for one that changes arithmetic."""
+    neutral = {name: values for name, (_, values) in ARITHMETIC.items()} | family.only
+    own = {*family.fields, *family.harmless, *family.written}
+    if family.rotary:
+        own |= {"rope_theta", *ROPE}
+    unknown = {}
+    for name, value in fields.items():
+        if name in own or name in HARMLESS or name in MARKS:
+            continue
+        if name == "layer_types":
+            listed = value if isinstance(value, list) else [value]
+            if value is not None and any(one != "full_attention" for one in listed):
+                raise not_computed(where, name, value)
+        elif name in ("rope_theta", *ROPE):
+            raise not_computed(where, name, value)  # this family has no rotary positions
+        elif name not in neutral:
+            unknown[name] = value
+        elif not any(same(value, one) for one in neutral[name]):
+            raise not_computed(where, name, value)
+    return unknown
+
+
+def warn_of_unknown(unknown: dict[str, Any], where: str) -> None:
+    """Warn of fields that are ignored, if there are any: one warning for all of them."""
+    if unknown:
+        named = ", ".join(shown(name) for name in list(unknown)[:_LISTED])
+        more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
+        warnings.warn(
+            f"{where}: {named}{more}: unknown to this package and ignored; if it changes the "
+            f"arithmetic, the model's texts are not its own",
+            stacklevel=2,
+        )
+
+
+def same(value: Any, other: Any) -> bool:
     """Whether two values of a config are equal; 1 and True are not."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
+    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
-def _not_computed(where: str, name: str, value: Any) -> PretrainedError:
-    return PretrainedError(f"{where}: {shown(name)}={value!r:.80} is not supported: {NOT_OURS}")
+def not_computed(where: str, name: str, value: Any) -> PretrainedError:
+    """The error for a field that changes the arithmetic in a way that a Decoder does not have."""
+    return PretrainedError(
+        f"{where}: {shown(name)}={shown_value(value)} is not supported: {NOT_OURS}"
+    )
 
 
-def _checked(where: str, name: str, value: Any, ours: str) -> Any:
+def checked(where: str, name: str, value: Any, ours: str) -> Any:
     """Check a field's value for the DecoderConfig. Raises PretrainedError, naming the field."""
+    if value is None and ours in OPTIONAL:
+        return value
+    if ours == "activation":
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            raise not_computed(where, name, value)
+        return ACTIVATIONS[value]
+    if not is_number(value):  # the checks below would show all of it
+        kind = "true or false" if ours in SWITCHES else "a number of at most 64 bits"
+        raise PretrainedError(f"{where}: {shown(name)}={shown_value(value)}: must be {kind}")
     try:
-        if ours == "activation":
-            if not isinstance(value, str) or value not in ACTIVATIONS:
-                raise _not_computed(where, name, value)
-            return ACTIVATIONS[value]
         if ours in SWITCHES:
             check_switch(name, value)
+        elif ours == "logit_softcap":
+            check_positive(name, value)
+            return float(value)
         elif ours in ("norm_eps", "rope_base"):
             check_number(name, value, 0 if ours == "norm_eps" else 1)
             return float(value)
-        elif value is not None or ours not in OPTIONAL:
+        else:
             check_int(name, value, 1, LARGEST_SIZE)
-    except PretrainedError:
-        raise
     except ValueError as error:
         raise PretrainedError(f"{where}: {error}") from None
     return value
 
 
-def _decoder_config(made: dict[str, Any], where: str) -> DecoderConfig:
+def is_number(value: Any) -> bool:
+    """Whether this is a number or a switch that torch and C++ can hold."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST_INT)
+
+
+def decoder_config_of(made: dict[str, Any], where: str) -> DecoderConfig:
+    """The DecoderConfig with these fields. Raises PretrainedError."""
     try:
         return DecoderConfig(**made)
     except (TypeError, ValueError) as error:
         raise PretrainedError(f"{where} does not describe a decoder: {error}") from error
 
 
+# ------------------------------------------------------------------ rotary positions
+
+
 def _rope_fields(fields: dict[str, Any], where: str, context: int) -> dict[str, Any]:
-    """The base and scaling of rotary positions, from the fields of transformers 4 or 5."""
-    given: dict[str, Any] = {}
-    for name in ("rope_scaling", "rope_parameters"):
+    """The base and scaling of rotary positions, from the fields of transformers 4 or 5.
+
+    If a file has both fields, programs differ in which one they read. So both must say the same.
+    """
+    given: dict[str, dict[str, Any]] = {}
+    for name in ROPE:
         part = fields.get(name) or {}
         if not isinstance(part, dict):
-            raise _not_computed(where, name, part)
-        given |= part
-    base = _checked(where, "rope_theta", fields.get("rope_theta", 10_000.0), "rope_base")
-    inner = _checked(where, "rope_theta", given.pop("rope_theta", base), "rope_base")
-    if "rope_theta" in fields and inner != base:
-        raise PretrainedError(f"{where}: rope_theta is {base:g} and, in rope_parameters, {inner:g}")
-    kind = given.pop("type", "default")
-    kind = given.pop("rope_type", kind)
-    share = given.pop("partial_rotary_factor", 1.0)
-    if not _same(share, 1.0):
-        raise _not_computed(where, "partial_rotary_factor", share)
-    if kind == "default" and not given:
-        return {"rope_base": inner}
-    if kind == "llama3":
-        given.setdefault("original_max_position_embeddings", context)
-        unknown = sorted(given.keys() - {*LLAMA3})
-        lost = [name for name in LLAMA3 if name not in given]
-        if unknown:
-            raise _not_computed(where, f"rope_scaling's {unknown[0]}", given[unknown[0]])
-        if lost:
-            raise PretrainedError(f"{where}: rope_type='llama3' without {lost[0]}: {AGAIN}")
-        try:
-            return {"rope_base": inner, "rope_scaling": RopeScaling(*(given[x] for x in LLAMA3))}
-        except (TypeError, ValueError) as error:
-            raise PretrainedError(f"{where}: rope_scaling: {error}") from error
-    if kind == "default":
-        name = min(given)
-        raise _not_computed(where, f"rope_scaling's {name}", given[name])
-    raise _not_computed(where, "rope_type", kind)
-
-
-# ------------------------------------------------------------------ the metadata of GGUF
-
-
-def config_from_gguf(
-    metadata: dict[str, Any], tensors: Tensors, where: str
-) -> tuple[Family, DecoderConfig]:
-    """The family and shape that a GGUF file describes. Raises PretrainedError.
-
-    Whether there are biases, and whether the head is tied, is inferred from the tensors.
-    """
-    kind = metadata.get("general.type", "model")
-    if kind != "model":
-        raise PretrainedError(f"{where}: general.type={kind!r:.80}: name the file of a model")
-    if not tensors:
-        raise PretrainedError(f"{where} has no tensors, only a header: name the file of a model")
-    if metadata.get("split.count", 1) not in (0, 1):
-        raise PretrainedError(f"{where} is one of several parts: join them with llama-gguf-split")
-    arch = metadata.get("general.architecture")
-    family = family_of(arch, f"{where}: general.architecture")
-    known = {*GGUF_FIELDS, *GGUF_ONLY, *GGUF_HEAD_SIZES, *GGUF_HARMLESS}
-    given = {
-        name.removeprefix(f"{arch}."): value
-        for name, value in metadata.items()
-        if name.startswith(f"{arch}.")
-    }
-    made: dict[str, Any] = dict(family.fixed)
-    for name, value in given.items():
-        full = f"{arch}.{name}"
-        allowed = GGUF_ONLY.get(name)
-        if name not in known or (allowed and not any(_same(value, one) for one in allowed)):
-            raise _not_computed(where, full, value)
-        ours = GGUF_FIELDS.get(name)
-        if ours:
-            made[ours] = _checked(where, full, _decimal(value), ours)
-    for name in GGUF_NEEDED:
-        if name not in given:
-            raise PretrainedError(f"{where} has no {arch}.{name}: {AGAIN}")
-    embedding = tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise PretrainedError(f"{where} has no matrix token_embd.weight: {AGAIN}")
-    made["vocab_size"] = embedding.shape[0]
-    made["tied"] = "output.weight" not in tensors
-    made["activation"] = Activation.GELU_TANH if family is GPT2 else Activation.SILU
-    if family is not GPT2:
-        optional = {ours for names in family.fields.values() for ours in names}
-        for field in optional & GGUF_BIASES.keys():
-            made[field] = any(name in tensors for name in GGUF_BIASES[field])
-        if ROPE_FREQS in tensors:
-            made["rope_scaling"] = _scaling_from(tensors, made, where)
-    config = _decoder_config(made, where)
-    for name in GGUF_HEAD_SIZES:
-        if given.get(name, config.head_size) != config.head_size:
-            raise _not_computed(where, f"{arch}.{name}", given[name])
-    return family, config
-
-
-def _decimal(value: Any) -> Any:
-    """The decimal number intended by a file's float32: 1e-05, not 9.99999975e-06."""
-    return float(str(np.float32(value))) if isinstance(value, float) else value
-
-
-def _scaling_from(tensors: Tensors, made: dict[str, Any], where: str) -> RopeScaling:
-    """Recover Llama 3's scaling from the divisors that llama.cpp stores, if they fit its formula.
-
-    The file has the results, not the parameters of the formula. Only one of those, the factor,
-    differs between the releases of Llama 3 (8 in 3.1, 32 in 3.2).
-    """
-    stored = tensors[ROPE_FREQS]
-    head_size = made.get("head_dim") or made["n_embd"] // made["n_head"]
-    refused = f"{where}: {ROPE_FREQS} is not Llama 3's scaling, the only supported one: {NOT_OURS}"
-    if stored.shape != (head_size // 2,) or not stored.floating:
-        raise PretrainedError(refused)
-    divisors = stored.read().double()
-    largest = float(divisors.max())
-    if not 1.0 < largest < 1e6:
-        raise PretrainedError(refused)
-    scaling = RopeScaling(factor=float(str(np.float32(largest))))
-    base = made.get("rope_base", 10_000.0)
-    plain = rotation_speeds(head_size, base, None)
-    expected = plain / rotation_speeds(head_size, base, scaling)
-    if not torch.allclose(divisors, expected, rtol=1e-4, atol=0.0):
-        raise PretrainedError(refused)
-    return scaling
-
-
-# ------------------------------------------------------------------ nanoGPT
-
-
-NANOGPT_SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
-
-
-def config_from_nanogpt(arguments: Any, where: str) -> DecoderConfig:
-    """The shape described by the `model_args` of nanoGPT's ckpt.pt. Raises PretrainedError.
-
-    Source: GPTConfig in model.py of https://github.com/karpathy/nanoGPT. Its `bias` applies to
-    every linear layer and norm except the head.
-    """
-    if not isinstance(arguments, dict):
+            raise not_computed(where, name, part)
+        if part:
+            given[name] = part
+    found = [_rope_of(name, part, fields, where, context) for name, part in given.items()]
+    if not found:
+        return _rope_of("rope_parameters", {}, fields, where, context)
+    if found[0] != found[-1]:
         raise PretrainedError(
-            f"{where} has no model_args, unlike nanoGPT's ckpt.pt: pass that file"
+            f"{where}: rope_scaling={shown_value(given['rope_scaling'])} and rope_parameters="
+            f"{shown_value(given['rope_parameters'])} disagree: remove the wrong one"
         )
-    for name, value in arguments.items():
-        if name not in (*NANOGPT_SIZES, "bias", "dropout"):
-            raise _not_computed(where, str(name), value)
-    for name in NANOGPT_SIZES:
-        if name not in arguments:
-            raise PretrainedError(f"{where}: model_args has no {name}: {AGAIN}")
-    made: dict[str, Any] = {
-        name: _checked(where, name, arguments[name], name) for name in NANOGPT_SIZES
-    }
-    bias = _checked(where, "bias", arguments.get("bias", True), "qkv_bias")
-    made |= dict.fromkeys(("norm_bias", "qkv_bias", "proj_bias", "ffn_bias"), bias)
-    made |= {"activation": Activation.GELU, "head_bias": False, "tied": True}
-    return _decoder_config(made, where)
+    return found[0]
+
+
+def _rope_of(
+    part_name: str, part: dict[str, Any], fields: dict[str, Any], where: str, context: int
+) -> dict[str, Any]:
+    """The base and scaling according to one of the two fields, and a rope_theta beside it."""
+    given = dict(part)
+    # 1. The base, which may stand in two places.
+    base = checked(where, "rope_theta", fields.get("rope_theta", 10_000.0), "rope_base")
+    inner = checked(where, "rope_theta", given.pop("rope_theta", base), "rope_base")
+    if "rope_theta" in fields and inner != base:
+        raise PretrainedError(f"{where}: rope_theta is {base:g} and, in {part_name}, {inner:g}")
+    # 2. The kind of scaling, under its older or newer name.
+    older = given.pop("type", None)
+    kind = given.pop("rope_type", older)
+    if older is not None and older != kind:
+        raise PretrainedError(
+            f"{where}: {part_name} has type={shown_value(older)} and rope_type="
+            f"{shown_value(kind)}: remove the wrong one"
+        )
+    share = given.pop("partial_rotary_factor", None)
+    if share is not None and not same(share, 1.0):
+        raise not_computed(where, "partial_rotary_factor", share)
+    # 3. Its parameters.
+    if kind == "llama3":
+        return {"rope_base": inner, "rope_scaling": _llama3(given, part_name, where, context)}
+    if kind not in (None, "default"):
+        raise not_computed(where, "rope_type", kind)
+    if given:
+        name = min(given, key=str)
+        raise not_computed(where, f"{part_name}'s {name}", given[name])
+    return {"rope_base": inner}
+
+
+def _llama3(given: dict[str, Any], part_name: str, where: str, context: int) -> RopeScaling:
+    """Llama 3's scaling from its parameters. Raises PretrainedError."""
+    given = {"original_max_position_embeddings": context, **given}
+    unknown = sorted(given.keys() - {*LLAMA3})
+    lost = [name for name in LLAMA3 if name not in given]
+    if unknown:
+        raise not_computed(where, f"{part_name}'s {unknown[0]}", given[unknown[0]])
+    if lost:
+        raise PretrainedError(f"{where}: rope_type='llama3' without {lost[0]}: {AGAIN}")
+    for name in LLAMA3:
+        if not is_number(given[name]):
+            value = shown_value(given[name])
+            raise PretrainedError(f"{where}: {part_name}: {name}={value}: must be a number")
+    try:
+        return RopeScaling(*(given[name] for name in LLAMA3))
+    except (TypeError, ValueError) as error:
+        raise PretrainedError(f"{where}: {part_name}: {error}") from error
+
+
+# ------------------------------------------------------------------ to a config.json
+
+
+def fields_of(c: DecoderConfig, family: Family) -> dict[str, Any]:
+    """The config.json of that family that comes closest to a shape: `config_from_hf` in reverse."""
+    numbers = {"n_kv_head": c.kv_heads, "head_dim": c.head_size, "ffn_dim": c.hidden}
+    names = {activation: name for name, activation in reversed(ACTIVATIONS.items())}
+    values = asdict(c) | numbers | {"activation": names[c.activation]}
+    fields = {name: values[ours[0]] for name, ours in family.fields.items()}
+    fields |= {"model_type": family.model_type, **family.written}
+    if not family.rotary:
+        return fields
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": c.rope_base}
+    if c.rope_scaling is not None:
+        scaling = zip(LLAMA3, asdict(c.rope_scaling).values(), strict=True)
+        rope |= {"rope_type": "llama3", **dict(scaling)}
+    return fields | {"rope_parameters": rope}

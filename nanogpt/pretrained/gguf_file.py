@@ -1,13 +1,16 @@
 """Read GGUF, llama.cpp's format: the header here, the tensors with the `gguf` package.
 
-Every length in the header has an upper bound. The package's own reader trusts the header: a file of
-a few bytes that announces 2⁶⁰ numbers keeps it busy until memory runs out. Layout of the format:
+The package's own reader trusts the header: a file of a few bytes that announces 2⁶⁰ numbers keeps
+it busy until memory runs out, so a check would have to read the whole header first. And it makes
+several NumPy arrays of every token: for a vocabulary of 150,000, 9.4 s and 600 MB against 0.2 s and
+30 MB here. So the header is read here, each length with an upper bound. Layout of the format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
 
 import math
+import re
 import struct
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +23,16 @@ from torch import Tensor
 
 from ..console import first_line
 from ..decoder.identify import identify
-from .needs import PretrainedError, needed, shown
+from .needs import PretrainedError, needed, shown, shown_value
 from .stored import AGAIN, Stored, Tensors
 
 MAGIC = b"GGUF"
+# The names that llama.cpp gives the parts of a split model.
+SPLIT_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
+# The names of a file that was cut into pieces for a site with a limit: no piece is a model.
+CUT_NAME = re.compile(r"\.gguf[.-](part|split)[-.]?\w*$", re.IGNORECASE)
 VERSIONS = (2, 3)
-LONGEST_HEADER = 128 * 2**20  # bytes; a vocabulary of 256,000 tokens takes 10 MB
+LONGEST_HEADER = 64 * 2**20  # bytes; a vocabulary of 256,000 tokens takes 10 MB
 MOST_ELEMENTS = 2**22  # of one array
 MOST_TENSORS = 2**16
 STRING = 8
@@ -109,7 +116,9 @@ def read_gguf(path: Path) -> GGUF:
         raise PretrainedError(f"{path} {reason}; name a whole GGUF file") from error
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 1 <= alignment <= 2**16:
-        raise PretrainedError(f"{path}: general.alignment={alignment!r} is invalid: {AGAIN}")
+        raise PretrainedError(
+            f"{path}: general.alignment={shown_value(alignment)} is invalid: {AGAIN}"
+        )
     start += -start % alignment
     tensors: Tensors = {}
     for name, shape, number, offset in announced:

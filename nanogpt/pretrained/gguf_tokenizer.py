@@ -7,51 +7,27 @@ words, and "llama", SentencePiece's pieces with their scores.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..console import first_line
 from .needs import PretrainedError, needed
 from .stored import AGAIN
-from .tokenizer import PretrainedTokenizer, library_errors, token_ids
+from .tokenizer import PASS_TOKENIZER, PretrainedTokenizer, library_errors, token_ids
+from .words import CUTS, UNNAMED, Cut
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PREFIX = "tokenizer.ggml."
-# How a text is split into words before its letters are merged. Sources: the tokenizer.json files of
-# SmolLM2, GPT-2, Llama 3 and Qwen 2 on the hub, each under the name that llama.cpp gives it.
-LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
-
-
-class Cut(NamedTuple):
-    """One of llama.cpp's kinds of pre-tokenizers."""
-
-    words: str | None = None  # a regular expression; None: GPT-2's
-    digits: bool = False  # each digit is a word
-    nfc: bool = False  # letters and their accents are joined first
-    whole: bool = False  # a word that is a token skips the merges
-    begins: bool = False  # texts begin with bos_token unless the file says otherwise
-
-
-_LLAMA3 = Cut(LLAMA3_WORDS, whole=True, begins=True)
-CUTS = {
-    "gpt-2": Cut(),
-    "smollm": Cut(digits=True),
-    "starcoder": Cut(digits=True),
-    "refact": Cut(digits=True),
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,  # its name in older files
-    "llama-v3": _LLAMA3,
-    "qwen2": Cut(QWEN2_WORDS, nfc=True),
-}
 _MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+# What ends a turn of a chat, for files whose fields name only the token that ends a text. Source:
+# the same search by text in llama.cpp's src/llama-vocab.cpp. A model whose turns end otherwise has
+# none of them.
+_ENDS_OF_TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")
 # SentencePiece's defaults for fields that a file omits.
 LLAMA_IDS = {"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LONGEST_PIECE = 256  # letters; SentencePiece makes pieces of at most 16 unless told otherwise
@@ -108,6 +84,10 @@ class _Given:
 def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokenizer:
     """Build a GGUF file's tokenizer. Its tokens equal those of transformers and llama.cpp.
 
+    Except that Qwen's letters are joined with their accents as in Qwen's own tokenizer.json, which
+    llama.cpp does not do. Warns, once, of a file that does not say how its texts are cut, and of a
+    token that ends a turn and is found by its text alone.
+
     Raises PretrainedError for an unsupported kind of tokenizer, and ModuleNotFoundError without the
     package `tokenizers`.
     """
@@ -126,7 +106,8 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
         raise
     except ValueError as error:
         raise PretrainedError(f"{where}: no vocabulary ({first_line(error)}): {AGAIN}") from error
-    control = given.of_kind(TokenType.CONTROL, TokenType.UNKNOWN)
+    turns = [text for text in _ENDS_OF_TURNS if text in given.numbers]
+    control = [*given.of_kind(TokenType.CONTROL, TokenType.UNKNOWN), *turns]
     whole = given.of_kind(TokenType.USER_DEFINED)
     tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in control])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in whole])
@@ -139,10 +120,23 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
     named = {name: given.token(f"{name}_id") for name in ("bos_token", "eos_token")}
     specials = {name: text for name, text in named.items() if text is not None}
     stop = [token for name in _ENDS for token in token_ids(given.fields.get(name))]
+    stop += _other_ends(given, turns, stop)
     template = metadata.get("tokenizer.chat_template")
     return PretrainedTokenizer(
         tokenizer, stop, template if isinstance(template, str) else None, specials
     )
+
+
+def _other_ends(given: _Given, turns: list[str], stop: list[int]) -> list[int]:
+    """The tokens that end a turn and that no field names, with a note about them."""
+    found = {given.numbers[text]: text for text in turns}
+    others = {number: text for number, text in found.items() if number not in stop}
+    if others:
+        ends = ", ".join(f"{text} ({number})" for number, text in others.items())
+        warnings.warn(
+            f"{given.where}: a text ends at {ends}, too, though no field says so", stacklevel=2
+        )
+    return list(others)
 
 
 def _given(metadata: dict[str, Any], where: str) -> _Given:
@@ -153,11 +147,18 @@ def _given(metadata: dict[str, Any], where: str) -> _Given:
         if name.startswith(PREFIX)
     }
     model = fields.get("model")
+    if model == "gpt2" and fields.get("pre", UNNAMED) == UNNAMED:
+        fields["pre"] = UNNAMED
+        warnings.warn(
+            f"{where} does not name how its texts are cut into words ({PREFIX}pre), so they are "
+            f"cut as llama.cpp does then, perhaps not as in training: {PASS_TOKENIZER}",
+            stacklevel=2,
+        )
     for name, known in (("model", _MODELS), ("pre", tuple(CUTS) if model == "gpt2" else ())):
         if known and fields.get(name) not in known:
             raise PretrainedError(
                 f"{where}: {PREFIX}{name}={fields.get(name)!r:.60}, and only {', '.join(known)} "
-                f"can be read from GGUF: pass tokenizer= with the folder of its tokenizer.json"
+                f"can be read from GGUF: {PASS_TOKENIZER}"
             )
     if model == "llama":
         fields = LLAMA_IDS | fields
@@ -245,14 +246,10 @@ def _cut_words(tokenizer: Tokenizer, cut: Cut) -> None:
     """Set how a text is split into words."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
-    steps: list[Any] = []
     if cut.nfc:
         tokenizer.normalizer = normalizers.NFC()
-    if cut.digits:
-        steps.append(pre_tokenizers.Digits(individual_digits=True))
-    if cut.words is not None:
-        steps.append(pre_tokenizers.Split(Regex(cut.words), "isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut.words is None))
+    steps: list[Any] = [pre_tokenizers.Split(Regex(words), "isolated") for words in cut.words]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
 
 
@@ -273,7 +270,7 @@ def _llama(given: _Given) -> Tokenizer:
         if value not in allowed:
             raise PretrainedError(
                 f"{given.where}: {PREFIX}{name}={value!r:.40} changes the text before it is split, "
-                f"which is not supported: pass tokenizer= with the folder of its tokenizer.json"
+                f"which is not supported: {PASS_TOKENIZER}"
             )
     prefix = given.switch("add_space_prefix", True)
     has_bytes = bool(given.of_kind(TokenType.BYTE))
@@ -315,8 +312,7 @@ def _merges_of_pieces(given: _Given) -> list[tuple[str, str]]:
         return _merges(given)
     raise PretrainedError(
         f"{given.where}: {PREFIX}scores has the same score for several pieces, and there are no "
-        f"{PREFIX}merges to say which is merged first: pass tokenizer= with the folder of its "
-        f"tokenizer.json"
+        f"{PREFIX}merges to say which is merged first: {PASS_TOKENIZER}"
     )
 
 

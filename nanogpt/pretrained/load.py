@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,14 +16,18 @@ from ..decoder.identify import identify
 from ..decoder.model import Decoder
 from ..files import user_path
 from .assemble import assemble
-from .configs import config_from_gguf, config_from_hf, config_from_nanogpt
-from .families import NANOGPT_NAMES, Names
-from .fetch import SMOLLM2, fetch_from_hub, fetch_smollm2, is_hub_name
-from .gguf_file import MAGIC, read_gguf
+from .configs import config_from_hf
+from .families import Names
+from .fetch import SMOLLM2, fetch_smollm2
+from .folder_tokenizer import tokenizer_of_folder
+from .gguf_config import config_from_gguf
+from .gguf_file import CUT_NAME, MAGIC, read_gguf
 from .gguf_tokenizer import tokenizer_of_gguf
-from .needs import PretrainedError
-from .stored import Tensors, contents_of_pt, read_json, tensors_of_folder, tensors_of_state
-from .tokenizer import PretrainedTokenizer, tokenizer_of_folder
+from .hub import fetch_from_hub, hub_name
+from .karpathy import open_checkpoint
+from .needs import PretrainedError, shown_value
+from .stored import LARGEST_HEADER, Tensors, read_json, tensors_of_folder
+from .tokenizer import PretrainedTokenizer
 
 ADAPTER = "adapter_config.json"  # of peft
 AnyTokenizer = PretrainedTokenizer | CharTokenizer
@@ -44,18 +49,19 @@ def load_pretrained(
 
     The stream ends where the model ends its text; so does complete(…, stop=tokenizer.stop).
 
-    `source` is a transformers folder (config.json, *.safetensors, tokenizer.json), a .gguf file,
-    nanoGPT's ckpt.pt, or a name on the hub, "owner/name". "smollm2" is SmolLM2-135M-Instruct from
-    the Python package index. The model may be a Llama, GPT-2, Qwen 2 or Qwen 3; its logits equal
-    those of transformers up to rounding. Weights are converted to `dtype`; with bfloat16, weights
-    stored in bfloat16 are unchanged. `tokenizer` replaces the model's own: pass a tokenizer, or the
-    folder of a tokenizer.json. A model may have more ids than its tokenizer;
-    `without_spare_tokens` keeps it from sampling those.
+    `source` is a transformers folder (config.json, *.safetensors, tokenizer.json), a .gguf file, a
+    checkpoint of nanoGPT, build-nanogpt, nanochat or the lecture (.pt), or a name or address on the
+    hub: "owner/name", or "owner/name:Q4_K_M" for a GGUF file of that type. "smollm2" is
+    SmolLM2-135M-Instruct from the Python package index. The model may be a Llama, GPT-2, Qwen 2,
+    Qwen 3, OPT or nanochat; its logits equal those of transformers up to rounding. Weights are
+    converted to `dtype`; with bfloat16, weights stored in bfloat16 are unchanged. `tokenizer`
+    replaces the model's own: pass a tokenizer, or the folder of a tokenizer.json. A model may have
+    more ids than its tokenizer; `without_spare_tokens` keeps it from sampling those.
 
     Raises PretrainedError, a ValueError with a one-line message: for a file that is missing,
     damaged or of another kind, for a config field that a Decoder does not compute exactly, for
-    tensors that do not fit, and for a model larger than the available memory. Only tensors and
-    plain data are ever unpickled.
+    tensors that do not fit, and for a model larger than the available memory. Warns of config
+    fields that it does not know. Only tensors and plain data are ever unpickled.
     """
     check_type("source", source, (str, Path))
     check_type("tokenizer", tokenizer, (PretrainedTokenizer, CharTokenizer, str, Path, type(None)))
@@ -84,11 +90,12 @@ def find(source: str | Path) -> Path:
     path = user_path(source)
     if path.exists() and str(source):
         return path
-    if isinstance(source, str) and is_hub_name(source):
-        return fetch_from_hub(source)
+    named = hub_name(source) if isinstance(source, str) else None
+    if named is not None:
+        return fetch_from_hub(named)
     raise PretrainedError(
-        f"source={str(source)!r}: no model there; choose a folder with a config.json, a .gguf "
-        f"file, nanoGPT's ckpt.pt, a name on the hub (owner/name), or {SMOLLM2}"
+        f"source={shown_value(str(source))}: no model there; choose a folder with a config.json, a "
+        f".gguf file, nanoGPT's ckpt.pt, a name on the hub (owner/name), or {SMOLLM2}"
     )
 
 
@@ -107,8 +114,14 @@ def _open(path: Path) -> Opened:
         return _open_folder(path)
     if not path.is_file():
         raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
+    if CUT_NAME.search(path.name):
+        whole = path.name[: path.name.lower().rindex(".gguf") + len(".gguf")]
+        raise PretrainedError(
+            f"{path} is one piece of a GGUF file: join them with `cat {whole}?* > {whole}`, and "
+            f"name {whole}"
+        )
     named_gguf = path.suffix.lower() == ".gguf"
-    return _open_gguf(path) if named_gguf or _is_gguf(path) else _open_nanogpt(path)
+    return _open_gguf(path) if named_gguf or _is_gguf(path) else _open_pt(path)
 
 
 def _is_gguf(path: Path) -> bool:
@@ -127,37 +140,29 @@ def _open_folder(folder: Path) -> Opened:
             f"merge_and_unload(), save the model, and pass its folder"
         )
     if not path.is_file():
-        raise PretrainedError(f"{folder} has no config.json: name the folder of one model")
-    family, config = config_from_hf(read_json(path), str(path))
+        files = [*sorted(folder.glob("*.gguf")), *sorted(folder.glob("*.pt"))]
+        cure = f"name a file in it, such as {files[0]}" if files else "name the folder of one model"
+        raise PretrainedError(f"{folder} has no config.json: {cure}")
+    family, config = config_from_hf(read_json(path, LARGEST_HEADER), str(path))
     tensors = tensors_of_folder(folder)
-    return Opened(str(folder), config, family.names, tensors, lambda: tokenizer_of_folder(folder))
+    return Opened(str(folder), config, family.names, tensors, partial(tokenizer_of_folder, folder))
 
 
 def _open_gguf(path: Path) -> Opened:
     where = str(path)
     file = read_gguf(path)
-    family, config = config_from_gguf(file.metadata, file.tensors, where)
-    return Opened(
-        where,
-        config,
-        family.gguf_names,
-        file.tensors,
-        lambda: tokenizer_of_gguf(file.metadata, where),
-    )
+    names, config = config_from_gguf(file.metadata, file.tensors, path)
+    tokenizer = partial(tokenizer_of_gguf, file.metadata, where)
+    return Opened(where, config, names, file.tensors, tokenizer)
 
 
-def _open_nanogpt(path: Path) -> Opened:
-    """A nanoGPT ckpt.pt has no tokenizer: pass one, or put a tokenizer.json next to it."""
-    where = str(path)
+def _open_pt(path: Path) -> Opened:
+    """A checkpoint has no tokenizer: pass one, or put a tokenizer.json next to it."""
     if path.suffix == ".safetensors":
         raise PretrainedError(
-            f"{where} is one file of a model: name its folder, or use load_checkpoint if this "
+            f"{path} is one file of a model: name its folder, or use load_checkpoint if this "
             f"project wrote it"
         )
-    contents = contents_of_pt(path)
-    config = config_from_nanogpt(contents.get("model_args"), where)
-    state = contents.get("model")
-    if not isinstance(state, dict):
-        raise PretrainedError(f"{where} has no state_dict under 'model': name nanoGPT's ckpt.pt")
-    tensors = tensors_of_state(state, where)
-    return Opened(where, config, NANOGPT_NAMES, tensors, lambda: tokenizer_of_folder(path.parent))
+    found = open_checkpoint(path)
+    tokenizer = partial(tokenizer_of_folder, path.parent)
+    return Opened(str(path), found.config, found.names, found.tensors, tokenizer)

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class PretrainedError(ValueError):
-    """A model that is missing, damaged, or not one that a Decoder computes exactly."""
+    """A model that is missing, damaged, or not one that a Decoder computes exactly.
+
+    A message is one line that any terminal shows: what is not printable in it, such as a line
+    break or an escape sequence in the name of a tensor, is escaped.
+    """
+
+    def __init__(self, message: str):
+        shown = (char if char.isprintable() else repr(char)[1:-1] for char in message)
+        super().__init__("".join(shown))
 
 
 def shown(name: str) -> str:
-    """A name from a file, safe for a one-line message: escaped or shortened if necessary.
+    """A name from a file for a message: quoted and shortened if it is not a plain one."""
+    return name if name and name.isprintable() and len(name) <= 100 else f"{name!r:.100}"
 
-    A malicious file may contain tensor names with line breaks or terminal escape sequences.
+
+LONGEST_VALUE = 200  # characters of a value in a message
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST_VALUE
+
+
+def shown_value(value: Any) -> str:
+    """A value from a file for a message, in at most 200 characters.
+
+    A malicious file may hold a string of megabytes, or lists in lists.
     """
-    return name if name.isprintable() and len(name) <= 100 else f"{name!r:.100}"
+    return _SHORT.repr(value)[:LONGEST_VALUE]
 
 
 @contextmanager

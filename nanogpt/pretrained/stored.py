@@ -1,32 +1,32 @@
-"""Tensors in files: their headers, and how to read one.
-
-No code in a file runs: PyTorch files are unpickled with weights_only=True, and no other format is
-a pickle.
-"""
+"""Tensors in files: their headers, and how to read one; JSON and safetensors."""
 
 from __future__ import annotations
 
 import json
 import math
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..console import first_line
 from ..decoder.identify import identify
-from .needs import PretrainedError, shown
+from .needs import PretrainedError, shown, shown_value
 
 INDEX = "model.safetensors.index.json"
-LARGEST_JSON = 64 * 2**20  # bytes of a JSON file; tokenizers take up to 20 MB
-LARGEST_PICKLE = 16 * 2**20  # bytes of names and shapes in a PyTorch file
+# In bytes. A hostile file takes 15 times its size in memory.
+LARGEST_JSON = 64 * 2**20  # tokenizers take up to 20 MB
+LARGEST_HEADER = 16 * 2**20  # of safetensors; also a config or an index: DeepSeek-V3's has 9 MB
 AGAIN = "fetch it again"
+# What wrappers of PyTorch put into the names of a model's tensors: torch.compile, FSDP, and
+# activation checkpointing anywhere, DistributedDataParallel and peft before all names.
+_WRAPPERS = frozenset(["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
+_PREFIXES = ("module.", "base_model.model.")
+_ADAPTER = (".lora_", ".base_layer.", ".modules_to_save.")  # peft's, beside the weights it adapts
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,39 @@ class Stored:
 Tensors = dict[str, Stored]
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file. Raises PretrainedError."""
-    try:
-        if path.stat().st_size > LARGEST_JSON:
-            size = path.stat().st_size
+def without_wrappers(tensors: Tensors, where: str) -> Tensors:
+    """The tensors by the names that they had before the model was wrapped.
+
+    Raises PretrainedError for an adapter that is not merged, and for names that become one.
+    """
+    for name in tensors:
+        if any(part in name for part in _ADAPTER):
             raise PretrainedError(
-                f"{path} has {size:,} bytes, and the limit is {LARGEST_JSON:,}: {AGAIN}"
+                f"{where} has {shown(name)}: it is a model with an adapter; merge the two with "
+                f"peft's merge_and_unload(), save the model, and pass its folder"
+            )
+    names = {
+        name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+        for name in tensors
+    }
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in names.values()):
+            names = {name: plain.removeprefix(prefix) for name, plain in names.items()}
+    if len({*names.values()}) < len(names):
+        raise PretrainedError(
+            f"{where} has tensors whose names differ only by the wrappers of torch.compile or "
+            f"FSDP: save the unwrapped model"
+        )
+    return {names[name]: stored for name, stored in tensors.items()}
+
+
+def read_json(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
+    """Read the object in a JSON file of at most that many bytes. Raises PretrainedError."""
+    try:
+        size = path.stat().st_size
+        if size > largest:
+            raise PretrainedError(
+                f"{path} has {size:,} bytes, and the limit is {largest:,}: {AGAIN}"
             )
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -82,7 +108,7 @@ def tensors_of_folder(folder: Path) -> Tensors:
     """
     index = folder / INDEX
     if index.is_file():
-        return _tensors_of_shards(folder, index)
+        return without_wrappers(_tensors_of_shards(folder, index), str(folder))
     found = sorted(folder.glob("*.safetensors"))
     whole = folder / "model.safetensors"
     if whole in found:
@@ -94,19 +120,19 @@ def tensors_of_folder(folder: Path) -> Tensors:
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:3])
         raise PretrainedError(f"{folder} has {len(found)} files ({names}) and no {INDEX}: add it")
-    return tensors_of_file(found[0])
+    return without_wrappers(tensors_of_file(found[0]), str(folder))
 
 
 def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
     """The tensors of all files listed in an index. Each must be in the file of its entry."""
-    placed = read_json(index).get("weight_map")
+    placed = read_json(index, LARGEST_HEADER).get("weight_map")
     if not isinstance(placed, dict) or not placed:
         raise PretrainedError(f"{index} has no weight_map: {AGAIN}")
     tensors: Tensors = {}
     for file in sorted({str(value) for value in placed.values()}):
-        if Path(file).name != file or not file.endswith(".safetensors"):
+        if Path(file).name != file or not file.endswith(".safetensors") or len(file) > 200:
             raise PretrainedError(
-                f"{index} names {file!r}, which is not a file next to it: {AGAIN}"
+                f"{index} names {shown_value(file)}, which is not a file next to it: {AGAIN}"
             )
         if not (folder / file).is_file():
             raise PretrainedError(f"{folder} lacks {shown(file)}, which {INDEX} names: fetch it")
@@ -120,7 +146,7 @@ def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
     lost = sorted(placed.keys() - tensors.keys())
     if lost:
         raise PretrainedError(
-            f"{placed[lost[0]]} has no {shown(lost[0])}, which {index} puts there: {AGAIN}"
+            f"{shown(placed[lost[0]])} has no {shown(lost[0])}, which {index} puts there: {AGAIN}"
         )
     return tensors
 
@@ -128,10 +154,20 @@ def _tensors_of_shards(folder: Path, index: Path) -> Tensors:
 def tensors_of_file(path: Path) -> Tensors:
     """The tensors of a safetensors file, from its header. Raises PretrainedError."""
     try:
+        with open(path, "rb") as plain:
+            start = plain.read(9)
+        size = int.from_bytes(start[:8], "little")
+        if start[8:] == b"{" and size > LARGEST_HEADER:
+            limit = f"{LARGEST_HEADER:,}"
+            raise PretrainedError(
+                f"{path} has a header of {size:,} bytes, and the limit is {limit}: {AGAIN}"
+            )
         with safe_open(path, framework="pt") as file:
             headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             shapes = {name: tuple(header.get_shape()) for name, header in headers.items()}
             kinds = {name: str(header.get_dtype()) for name, header in headers.items()}
+    except PretrainedError:
+        raise
     except (SafetensorError, OSError, ValueError) as error:
         what = identify(path)[0]
         reason = f"is {what}" if what else f"is damaged ({first_line(error)})"
@@ -153,59 +189,3 @@ def _read(path: Path, name: str) -> Tensor:
         raise PretrainedError(
             f"{path}: {shown(name)} cannot be read ({first_line(error)})"
         ) from error
-
-
-# ------------------------------------------------------------------ PyTorch files, like nanoGPT's
-
-
-def contents_of_pt(path: Path) -> dict[str, Any]:
-    """Read a file written by torch.save, if it holds plain data and tensors.
-
-    It is read with weights_only=True, so no code in it runs, and its tensors stay in the file until
-    they are needed. A compressed archive is refused, because it may expand without bound. Raises
-    PretrainedError.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                pickled = entry.filename.endswith(".pkl") and entry.file_size > LARGEST_PICKLE
-                if entry.compress_type != zipfile.ZIP_STORED or pickled:
-                    raise PretrainedError(
-                        f"{path}: {shown(entry.filename)} is compressed or has "
-                        f"{entry.file_size:,} bytes, which torch.save does not write: {AGAIN}"
-                    )
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        if isinstance(error, PretrainedError):
-            raise
-        what = identify(path)[0] or f"damaged ({first_line(error)})"
-        raise PretrainedError(
-            f"{path} is {what}, not a file written by torch.save of version 1.6 or later: {AGAIN}"
-        ) from error
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a malicious file can make the unpickler raise anything
-        raise PretrainedError(
-            f"{path} holds more than tensors and plain data, or is damaged "
-            f"({first_line(error)}): save its state_dict alone"
-        ) from error
-    if not isinstance(data, dict):
-        raise PretrainedError(f"{path} holds a {type(data).__name__}, not a dictionary: {AGAIN}")
-    return data
-
-
-def tensors_of_state(state: dict[str, Any], where: str) -> Tensors:
-    """The tensors of a state_dict, compiled models included. Raises PretrainedError."""
-    tensors: Tensors = {}
-    for key, tensor in state.items():
-        if not isinstance(key, str) or type(tensor) not in (Tensor, torch.nn.Parameter):
-            raise PretrainedError(
-                f"{where}: {key!r:.100} is a {type(tensor).__name__}, not a tensor"
-            )
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-            raise PretrainedError(f"{where}: {shown(key)} is not a plain tensor: save it as one")
-        name = key.removeprefix("_orig_mod.")
-        kind = str(tensor.dtype).removeprefix("torch.")
-        floating = tensor.is_floating_point() and tensor.dtype.itemsize > 1
-        read = partial(tensor.detach)
-        tensors[name] = Stored(name, tuple(tensor.shape), kind, floating, read)
-    return tensors

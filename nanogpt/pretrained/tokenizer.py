@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,12 +15,16 @@ from ..config import check_type
 from ..console import first_line
 from ..data import token_numbers
 from .chat import Message, render
-from .needs import PretrainedError, needed
-from .stored import AGAIN, LARGEST_JSON, read_json, why_no_json
+from .needs import PretrainedError
+from .stored import AGAIN
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+# How another tokenizer is chosen, in Python and on the command line.
+PASS_TOKENIZER = (
+    "pass tokenizer= (on the command line --tokenizer) with the folder of its tokenizer.json"
+)
 HALF = "\ufffd"  # the replacement character: these bytes are part of a character
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte token in a vocabulary of characters
 _LONGEST = 4  # bytes of a UTF-8 character, so the most tokens that can wait for the rest of one
@@ -70,11 +73,12 @@ class PretrainedTokenizer:
 
     def _encoded(self, text: str, add_special: bool) -> Tensor:
         try:
-            ids = self.tokenizer.encode(text, add_special_tokens=add_special).ids
-        except (UnicodeEncodeError, TypeError) as error:
-            raise ValueError(
-                f"the text is not valid Unicode ({first_line(error)}): correct it"
-            ) from None
+            with library_errors():
+                ids = self.tokenizer.encode(text, add_special_tokens=add_special).ids
+        except ValueError as error:
+            unicode = isinstance(error.__cause__, (UnicodeEncodeError, TypeError))
+            what = "is not valid Unicode" if unicode else "cannot be written in this vocabulary"
+            raise ValueError(f"the text {what} ({first_line(error)}): correct it") from None
         if not text or not ids:
             raise ValueError("the prompt is empty: pass at least one word, such as 'The'")
         return torch.tensor(ids, dtype=torch.int64)
@@ -143,19 +147,32 @@ class PretrainedTokenizer:
         """A decoder for tokens that are pushed one by one, as in `stream`."""
         return BytePieces(self)
 
-    def chat_text(self, messages: Sequence[Message], answer: bool = True) -> str:
+    def chat_text(
+        self,
+        messages: Sequence[Message],
+        answer: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         """Format messages with the model's own template; `answer` appends the start of the reply.
 
-        A message is a dictionary with the strings "role" (system, user or assistant) and "content".
-        Raises ValueError for messages that the template refuses, and for a model without one.
+        A message is a dictionary with a "role" (system, user, assistant, …) and a "content": a
+        string, a list of parts, or None. Its other fields are the template's, such as tool_calls.
+        `variables` are more names for the template, such as enable_thinking, tools or documents.
+        The text is that of transformers' apply_chat_template. Raises ValueError for messages that
+        the template refuses, and for a model without one.
         """
         if self.template is None:
             raise ValueError("this model has no chat template: encode plain text instead")
-        return render(self.template, messages, answer, self.specials)
+        return render(self.template, messages, answer, self.specials, variables)
 
-    def chat(self, messages: Sequence[Message], answer: bool = True) -> Tensor:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        answer: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> Tensor:
         """The tokens of `chat_text`, for a prompt.  -> (T,) int64. Raises ValueError as it does."""
-        return self._encoded(self.chat_text(messages, answer), add_special=False)
+        return self._encoded(self.chat_text(messages, answer, variables), add_special=False)
 
 
 def _raw_bytes(piece: str | None) -> bytes | None:
@@ -216,52 +233,7 @@ class BytePieces:
         return before, self.tokenizer._decoded(self.waiting, self.special)
 
 
-# ------------------------------------------------------------------ from a folder
-
-
-def tokenizer_of_folder(folder: Path) -> PretrainedTokenizer:
-    """The tokenizer of a folder, from tokenizer.json and the config files next to it.
-
-    Raises PretrainedError, and ModuleNotFoundError without the package `tokenizers`.
-    """
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        if (folder / "tokenizer.model").is_file():
-            raise PretrainedError(
-                f"{folder} has a tokenizer.model of SentencePiece and no tokenizer.json: make one "
-                f"with AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of "
-                f"transformers, which needs sentencepiece and protobuf"
-            )
-        raise PretrainedError(
-            f"{folder} has no tokenizer.json: put it there, or pass tokenizer=, such as "
-            f"CharTokenizer(text) with the text that the model was trained on"
-        )
-    tokenizer = _read_tokenizer(path)
-    about = _read_if_there(folder / "tokenizer_config.json")
-    configs = [_read_if_there(folder / name) for name in ("generation_config.json", "config.json")]
-    names = ("bos_token", "eos_token", "unk_token", "pad_token")
-    contents = {name: _content(about.get(name)) for name in names}
-    specials = {name: text for name, text in contents.items() if text is not None}
-    stop = [token for config in configs for token in token_ids(config.get("eos_token_id"))]
-    end = specials.get("eos_token")
-    if end is not None:
-        found = tokenizer.token_to_id(end)
-        stop += [] if found is None else [found]
-    return PretrainedTokenizer(tokenizer, stop, _template_of(folder, about), specials)
-
-
-def _read_tokenizer(path: Path) -> Tokenizer:
-    with needed("a tokenizer.json"):
-        from tokenizers import Tokenizer
-    try:
-        size = path.stat().st_size
-        if size > LARGEST_JSON:
-            raise ValueError(f"it has {size:,} bytes, more than {LARGEST_JSON:,}")
-        with library_errors():
-            return Tokenizer.from_file(str(path))
-    except (OSError, ValueError) as error:
-        reason = why_no_json(path, error)
-        raise PretrainedError(f"{path} is not a tokenizer ({reason}): {AGAIN}") from error
+# ------------------------------------------------------------------ for the readers of files
 
 
 @contextmanager
@@ -277,33 +249,7 @@ def library_errors() -> Iterator[None]:
         raise
 
 
-def _read_if_there(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
-def _content(value: Any) -> str | None:
-    """The text of a special token, which is a string or an object that contains one."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
-
-
 def token_ids(value: Any) -> list[int]:
     """The token ids in a field that holds one, several or none."""
     values = value if isinstance(value, list) else [value]
     return [one for one in values if type(one) is int and one >= 0]
-
-
-def _template_of(folder: Path, about: dict[str, Any]) -> str | None:
-    """The chat template: a file of its own, a field, or the default one of several in it."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise PretrainedError(f"{path} cannot be read ({first_line(error)})") from error
-    template = about.get("chat_template")
-    if isinstance(template, list):
-        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None

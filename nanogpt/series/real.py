@@ -12,8 +12,8 @@ import torch
 from ..data import CharTokenizer
 from ..decoder.config import Activation, DecoderConfig, Norm, Positions
 from ..decoder.model import Decoder
-from ..export.pretrained import family_form
 from ..pretrained.fetch import SMOLLM2
+from ..pretrained.form import family_form
 from ..pretrained.load import AnyTokenizer, load_pretrained
 from ..pretrained.needs import PretrainedError
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..bench.environment import environment
 from ..bench.tables import clock_text, table
-from ..cluster.folders import check_folder, held
 from ..data import Corpus, CorpusError, fewest_characters, load_corpus
 from ..device import pick_device
 from ..files import (
@@ -32,6 +31,7 @@ from ..files import (
     sha256,
     write_json,
 )
+from ..training.folders import check_folder, held
 from ..training.signals import uninterrupted
 from . import execute, publish, site
 from .nbfile import SyncError, is_student_edition, read

@@ -38,6 +38,7 @@ from .html import (
 from .mirror import colab
 from .museum_page import museum_page
 from .nbfile import SyncError, place, read, read_manifest, title
+from .reading import one_hour, reading_pages
 
 # live_model.js supports the bundled model's architecture, in any of these sizes.
 _SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
@@ -86,6 +87,7 @@ def render(folder: Path, home: Path | None = None) -> Path:
     api = api_page()
     if api:
         more["api.html"] = api
+    more |= reading_pages(names, more)
     pages = [_about(path, entries, names, more) for path in paths]
     is_published = PUBLISHED in (real_path(folder), home)
     repo = address.REPO if is_published else ""  # its files are online
@@ -104,6 +106,7 @@ def render(folder: Path, home: Path | None = None) -> Path:
         speedups=table,
         factors={row["row"].id: row["factor"] for part in table for row in part["rows"]},
         card_numbers=speed.CARDS,
+        one_hour=one_hour(names),
     )
     rows = []
     for page in pages:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import mistune
 
-from ..cluster.folders import check_folder
 from ..files import OURS, ROOT, atomic_path, real_path, write_json
+from ..training.folders import check_folder
 from .html import DATA_URL, TEMPLATES, coloured
 
 _SOURCES = ROOT / "notebooks" / "teaching"
@@ -23,6 +23,7 @@ _MARK = "slides.json"  # marks a folder that we wrote
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
 NOTE = re.compile(r"<!--(.*?)-->", re.S)  # a speaker's note
 TO_PRINT = ("board", "exam", "sheet")
+DENSE = ("sheet",)  # in two columns of small type, to fit on one page
 
 
 class SlidesError(ValueError):
@@ -77,12 +78,16 @@ def render(path: Path) -> str:
     return TEMPLATES.get_template("slides.html.j2").render(title=title, slides=shown)
 
 
-def render_to_print(path: Path) -> str:
-    """A Markdown file as a standalone HTML page for paper; a line `---` begins a new sheet."""
+def render_to_print(path: Path, home: str = "") -> str:
+    """A Markdown file as a standalone HTML page for paper; a line `---` begins a new sheet.
+
+    With `home`, the page begins with a link there, which is not printed.
+    """
     draw = mistune.create_markdown(renderer=Slide(path.parent), plugins=["table"])
     text = path.read_text(encoding="utf-8")
     title = text.partition("\n")[0].lstrip("# ")
-    return TEMPLATES.get_template("print.html.j2").render(title=title, page=draw(text))
+    frame = TEMPLATES.get_template("print.html.j2")
+    return frame.render(title=title, page=draw(text), home=home, dense=path.stem in DENSE)
 
 
 def write_slides(out: Path, *, overwrite: bool = False) -> list[Path]:

@@ -37,7 +37,7 @@ OTHER_Q8 = (
     "weights, ours one for a row"
 )
 ADDED_UP = "steps timed at several lengths, those between interpolated, and all added up"
-ALMOST = "with 8-bit weights the model is almost the same, but not identical"
+ALMOST = "with 8-bit weights the model is almost, but not exactly, the same"
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,11 @@ def _real(value: str, rung: str) -> tuple[_Key, ...]:
 
 def _peer(label: str) -> tuple[_Key, ...]:
     return ("rungs", ("label", label), "tokens_per_second")
+
+
+def _alone(model: str, n_new: int) -> tuple[_Key, ...]:
+    """The gain of one text in a result of `bench gain`."""
+    return ("models", ("model", model), "rows", ("batch", 1), ("n_new", n_new), "gain")
 
 
 N05 = "published/json/05.json"
@@ -160,9 +165,9 @@ STORY = (
         "A larger model",
         "Each call has more to compute here, so Python's overhead matters less and C++ gains less. "
         "(All texts but the draft's are also shorter, which lowers every factor.) Most of the "
-        "weights no longer fit in the caches near the core, and C++ runs at the limit of the "
-        "memory, as far as the spread of the runs can tell. Only fewer bytes or fewer passes can "
-        "take it further: a small draft model proposes tokens, and the large one checks several "
+        "weights no longer fit in the caches near the core, and C++ runs at the memory-bandwidth "
+        "limit, within the spread of the runs. Only fewer bytes or fewer passes can take it "
+        "further: a small draft model proposes tokens, and the large one checks several "
         "of them in one pass.",
         (
             Row(
@@ -227,10 +232,10 @@ STORY = (
     ),
     StoryPart(
         "A real model",
-        "SmolLM2-135M writes English. Recomputing its whole text is real work, not just calls, so "
-        "the cache alone gives a much larger speedup, and the longer the text, the larger. The "
-        "rows with 16 tokens are for a short text, where there is little to recompute; there, C++ "
-        "is already close to the memory's limit.",
+        "SmolLM2-135M writes English. Recomputing its whole text is substantial arithmetic, not "
+        "just call overhead, so the cache alone gives a much larger speedup, and the longer the "
+        "text, the larger. The rows with 16 tokens are for a short text, where there is little to "
+        "recompute; there, C++ is already close to the memory-bandwidth limit.",
         (
             Row(
                 "smollm2-64",
@@ -331,8 +336,8 @@ STORY = (
     StoryPart(
         "Other numbers on these pages",
         "The same idea with a different model, loop or machine. A large GPU recomputes a whole "
-        "text of these lengths in the time that PyTorch's calls take, so a cache alone makes a "
-        "single text no faster there (a factor below 1 is slower). The model at the top of this "
+        "text of these lengths in the time that PyTorch's calls take, so a cache alone gives no "
+        "speedup for one sequence there (a factor below 1 is slower). The model at the top of this "
         "page runs in your own browser: the number that you see there is your own and does not "
         "appear in any table.",
         (
@@ -365,7 +370,7 @@ STORY = (
                 255,
                 H200,
                 f"{_GPU}/gain-lecture.json",
-                (("n_new", 255), "gain"),
+                _alone("lecture", 255),
             ),
             Row(
                 "h200-smollm2",
@@ -375,7 +380,7 @@ STORY = (
                 2047,
                 H200,
                 f"{_GPU}/gain-smollm2.json",
-                (("n_new", 2047), "gain"),
+                _alone("smollm2", 2047),
                 note=ADDED_UP,
                 short=True,
             ),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from ..cluster.folders import check_folder
 from ..files import OURS, ROOT, atomic_path, read_json, real_path, sha256
+from ..training.folders import check_folder
 from .mirror import links_cell, solution_cell
 from .nbfile import STUDENT, SyncError, exercise, ours, read, tagged, title, to_text
 

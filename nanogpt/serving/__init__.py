@@ -2,13 +2,18 @@
 
 From a client's request to its last token:
 
-1. `http` reads the body in the event loop, and refuses what other people's web pages send.
-2. `completions` parses it, with the tables of `parameters` and the chat template of `messages`,
-   into a `Request`: a prompt, sampling parameters, a seed.
-3. `http` hands the request to the engine's thread, where `batch` queues it.
+1. `http` listens; `app` finds the route, refuses what other people's web pages send, and reads the
+   body.
+2. `parser` turns it into a `Request` for each text: a prompt, sampling parameters, a seed.
+   `requests` has the fields that are served, `unserved` those that are not, and `messages` builds
+   a prompt from a chat.
+3. `server` hands them to the engine's thread, where `batch` queues them.
 4. At each step the scheduler of `batch` decides how many tokens of which requests are read;
    `sequence` has the blocks for their keys and values.
 5. A backend computes the step: `modules` in PyTorch, or `native_steps` in C++, which also samples.
    `backend` is what the engine asks of both.
-6. Each token goes back to the event loop, where `completions` turns it into text. `http` sends it.
+6. Each token goes back to the event loop, where `completions` turns it into text, and `answers`
+   sends it. Whatever is not served is a `refused`.
+
+`jobs` generates the texts of a file of prompts with the same scheduler, without HTTP.
 """

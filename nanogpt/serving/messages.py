@@ -2,83 +2,79 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import Tensor
 
 from ..console import first_line
-from .parameters import Refused, show
-from .texts import Tokenizer, template_of
+from .refused import Refused, show
+from .requests import ChatBody, Json
+from .texts import ChatTemplate, Tokenizer, template_of
 
-ROLES = {
-    "system": "system",
-    "developer": "system",  # the name in newer OpenAI clients, which templates do not know
-    "user": "user",
-    "assistant": "assistant",
-}
+# A loop over the parts of a message's content, as templates of models for images have it.
+_READS_PARTS = re.compile(
+    r"""for\s+\w+\s+in\s+([\w\[\]-]+(\.|\[['"]))?content(['"]\])?\s*(\||-?%\})"""
+)
 
 
-def read_messages(messages: Any, tokenizer: Tokenizer) -> Tensor:
-    """The prompt of a chat, up to the beginning of the answer.  -> (T,)
-
-    Raises Refused for invalid messages, for messages that the template rejects, and for a model
-    without a template.
-    """
-    # 1. Only a model that was trained on chats has a template for them.
-    encode = template_of(tokenizer)
-    if encode is None:
+def need_template(tokenizer: Tokenizer) -> ChatTemplate:
+    """The model's chat template: only a model that was trained on chats has one. Raises Refused."""
+    template = template_of(tokenizer)
+    if template is None:
         raise Refused(
             400,
             "this model has no chat template: it continues texts; send one as prompt to "
             "/v1/completions",
             "messages",
         )
-    if not isinstance(messages, list) or not messages:
-        raise Refused(
-            400,
-            f"messages={show(messages)}: pass a list of one or more, for example "
-            f'[{{"role": "user", "content": "Hello"}}]',
-            "messages",
-        )
-    # 2. Read every message before the template sees any: its own errors do not say which one it
-    #    was.
-    read = [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
-    # 3. The template writes them as one text, up to where the model's answer begins.
+    return template
+
+
+def prompt_of(body: ChatBody, template: ChatTemplate) -> Tensor:
+    """The prompt of a chat, up to the beginning of the answer.  -> (T,)
+
+    It takes the time that the template takes. Raises Refused for messages and variables that the
+    template rejects.
+    """
+    # 1. The template gets messages as they are, with all of their fields, but for two things that
+    #    few templates know.
+    messages = [
+        _as_templates_know(message, f"messages[{i}]", template.source)
+        for i, message in enumerate(body.messages)
+    ]
+    # 2. It writes them as one text, up to where the model's answer begins.
     try:
-        return encode(read)
+        return template.encode(messages, variables=body.chat_template_kwargs)
     except ValueError as error:
         raise Refused(400, first_line(error), "messages") from None
     except ModuleNotFoundError as error:  # jinja2, which templates need
         raise Refused(500, first_line(error), "messages") from None
 
 
-def _read_message(message: Any, where: str) -> dict[str, str]:
-    """Parse a role and a text. Other fields may be empty: clients send back what they received."""
-    if not isinstance(message, dict):
-        raise Refused(
-            400, f"{where}={show(message)}: must be an object with role and content", where
-        )
+def _as_templates_know(message: Json, where: str, template: str) -> Json:
+    """A message whose role and content the template can read. Raises Refused."""
     role = message.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise Refused(
-            400, f"{where}.role={show(role)}: must be {', '.join(ROLES)}", f"{where}.role"
-        )
-    for name, value in message.items():
-        if name not in ("role", "content") and value not in (None, [], {}, ""):
-            shown = show(name)[1:-1]
-            raise Refused(
-                400,
-                f"{where}.{shown}={show(value)}: not implemented; leave it out",
-                f"{where}.{shown}",
-            )
-    return {"role": ROLES[role], "content": _text_of(message.get("content"), f"{where}.content")}
+    if not isinstance(role, str):
+        where = f"{where}.role"
+        raise Refused(400, f"{where}={show(role)}: must be a string such as user", where)
+    read = dict(message)
+    # OpenAI's newer clients say developer for system.
+    if role == "developer" and "developer" not in template:
+        read["role"] = "system"
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return read
+    # A content in parts, where most templates expect a string.
+    texts = _texts_of(content, f"{where}.content")
+    if not _READS_PARTS.search(template):
+        read["content"] = "\n".join(texts)
+    return read
 
 
-def _text_of(content: Any, where: str) -> str:
-    """A string, or the text parts of a list."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
+def _texts_of(content: Any, where: str) -> list[str]:
+    """The texts of a list of text parts. Raises Refused."""
+    if not isinstance(content, list):
         raise Refused(
             400, f"{where}={show(content)}: must be a string or a list of text parts", where
         )
@@ -93,4 +89,4 @@ def _text_of(content: Any, where: str) -> str:
                 where,
             )
         texts.append(text)
-    return "\n".join(texts)
+    return texts

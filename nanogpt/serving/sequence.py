@@ -104,7 +104,7 @@ class Sequence:
     def __init__(self, request: Request, noise: Noise | None):
         self.request = request
         self.running = False  # whether it holds blocks, and takes part in steps
-        self.noise = noise  # None for greedy sampling
+        self.noise = noise  # None for greedy decoding
         self.native: Any = None  # its NativeSequence (native_steps.py), if native code serves it
         self.tokens: list[int] = request.prompt.tolist()
         self.num_prompt_tokens = len(self.tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -65,8 +66,16 @@ def name_of(tokenizer: Tokenizer, token: int) -> str:
     return text.decode(errors="replace")
 
 
-def template_of(tokenizer: Tokenizer) -> Callable[[list[dict[str, str]]], Tensor] | None:
-    """A function from chat messages to a prompt; None for a model without a chat template."""
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A model's chat template: its text, and a function from messages to a prompt, (T,)."""
+
+    source: str
+    encode: Callable[..., Tensor]
+
+
+def template_of(tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The model's chat template; None for a model without one."""
     if isinstance(tokenizer, PretrainedTokenizer) and tokenizer.template is not None:
-        return tokenizer.chat
+        return ChatTemplate(tokenizer.template, tokenizer.chat)
     return None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import os
 import random
+import re
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPResponse
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..kv_referee.contract import NotOffered
 from ..kv_referee.report import Judgement, Report, TextTurn, Verdict, mark_known
@@ -43,13 +47,57 @@ class Declined(ConnectionError):
     """An HTTP status of 400 to 499: the server is running, but declines the request."""
 
 
+class Proxy(NamedTuple):
+    """A proxy of the environment, for requests to one server."""
+
+    address: str  # as it was set, perhaps with a password
+    about: str  # the variable and its value without a password, and how to go without the proxy
+
+
+def proxy_for(url: str) -> Proxy | None:
+    """The proxy through which requests to this address go; None for a server on this machine.
+
+    It is urllib's choice: HTTP_PROXY or HTTPS_PROXY, by the scheme of the address, unless NO_PROXY
+    names the host. Raises ValueError for a malformed address.
+    """
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    # 1. A proxy that is set for the network cannot reach this machine's loopback addresses.
+    if _is_this_machine(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    address = urllib.request.getproxies().get(parts.scheme)
+    if not address:
+        return None
+    # 2. Which variable it was, for messages. In lower case it comes first, as in urllib and curl.
+    names = (f"{parts.scheme}_proxy", f"{parts.scheme}_proxy".upper())
+    variable = next((name for name in names if os.environ.get(name)), "of the system's settings")
+    shown = re.sub(r"^([a-z][a-z0-9+.-]*://)?.*@", r"\1***@", address, flags=re.IGNORECASE)
+    return Proxy(address, f"{variable}={shown:.200} (NO_PROXY={host:.200} goes without it)")
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    # vLLM and uvicorn print http://0.0.0.0:8000 as their address, and so it is copied.
+    return number.is_loopback or number.is_unspecified
+
+
 class RemoteServer:
     """A server with /v1/completions. Raises ValueError for a bad address, else ConnectionError."""
 
     def __init__(self, url: str):
-        if not url.lower().startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is not a server's address: write http://HOST:PORT")
+        try:
+            scheme = urllib.parse.urlsplit(url).scheme
+            self.proxy = proxy_for(url)
+        except ValueError:  # a bracket that is not closed
+            scheme = ""
+        if scheme not in ("http", "https"):
+            raise ValueError(f"{url!r:.200} is not a server's address: write http://HOST:PORT")
         self.name = url.rstrip("/").removesuffix("/v1")
+        through = {scheme: self.proxy.address} if self.proxy else {}
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(through))
         self.resets = 0  # connections closed before an answer, whose requests were sent again
         try:
             (model, *_) = self._call("models")["data"]
@@ -99,22 +147,23 @@ class RemoteServer:
     def _call(self, path: str, body: _Json | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
+        via = f" through the proxy {self.proxy.about}" if self.proxy else ""
         try:
             request = urllib.request.Request(f"{self.name}/v1/{path}", data, headers)
             try:
-                answer = _answered(request)
+                answer = self._answered(request)
             except (OSError, HTTPException) as error:
                 if not _was_reset(error):
                     raise
                 self.resets += 1  # a busy server, or one that closes idle connections: try again
-                answer = _answered(request)
+                answer = self._answered(request)
         except urllib.error.HTTPError as error:
             message = _clean(_body(error)) or _clean(str(error.reason))
             kind = Declined if 400 <= error.code < 500 else ConnectionError
-            raise kind(f"{self.name}/v1/{path}: HTTP {error.code}: {message}") from None
+            raise kind(f"{self.name}/v1/{path}{via}: HTTP {error.code}: {message}") from None
         except (OSError, ValueError, HTTPException) as error:
             reason = _clean(str(error))
-            raise ConnectionError(f"no server answers at {self.name}: {reason}") from None
+            raise ConnectionError(f"no server answers at {self.name}{via}: {reason}") from None
         try:
             return json.loads(answer)
         except RecursionError:
@@ -122,6 +171,10 @@ class RemoteServer:
         except ValueError as error:
             reason = _clean(str(error))
             raise ConnectionError(f"{self.name}/v1/{path} is not JSON: {reason}") from None
+
+    def _answered(self, request: urllib.request.Request) -> bytes:
+        with self._opener.open(request, timeout=_PATIENCE) as response:
+            return _whole(response)
 
 
 def letters_of(server: Answering) -> str:
@@ -158,11 +211,6 @@ def _shown(logprobs: _Json) -> _Json:
         return {"logprobs": None, "tokens": None}
     numbers = [value if isinstance(value, float) else None for value in values]
     return {"logprobs": numbers, "tokens": tokens}
-
-
-def _answered(request: urllib.request.Request) -> bytes:
-    with urllib.request.urlopen(request, timeout=_PATIENCE) as response:
-        return _whole(response)
 
 
 def _was_reset(error: BaseException) -> bool:

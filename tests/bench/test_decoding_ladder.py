@@ -21,7 +21,7 @@ from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.eager import Flat, PerHead
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.export.huggingface import exported
+from nanogpt.pretrained.form import family_form
 from nanogpt.training.recipes import MODERN
 
 CPU = torch.device("cpu")
@@ -117,7 +117,7 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, 
     ("package", "peers"),
     [
         ("jax", lambda model: jax_scan(pack_heads(model))),
-        ("transformers", lambda model: hugging_face(exported(model))),
+        ("transformers", lambda model: hugging_face(family_form(model))),
     ],
 )
 def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, model, limits):

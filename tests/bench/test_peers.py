@@ -13,7 +13,8 @@ from nanogpt.bench.load import CHARS, LoadedServer, drive, load, poisson
 from nanogpt.cli import main
 from nanogpt.data import CharTokenizer
 from nanogpt.serving.batch import BatchEngine
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
+from nanogpt.serving.server import Server
 
 
 def event(**data):

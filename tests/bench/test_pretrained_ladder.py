@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +15,9 @@ from nanogpt import SamplingParams, complete, load_pretrained
 from nanogpt.bench import llama_cpp, roofline
 from nanogpt.bench.pretrained import PretrainedPeer, pretrained_ladder, transformers_peer
 from nanogpt.bench.reports import pretrained_text
-from nanogpt.cli import main
+from nanogpt.cli import bench, main
 from nanogpt.engines.decoder_library import decoder_library
-from nanogpt.export.pretrained import family_form
+from nanogpt.pretrained.form import family_form
 
 GREEDY = SamplingParams(greedy=True)
 N_NEW = 12
@@ -213,3 +214,17 @@ def test_every_family_can_be_timed_beside_transformers(kept_folders, capsys):  #
         assert main(["bench", "ladder", "--model", folder, *words]) == 0
         said = capsys.readouterr().out
         assert said.count(" equal") == said.count("\n   ") == 4
+
+
+def test_the_shape_of_smollm2_is_timed_without_its_weights(tmp_path, monkeypatch, capsys):
+    small = replace(bench.SMOLLM2_SHAPE, n_layer=2, n_embd=36, ffn_dim=40, vocab_size=50)
+    monkeypatch.setattr(bench, "SMOLLM2_SHAPE", small)
+    path = tmp_path / "l.json"
+    words = "--size smollm2 --tokens 6 --repeats 1 --rungs 3 --device cpu --json"
+    assert main(["bench", "ladder", *words.split(), str(path)]) == 0
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert (written["what"], written["n_params"]) == ("pretrained ladder", small.n_params)
+    assert (written["n_prompt"], written["n_new"]) == (1, 6)
+    assert [row["equal_tokens"] for row in written["rungs"]] == [6]
+    assert main(["bench", "ladder", "--size", "smollm2", "--peer", "hf"]) == 2
+    assert "--model smollm2" in capsys.readouterr().err

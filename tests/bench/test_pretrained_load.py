@@ -27,8 +27,9 @@ from nanogpt.cli.pretrained import short_name
 from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.serving import memory
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
 from nanogpt.serving.native_steps import choose_backend
+from nanogpt.serving.server import Server
 
 TEXTS = {
     "lines": "the quick brown fox\njumps over\n\nthe lazy dog, and so on\n" * 40,

@@ -9,7 +9,7 @@ from shapes import ROPE
 
 from nanogpt.cli import main
 from nanogpt.decoder.checkpoint import save_checkpoint
-from nanogpt.export.lecture import lecture_state_dict
+from nanogpt.pretrained.lecture import lecture_state_dict
 
 
 def saved(tmp_path, **changes):

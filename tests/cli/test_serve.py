@@ -49,6 +49,19 @@ def test_serve_answers_its_own_example_request_until_ctrl_c(serve, monkeypatch, 
     assert (code, out.split(), err) == (0, ["ending"], "")
 
 
+def test_the_first_name_is_in_responses_and_the_others_are_listed(serve, monkeypatch):
+    def end(url, parser):
+        listed = ask(url, "GET", "/v1/models")[1]["data"]
+        found.extend(model["id"] for model in listed)
+        found.append(post(url, prompt="a", model="gpt-4o-mini")[1]["model"])
+        raise KeyboardInterrupt
+
+    found = []
+    monkeypatch.setattr(command, "_introduce", end)
+    assert serve("--name", "reynard", "--name", "reynard:latest")[0] == 0
+    assert found == ["reynard", "reynard:latest", "reynard"]
+
+
 def test_a_server_that_cannot_start_fails_with_one_line(serve, tmp_path):
     (listener,) = bind("127.0.0.1", 0)
     with listener:

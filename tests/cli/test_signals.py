@@ -18,9 +18,9 @@ from notebook_fixtures import write as write_notebook
 from training_fixtures import step_of
 
 from nanogpt.cli import main
-from nanogpt.cluster import job
 from nanogpt.decoder.checkpoint import save_checkpoint
 from nanogpt.files import ROOT
+from nanogpt.serving import jobs
 from nanogpt.training import signals
 from nanogpt.training.trainer import Trainer
 
@@ -50,7 +50,7 @@ COMMANDS = {  # the command, where the signal comes, what it says, and what it l
     "generate": (
         "generate --checkpoint {h}/fox --prompts {h}/p.txt --out {h}/out --backend modules"
         " --max-new-tokens 2 --shard-size 1",
-        (job.ShardWriter, "__call__"),
+        (jobs.ShardWriter, "continuations"),
         "1 of 2 shards are kept",
         "out/shards/00000.jsonl",
     ),
@@ -146,7 +146,7 @@ def test_a_signal_within_an_import_is_one_line_and_its_code(tmp_path, name, igno
     def arrange():
         signal.signal(getattr(signal, name), signal.SIG_IGN if ignored else signal.SIG_DFL)
 
-    code = STOPPED.format(module="nanogpt.export.huggingface", name=name)
+    code = STOPPED.format(module="nanogpt.pretrained.write", name=name)
     done = subprocess.run(
         [sys.executable, "-c", code, "export", "--out", str(tmp_path / "out")],
         capture_output=True,

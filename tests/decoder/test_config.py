@@ -282,6 +282,8 @@ def test_fields_beyond_the_lecture_are_named(row):
 NEEDED = ["decoder/config.py", "decoder/model.py", "decoder/step.py", "engines/decoder.cpp"]
 # A rule of its own: padded tokens are ruled out by a bias of -inf, which a softcap would lift.
 BESIDE = ["pretrained/padding.py"]
+# Where a model of others has it, its own name for the field, and what a file of it may hold.
+BESIDE += ["pretrained/families.py", "pretrained/configs.py", "pretrained/karpathy.py"]
 
 
 def test_a_field_is_declared_once_and_computed_where_decoders_are_computed():

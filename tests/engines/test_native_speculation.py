@@ -157,7 +157,7 @@ def test_a_draft_and_a_target_of_any_architecture_are_decoded_natively(row):
     whole = complete(target, prompt_of(T), 30)
     draft = DraftModel(shared_model(**ROPE, n_kv_head=2, window=4, block_size=40), 4)
     steps = generate(target, whole[:, :T], 30, engine=Native, draft=draft)
-    assert isinstance(steps.drafter.engine, Native)
+    assert isinstance(steps.loop.drafter.engine, Native)
     assert torch.equal(torch.cat([whole[:, :T], *steps], dim=1), whole)
     assert stats_of(target, whole, DraftModel(target, 3)).acceptance_rate == 1
 
@@ -187,7 +187,7 @@ def test_a_draft_model_that_native_does_not_compute_is_asked_token_by_token(mode
     decoder_library()  # skipped without a compiler
     whole = complete(model, prompt_of(T), ALL)
     draft = DraftModel(odd, 4)
-    assert generate(model, prompt_of(T), 3, engine=Native, draft=draft).drafter is None
+    assert generate(model, prompt_of(T), 3, engine=Native, draft=draft).loop.drafter is None
     stats_of(model, whole, draft)
 
 

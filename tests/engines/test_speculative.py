@@ -62,7 +62,7 @@ def test_the_caches_hold_what_plain_decoding_holds(cache):
     lengths = set()
     for i, token in enumerate(steps):
         assert torch.equal(token, whole[:, 5 + i, None])
-        length = steps.reader.length
+        length = steps.loop.reader.length
         if length in lengths:
             continue
         lengths.add(length)
@@ -70,7 +70,7 @@ def test_the_caches_hold_what_plain_decoding_holds(cache):
             model(whole[:, :5], pos=torch.arange(5))
             for place in range(5, length):
                 model(whole[:, place, None], pos=torch.tensor([place]))
-            for found, owner in zip(steps.reader.caches, cache_owners(model), strict=True):
+            for found, owner in zip(steps.loop.reader.caches, cache_owners(model), strict=True):
                 plain = owner.cache
                 assert (found.length, found.last) == (length, plain.last)
                 assert found.nbytes == plain.nbytes

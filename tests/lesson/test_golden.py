@@ -6,9 +6,9 @@ from conftest import DESIGNS, FORMS, name, seeded
 
 from nanogpt.config import SIZES, GPTConfig
 from nanogpt.decoder.pack import pack_heads
-from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.generation import complete
 from nanogpt.model import GPT
+from nanogpt.pretrained.lecture import lecture_state_dict
 
 
 @pytest.fixture(params=FORMS, ids=name)

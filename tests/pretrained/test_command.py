@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 
 import pytest
 from chat_fixtures import llama, tokenizer, tokens_alone
 from chat_fixtures import text_of as text_of_tokens
 from conftest import seeded
 from pretend_cuda import PretendCuda
-from pretrained_fixtures import V_TOKENIZER
+from pretrained_fixtures import V_TOKENIZER, change_json
 from server_fixtures import ask
 
 from nanogpt import Native8, SamplingParams, complete, generate, load_pretrained
 from nanogpt.cli import main
 from nanogpt.cli import serve as serve_command
 from nanogpt.engines.decoder_library import decoder_library
+from nanogpt.files import ROOT
 from nanogpt.pretrained import load
 from nanogpt.pretrained.padding import without_spare_tokens
 
@@ -59,6 +62,20 @@ def test_sampling_and_the_seed_are_those_of_generate(kept_folders, capsys):
     assert main([*words, "--temperature", "1.5"]) == 0
     sampling = SamplingParams(temperature=1.5, top_k=9)
     assert capsys.readouterr().out == text_of(folder, False, sampling, seed=5)
+
+
+@pytest.mark.release
+def test_a_command_warns_of_unknown_fields_in_one_line(own_folder):
+    folder = own_folder("llama")
+    change_json(folder / "config.json", trained_by="me")
+    words = [*CALL, "--model", str(folder), "--prompt", "the"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nanogpt", *words], capture_output=True, encoding="utf-8", cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    (warning,) = (line for line in done.stderr.splitlines() if "trained_by" in line)
+    assert warning.startswith(f"warning: {folder / 'config.json'}: trained_by: unknown")
+    assert len(done.stderr.splitlines()) == 2  # and the model's size
 
 
 @pytest.mark.parametrize("backend", ["modules", "native"])
@@ -128,7 +145,7 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
         (["--model", "nowhere", "--prompt", "x", "--workers", "2"], "error: --workers 2: --model"),
         (["--prompt", "x"], "error: --prompt, --chat"),
         (["--chat"], "error: --prompt, --chat"),
-        (["--draft", "lookup"], "--draft, --bits and --device are for --model"),
+        (["--draft", "lookup"], "--tokenizer, --bits and --device are for --model"),
         (["--bits", "8"], "--bits and --device are for --model"),
         (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
         (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),

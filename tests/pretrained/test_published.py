@@ -41,9 +41,12 @@ SHRUNK = {
     "Qwen3-0.6B": {"hidden_size": 64, "intermediate_size": 192, "num_attention_heads": 4}
     | {"num_key_value_heads": 2},
     "GPT-2": {"n_embd": 96},
+    "OPT-125M": {"hidden_size": 96, "word_embed_proj_dim": 96, "ffn_dim": 384},
+    "nanochat-d32": {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4}
+    | {"num_key_value_heads": 4},
 }
-SHARDED = ("Llama-3.2-1B", "TinyLlama-1.1B", "GPT-2")  # tied, untied, transposed
-NOT_ARGUMENTS = ("transformers_version", "torch_dtype")
+SHARDED = ("Llama-3.2-1B", "TinyLlama-1.1B", "GPT-2", "OPT-125M")  # tied, untied, transposed
+NOT_ARGUMENTS = ("transformers_version", "torch_dtype", "dtype")
 
 
 def shrunk(name: str) -> dict:

@@ -20,9 +20,10 @@ from pretrained_fixtures import (
 from transformers.tokenization_utils_base import generate_merges
 
 from nanogpt import load_pretrained
+from nanogpt.pretrained.folder_tokenizer import tokenizer_of_folder
 from nanogpt.pretrained.gguf_tokenizer import tokenizer_of_gguf
 from nanogpt.pretrained.needs import PretrainedError
-from nanogpt.pretrained.tokenizer import PretrainedTokenizer, tokenizer_of_folder
+from nanogpt.pretrained.tokenizer import PretrainedTokenizer
 
 BOS, EOS = 1, 2
 FIRST_BYTE = 3

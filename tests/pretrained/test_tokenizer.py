@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
+import unicodedata
+import urllib.request
 
 import gguf
 import pytest
@@ -15,19 +16,21 @@ from pretrained_fixtures import (
     SPECIALS,
     TEXTS,
     V_TOKENIZER,
+    V,
     change_json,
     their_tokenizer_json,
     write_gguf,
     write_tokenizer,
 )
 from tokenizers import Regex, Tokenizer, pre_tokenizers
-from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from nanogpt import load_pretrained
+from nanogpt.pretrained.folder_tokenizer import tokenizer_of_folder
 from nanogpt.pretrained.gguf_file import read_gguf
-from nanogpt.pretrained.gguf_tokenizer import CUTS, tokenizer_of_gguf
+from nanogpt.pretrained.gguf_tokenizer import tokenizer_of_gguf
 from nanogpt.pretrained.needs import PretrainedError
-from nanogpt.pretrained.tokenizer import PretrainedTokenizer, tokenizer_of_folder
+from nanogpt.pretrained.tokenizer import PretrainedTokenizer
+from nanogpt.pretrained.words import CUTS
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +88,6 @@ def test_a_long_text_is_neither_cut_nor_padded(tmp_path):
         (lambda t: t.decode([-1]), r"token -1: must be an integer in \[0, 303\]"),
         (lambda t: t.decode([2**40]), "token 1099511627776"),
         (lambda t: t.decode([0.5]), r"token 0\.5"),
-        (lambda t: t.chat([]), r"messages=\[\]: pass a list"),
-        (lambda t: t.chat("hello"), "messages='hello'"),
-        (lambda t: t.chat({"role": "user"}), "messages="),
-        (lambda t: t.chat(["hello"]), "its role must be a string"),
-        (lambda t: t.chat([{"role": "user"}]), "its content must be a string"),
-        (lambda t: t.chat([{"role": "user", "content": 5}]), "its content must be a string"),
     ],
 )
 def test_a_wrong_argument_is_named(call, words, ours):
@@ -188,85 +185,6 @@ def test_a_stream_keeps_spaces_that_depend_on_the_token_before():
     assert list(tokenizer.stream([1, 2, 3, 1])) == ["a", " b", "c", " a"]
 
 
-# ------------------------------------------------------------------ chats
-
-MESSAGES = [
-    {"role": "system", "content": "Be brief. "},
-    {"role": "user", "content": "Why is the sky blue? 🙂"},
-    {"role": "assistant", "content": "Rayleigh\nscattering."},
-    {"role": "user", "content": "<b>'quoted' & \"more\"</b>"},
-]
-
-
-@pytest.mark.parametrize("answer", [True, False])
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_a_chat_is_that_of_transformers(n, answer, ours, theirs):
-    messages = MESSAGES[-n:]
-    options = {"add_generation_prompt": answer}
-    text = theirs.apply_chat_template(messages, tokenize=False, **options)
-    assert ours.chat_text(messages, answer) == text
-    ids = theirs.apply_chat_template(messages, return_dict=True, **options)["input_ids"]
-    assert ours.chat(messages, answer).tolist() == ids
-
-
-TEMPLATES = {
-    "{{ bos_token }}{{ messages[0].content | tojson }}": 'ſ"Why\\n"'.replace("ſ", SPECIALS[0]),
-    "{%- for m in messages %}\n  {{- m.role }}\n{% break %}\n{%- endfor %}": "user\n",
-    "{% if tools %}x{% endif %}{{ 'a' if tools is none else 'b' }}": "a",
-    "{{ strftime_now('%Y') | length }}": "4",
-}
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_a_template_has_the_filters_of_transformers(template, ours, theirs):
-    messages = [{"role": "user", "content": "Why\n"}]
-    tokenizer = PretrainedTokenizer(ours.tokenizer, (), template, {"bos_token": SPECIALS[0]})
-    text = tokenizer.chat_text(messages)
-    assert text == TEMPLATES[template]
-    assert text == theirs.apply_chat_template(messages, chat_template=template, tokenize=False)
-
-
-HOSTILE = {
-    "{{ raise_exception('roles must alternate') }}": "roles must alternate",
-    "{{ messages.__class__.__mro__ }}": "unsafe",
-    "{{ ''.__class__.__base__.__subclasses__() }}": "unsafe",
-    "{{ messages.append(1) }}": "unsafe",
-    "{% for i in range(10**12) %}{% endfor %}": "range",
-    "{{ messages[0].content.missing.more }}": "no attribute",
-    "{% if %}": "refuses these messages",
-    "{% include 'x' %}": "refuses these messages",
-    "{{ 1 / 0 }}": "division",
-    "{{ messages + 1 }}": "refuses these messages",
-    "{{ x" * 300_000: "1,200,000 characters",
-}
-
-
-@pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_template_reaches_nothing_and_is_told_in_one_line(template, ours):
-    tokenizer = PretrainedTokenizer(ours.tokenizer, (), template)
-    with pytest.raises(ValueError, match=HOSTILE[template]) as caught:
-        tokenizer.chat(MESSAGES)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_model_without_a_template_has_no_chat(ours):
-    with pytest.raises(ValueError, match="no chat template"):
-        PretrainedTokenizer(ours.tokenizer).chat(MESSAGES)
-
-
-def test_a_template_is_a_file_or_a_field(tmp_path):
-    write_tokenizer(tmp_path)
-    path = tmp_path / "tokenizer_config.json"
-    several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
-    change_json(path, chat_template=several)
-    assert tokenizer_of_folder(tmp_path).chat_text(MESSAGES) == "yes"
-    (tmp_path / "chat_template.jinja").write_text("a file", encoding="utf-8")
-    assert tokenizer_of_folder(tmp_path).chat_text(MESSAGES) == "a file"
-    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(PretrainedError, match="chat_template.jinja cannot be read"):
-        tokenizer_of_folder(tmp_path)
-
-
 def test_end_tokens_come_from_all_files(tmp_path):
     write_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text('{"eos_token_id": 0}', encoding="utf-8")
@@ -276,8 +194,7 @@ def test_end_tokens_come_from_all_files(tmp_path):
 
 # ------------------------------------------------------------------ GGUF
 
-ONE_DIGIT = ("smollm", "starcoder", "refact")  # each digit is a word
-LLAMA3 = ("llama-bpe", "llama3", "llama-v3")  # one kind, under three names
+ONE_DIGIT = "smollm"  # each digit is a word
 
 
 def built(tmp_path, pre: str, **metadata) -> PretrainedTokenizer:
@@ -295,17 +212,17 @@ def reference(pre: str):
     elif pre == "gpt-2":
         made = transformers.GPT2Tokenizer(vocab=data["vocab"], merges=merges)
     else:
-        return Tokenizer.from_str(their_tokenizer_json(digits=pre in ONE_DIGIT))
+        return Tokenizer.from_str(their_tokenizer_json(digits=pre == ONE_DIGIT))
     made.add_special_tokens({"additional_special_tokens": SPECIALS})
     return made._tokenizer
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "qwen2", *ONE_DIGIT])
+@pytest.mark.parametrize("pre", ["gpt-2", "qwen2", ONE_DIGIT])
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_tokenizer_of_gguf_is_that_of_the_model_s_makers(name, pre, tmp_path):
     tokenizer = built(tmp_path, pre)
     ids = tokenizer.encode(TEXTS[name]).tolist()
-    if pre in ONE_DIGIT:  # with the digits apart, other pairs are merged
+    if pre == ONE_DIGIT:  # with the digits apart, other pairs are merged
         words = reference(pre).pre_tokenizer.pre_tokenize_str(TEXTS[name])
         assert tokenizer.tokenizer.pre_tokenizer.pre_tokenize_str(TEXTS[name]) == words
     else:
@@ -314,15 +231,92 @@ def test_a_tokenizer_of_gguf_is_that_of_the_model_s_makers(name, pre, tmp_path):
         assert tokenizer.decode(ids, special=True) == TEXTS[name]
 
 
-@pytest.mark.parametrize("pre", LLAMA3)
-@pytest.mark.parametrize("name", TEXTS)
-def test_llama_3_cuts_words_as_its_tokenizer_does(name, pre, tmp_path):
-    pattern = inspect.signature(TikTokenConverter.__init__).parameters["pattern"].default
-    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+# What transformers' own reader of GGUF cuts words by, under the same names.
+SPLITS = ("llama-bpe", "falcon3", "smaug-bpe", "qwen2", "deepseek-r1-qwen", "qwen35")
+SPLITS += ("tekken", "gpt-4o")
+
+
+@pytest.mark.parametrize("pre", SPLITS)
+def test_words_are_cut_as_transformers_cuts_them(pre, tmp_path):
+    theirs = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping")
+    split = pre_tokenizers.Split(Regex(theirs.GGUF_PRE_TOKENIZER_SPLITS[pre]), "isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    expected = pre_tokenizers.Sequence([split, bytes_]).pre_tokenize_str(TEXTS[name])
-    tokenizer = built(tmp_path, pre)
-    assert tokenizer.tokenizer.pre_tokenizer.pre_tokenize_str(TEXTS[name]) == expected
+    cut = pre_tokenizers.Sequence([split, bytes_])
+    ours = built(tmp_path, pre).tokenizer.pre_tokenizer
+    for text in (*TEXTS.values(), "camelCase HTTPServer's ÉCOLE École/\n/", "न\u093f x\u0301y"):
+        assert ours.pre_tokenize_str(text) == cut.pre_tokenize_str(text)
+
+
+# By the four expressions of llama.cpp's default, one after the other.
+DEFAULT = {
+    "It's $12345 (ok)!  x": [
+        "It",
+        "'",
+        "s",
+        " ",
+        "$",
+        "123",
+        "45",
+        " ",
+        "(",
+        "ok",
+        ")!",
+        " ",
+        " x",
+    ],
+    "a\n\nb 1234": ["a", "\n", "\n", "b", " ", "123", "4"],
+}
+
+
+@pytest.mark.parametrize("named", [{"tokenizer.ggml.pre": "default"}, {}], ids=["default", "none"])
+def test_a_file_that_names_no_cut_has_llama_cpp_s_and_a_note(named, tmp_path):
+    metadata = read_gguf(write_gguf(tmp_path / "x.gguf", "llama")).metadata
+    del metadata["tokenizer.ggml.pre"]
+    with pytest.warns(UserWarning, match=r"tokenizer\.ggml\.pre.*--tokenizer"):
+        tokenizer = tokenizer_of_gguf(metadata | named, "x.gguf")
+    for text, words in DEFAULT.items():
+        pieces = tokenizer.tokenizer.pre_tokenizer.pre_tokenize_str(text)
+        assert [text[start:end] for _, (start, end) in pieces] == words
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("pre", CUTS)
+def test_tokens_are_those_of_llama_cpp(pre, tmp_path):
+    xllamacpp = pytest.importorskip("xllamacpp")
+    # 1. A model that it loads: one token for each row.
+    vocabulary = json.loads(their_tokenizer_json())["model"]["vocab"]
+    tokens = [*sorted(vocabulary, key=vocabulary.get), *(f"[pad{i}]" for i in range(V))][:V]
+    kinds = [3, 3, 1] + [1] * (V_TOKENIZER - 3) + [5] * (V - V_TOKENIZER)
+    metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
+    path = write_gguf(tmp_path / "x.gguf", "llama", pre=pre, metadata=metadata)
+    # 2. Its server, which cuts texts on request.
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx = 64
+    params.n_gpu_layers = 0
+    params.verbosity = -1
+    params.warmup = False
+    server = xllamacpp.Server(params)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def theirs(text: str) -> list[int]:
+        body = json.dumps({"content": text, "add_special": False, "parse_special": True})
+        request = urllib.request.Request(f"{server.listening_address}/tokenize", body.encode())
+        with opener.open(request, timeout=60) as answer:
+            return json.load(answer)["tokens"]
+
+    # 3. It joins no letters with their accents, which Qwen's own tokenizer.json does.
+    ours = tokenizer_of_gguf(read_gguf(path).metadata, "x.gguf").tokenizer
+    texts = [*TEXTS.values(), *DEFAULT, "camelCase HTTPServer's École/\n/", "hi<|im_end|>\n"]
+    for text in texts:
+        if not CUTS[pre].nfc or unicodedata.is_normalized("NFC", text):
+            assert ours.encode(text, add_special_tokens=False).ids == theirs(text), text
+
+
+def test_another_cut_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(PretrainedError, match=r"pre='viking', and only .*--tokenizer") as caught:
+        built(tmp_path, "viking")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_text_begins_with_bos_and_ends_with_eos_if_the_file_or_its_kind_says_so(tmp_path):
@@ -345,15 +339,41 @@ def test_end_tokens_and_the_template_are_in_the_metadata(tmp_path):
 
 
 def test_every_kind_that_is_read_is_compared():
-    assert set(CUTS) == {"gpt-2", "qwen2", *ONE_DIGIT, *LLAMA3}
+    same = {"llama3": "llama-bpe", "llama-v3": "llama-bpe", "starcoder": "smollm"}
+    same |= {"refact": "smollm"}
+    assert set(CUTS) == {"default", "gpt-2", "qwen2", ONE_DIGIT, *SPLITS, *same}
+    for name, other in same.items():
+        assert CUTS[name] == CUTS[other]
 
 
 def test_user_defined_tokens_are_whole_and_have_text(tmp_path):
-    kinds = [3, 1, 4] + [1] * (V_TOKENIZER - 3)
+    kinds = [1, 4, 3] + [1] * (V_TOKENIZER - 3)
     tokenizer = built(tmp_path, "gpt-2", token_type=kinds)
-    assert tokenizer.encode("a<|im_end|>b").tolist()[1] == 2
-    assert tokenizer.decode([2]) == "<|im_end|>"
-    assert len(tokenizer.encode("<|im_start|>")) > 1
+    assert tokenizer.encode("a<|im_start|>b").tolist()[1] == 1
+    assert tokenizer.decode([1]) == "<|im_start|>"
+    assert len(tokenizer.encode("<|endoftext|>")) > 1
+
+
+@pytest.mark.parametrize("kind", [1, 3, 4], ids=["normal", "control", "user-defined"])
+def test_the_token_that_ends_a_turn_is_found_by_its_text(kind, tmp_path):
+    """As in llama.cpp: the fields of many files name only the token that ends a text."""
+    kinds = [3, 3, kind] + [1] * (V_TOKENIZER - 3)
+    with pytest.warns(UserWarning, match=r"ends at <\|im_end\|> \(2\), too") as notes:
+        tokenizer = built(tmp_path, "gpt-2", token_type=kinds, eos_token_id=0)
+    assert len(notes) == 1
+    assert tokenizer.stop == (0, 2)
+    assert tokenizer.encode("a<|im_end|>").tolist()[1:] == [2]
+    assert tokenizer.decode([2]) == ""
+
+
+@pytest.mark.parametrize("end", ["<|eot_id|>", "<|end|>", "<end_of_turn>"])
+def test_turns_end_at_other_texts(end, tmp_path):
+    tokens = [*SPECIALS[:2], end]
+    metadata = read_gguf(write_gguf(tmp_path / "x.gguf", "llama")).metadata
+    metadata["tokenizer.ggml.tokens"][:3] = tokens
+    metadata["tokenizer.ggml.eos_token_id"] = 0
+    with pytest.warns(UserWarning, match=r"\(2\), too"):
+        assert tokenizer_of_gguf(metadata, "x.gguf").stop == (0, 2)
 
 
 # ------------------------------------------------------------------ packages that are absent
@@ -367,7 +387,7 @@ def test_a_package_that_is_absent_is_named_with_its_extra(package, tmp_path, mon
 
     def use() -> None:
         _, tokenizer = load_pretrained(path)
-        tokenizer.chat(MESSAGES)
+        tokenizer.chat([{"role": "user", "content": "the"}])
 
     with pytest.raises(ModuleNotFoundError, match=r"nanogpt-notebooks\[pretrained\]") as caught:
         use()

@@ -19,6 +19,7 @@ from fault_fixtures import contents
 from notebook_fixtures import page_faults, write
 
 from nanogpt.files import OURS, ROOT, write_json
+from nanogpt.series import reading
 from nanogpt.series.nbfile import METADATA
 
 pytestmark = pytest.mark.release
@@ -163,7 +164,7 @@ def test_executed_notebooks_are_plain_whatever_kernel_the_source_names(ran):
     assert [o.get("name") for o in streams] == ["stdout", "stderr", None]
     assert streams[0].text.splitlines() == ["0", "1", "2", "100%"]
     pages = ran[1] / "html"
-    names = {"api", "index", "live", "museum", "your_cache", "00_good", "02_julia"}
+    names = {"api", "index", "live", "museum", "your_cache", "00_good", "02_julia", *reading.PAGES}
     assert {page.stem for page in pages.iterdir()} == names
     assert page_faults(pages / "index.html") == page_faults(pages / "00_good.html") == []
 

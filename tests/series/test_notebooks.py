@@ -11,7 +11,7 @@ from notebook_fixtures import NOTEBOOKS, book
 from nanogpt.data import SHA256, CorpusError, load_corpus
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import PUBLISHED, ROOT, sha256
-from nanogpt.series import mirror, nbfile
+from nanogpt.series import mirror, nbfile, reading
 from nanogpt.series.execute import check_outputs
 from nanogpt.series.html import COVERS, Prose, minutes, part, plain, verdict
 from nanogpt.series.nbfile import FILLED, alt_text, ours, png_of, tagged
@@ -205,7 +205,7 @@ def test_the_published_run_is_whole():
     top = {path.name for path in PUBLISHED.iterdir() if path not in EXECUTED}
     assert top == {"html", "figures", "json", "checkpoints", "manifest.json"}
     pages = {page.stem for page in (PUBLISHED / "html").glob("*.html")}
-    assert pages == {"api", "index", "live", "museum", "your_cache", *names}
+    assert pages == {"api", "index", "live", "museum", "your_cache", *reading.PAGES, *names}
     for entry, path in zip(card["notebooks"], EXECUTED, strict=True):
         assert entry["sha256"] == sha256(path)
         kept = [file for file in entry["files"] if not re.search(r"-last\.|\.jsonl$", file)]

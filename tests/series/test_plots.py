@@ -46,8 +46,8 @@ VALUES = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
 LOOKS = {"label": "step 0", "rows": [[0.1, 0.9, 0.0], [0.3, 0.3, 0.1]]}
 STRIP = {"label": "x", "text": "ab\n", "green": [True, False, True], "note": "✗ 1 of 3"}
 BITS = [{"label": "a", "apart": [[0, 1, 3], [0, 0, 4000]]}, {"label": "b", "apart": [[0] * 3] * 2}]
-CELLS = [("small", 1, 0.8), ("small", 8, 2.0), ("article", 1, 0.9)]
-CELLS = [{"row": row, "n_new": n, "speedup": summary(speed)} for row, n, speed in CELLS]
+GAINS = [(1, 1, 0.8, {"bound": "calls"}), (1, 8, 2.0, {"bound": "arithmetic"}), (64, 1, 16.0, {})]
+GAINS = [{"batch": b, "n_new": n, "gain": summary(x), **more} for b, n, x, more in GAINS]
 CURVES = {
     "cat": ([1, 8], [summary(2.0), summary(8.0)]),
     "static": ([1, 8], [1.0, 1e-18], [2.0, 1e-9]),
@@ -100,7 +100,10 @@ FIGURES = {
     "last_bits": ([BITS, "3 differ"], "3 differ"),
     "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.90×"),
     "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓|cache: 11 of 20"),
-    "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
+    "speedup_map": (
+        [[("ours", GAINS), ("another machine", GAINS[:1])], "a map"],
+        "a map|ours|another machine|▼ 0.80×|2.00×|16.0×|14.4–17.6|calls|arithmetic|batch 64|–",
+    ),
     "timelines": ([[BATCHED], "idle places", "a clock"], "idle places|waits|an idle slot|a clock"),
     "timelines, named": ([[REQUEST], "one waits", "ms"], "client 1|a token"),
 }

@@ -69,7 +69,7 @@ def test_transformers_finds_the_weights_under_their_names():
 
 def test_a_shape_that_no_family_has_is_refused_by_name():
     with pytest.raises(ValueError, match="none of the families llama, .* has this shape"):
-        to_transformers(Decoder(DecoderConfig(vocab_size=9, n_layer=1, n_embd=8)))
+        to_transformers(Decoder(DecoderConfig(vocab_size=9, n_layer=1, n_embd=8, window=4)))
 
 
 FORGETS = """

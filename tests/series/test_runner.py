@@ -9,7 +9,7 @@ from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import main
 from nanogpt.files import ROOT
-from nanogpt.series import plan, publish, runner
+from nanogpt.series import plan, publish, reading, runner
 
 GOOD = """
 import json, os, pathlib, sys
@@ -131,7 +131,7 @@ def test_publishing_replaces_the_files_of_a_run_and_names_all_others(press, monk
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
     files.remove("old.txt")
     made = "figures/00_a.png json/00.json checkpoints/medium.safetensors manifest.json".split()
-    names = ("api", "index", "museum", "your_cache", "00_first", "01_train")
+    names = ("api", "index", "museum", "your_cache", "00_first", "01_train", *reading.PAGES)
     pages = [f"html/{name}.html" for name in names]
     assert files == {"00_first.ipynb", "01_train.ipynb", *made, *pages}
     card = manifest(press)

@@ -19,6 +19,7 @@ from nanogpt.data import load_corpus
 from nanogpt.device import Device
 from nanogpt.files import PUBLISHED
 from nanogpt.model import GPT
+from nanogpt.series import reading
 from nanogpt.series.findings import Finding
 from nanogpt.series.nbfile import read
 from nanogpt.training.loop import train
@@ -90,8 +91,8 @@ def test_every_notebook_runs_and_its_page_can_be_read_by_everyone(series):
     assert {e["notebook"]: e["error"] for e in entries} == dict.fromkeys(NAMES)
     assert codes == [0] * len(codes)
     # Those that run scripts of their own: test_live.py and test_museum_page.py read them.
-    others = {out / "html" / f"{name}.html" for name in ("api", "live", "museum", "your_cache")}
-    pages = sorted(set((out / "html").glob("*.html")) - others)
+    others = {"api", "live", "museum", "your_cache", *reading.PAGES}
+    pages = sorted(page for page in (out / "html").glob("*.html") if page.stem not in others)
     assert [page.stem for page in pages] == [*NAMES, "index"]
     assert {page.name: page_faults(page) for page in pages} == {page.name: [] for page in pages}
 

@@ -13,7 +13,7 @@ from notebook_fixtures import Page, code, output, page_faults, png, prose, write
 from PIL import Image
 
 from nanogpt.cli import main
-from nanogpt.series import address, site
+from nanogpt.series import address, reading, site
 from nanogpt.series import html as cells
 from nanogpt.series.nbfile import FILLED, SyncError, filled
 
@@ -98,8 +98,9 @@ def html(tmp_path_factory):
 
 def test_nothing_keeps_a_reader_out(html):
     pages = sorted(set(html.glob("*.html")) - {html / "museum.html"})  # test_museum_page.py
-    assert [path.stem for path in pages] == ["00_one", "01_two", "api", "index", "your_cache"]
-    del pages[2], pages[-1]  # they have no script
+    names = ["00_one", "01_two", "api", "index", "your_cache"]
+    assert [path.stem for path in pages] == sorted([*names, *reading.PAGES])
+    pages = [path for path in pages if path.stem in ("00_one", "01_two", "index")]  # with a script
     assert [fault for path in pages for fault in page_faults(path)] == []
 
 
@@ -156,6 +157,12 @@ def test_a_page_has(html, page, what):
 def test_a_page_has_not(html, page):
     text = re.sub("<s(tyle|cript)>.*?</s(tyle|cript)>", "", squeezed(html / f"{page}.html"))
     assert [words for words in SAYS_NOT[page] if words in text] == []
+
+
+def test_the_index_links_every_page_beside_the_notebooks(html):
+    index = Page.read(html / "index.html")
+    beside = {f"{name}.html" for name in (*reading.PAGES, "api", "your_cache")}
+    assert beside <= set(index.all("a", "href"))
 
 
 def test_code_is_folded_and_what_it_shows_is_not_but_for_answers(html):
@@ -348,7 +355,7 @@ def test_rendering_again_changes_nothing_and_drops_what_is_gone(tmp_path):
     before = rendered(folder)
     assert rendered(folder) == before
     (folder / "00_one.ipynb").unlink()
-    names = {"00_one", "01_two", "api", "index", "museum", "your_cache"}
+    names = {"00_one", "01_two", "api", "index", "museum", "your_cache", *reading.PAGES}
     assert set(rendered(folder)) == names, "nothing is deleted"
 
 

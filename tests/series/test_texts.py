@@ -31,9 +31,11 @@ from nanogpt.data import (
 from nanogpt.series.plan import estimate
 from nanogpt.series.runner import LONGEST
 from nanogpt.series.words import Words
-from nanogpt.serving.completions import Refused, RequestParser
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
 from nanogpt.serving.modules import ModuleBackend
+from nanogpt.serving.parser import RequestParser
+from nanogpt.serving.refused import Refused
+from nanogpt.serving.server import Server
 from nanogpt.verify.server import N_LETTERS, Declined, letters_of
 
 NUMBERS = [path.stem[:2] for path in NOTEBOOKS]

@@ -42,12 +42,14 @@ from nanogpt.pretrained.padding import without_spare_tokens
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import memory
 from nanogpt.serving.batch import BatchEngine, serve
-from nanogpt.serving.completions import RequestParser
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
-from nanogpt.serving.parameters import CHAT_PARAMETERS, Neutral, Refused
+from nanogpt.serving.parser import RequestParser
+from nanogpt.serving.refused import Refused
 from nanogpt.serving.sequence import Output, Request
+from nanogpt.serving.server import Server
+from nanogpt.serving.unserved import CHAT_UNSERVED
 
 GREEDY = SamplingParams(greedy=True)
 SAMPLINGS = [PLAIN, GREEDY, SamplingParams(0.7, top_k=20), SamplingParams(1.2, top_p=0.9)]
@@ -229,9 +231,9 @@ def test_blocks_take_at_most_half_of_the_available_memory(monkeypatch, available
         BatchEngine(model)
     monkeypatch.setattr(memory, "available_memory", lambda: 8_192 * 2)
     server = Server(model, tokenizer())
-    assert server.reader.longest == 32
+    assert server.parser.longest == 32
     with pytest.raises(Refused, match="33 tokens .* the context of 32"):
-        server.reader.read(json.dumps({"prompt": [5] * 33}).encode())
+        server.parser.read(json.dumps({"prompt": [5] * 33}).encode())
 
 
 # ------------------------------------------------------------------ texts
@@ -469,6 +471,59 @@ def test_messages_are_read_by_the_models_template(url):
     assert [choice["message"] for choice in answer["choices"]] == alone
 
 
+FIELDS = """{{ messages[0].role }} {{ messages[0].name }} {{ messages[0].id }}
+{{ messages[0].reasoning_content }} {{ messages[0].tool_calls }} {{ enable_thinking }}"""
+PARTS = "{% for part in messages[0]['content'] %}<{{ part.text }}>{% endfor %}"
+
+
+def templated(template: str, **body) -> str:
+    """The prompt that a template builds."""
+    own = tokenizer(template=template)
+    (one,) = RequestParser(own, "fox", 128).read_chat(json.dumps(body).encode())
+    return own.decode(one.request.prompt)
+
+
+def test_messages_and_variables_reach_the_template_with_all_their_fields():
+    """As AutoGen names who speaks, as UIs number messages, and as a history of calls has them."""
+    variables = {"enable_thinking": False}
+    for message in (
+        {"role": "user", "name": "fox", "content": "Hello"},
+        {"role": "user", "id": "7", "content": "Hello"},
+        {"role": "assistant", "content": None, "reasoning_content": "Hm", "tool_calls": [7]},
+        {"role": "tool", "tool_call_id": "7", "content": ""},
+    ):
+        names = ["role", "name", "id", "reasoning_content", "tool_calls"]
+        want = [str(message.get(name, "")) for name in names]
+        text = templated(FIELDS, messages=[message], chat_template_kwargs=variables)
+        assert text.split() == [*" ".join(want).split(), "False"]
+
+
+def test_a_variable_that_the_server_sets_itself_is_refused():
+    own = RequestParser(tokenizer(), "fox", 128)
+    for name in ("messages", "add_generation_prompt"):
+        found = refused(own.read_chat, {"messages": HELLO, "chat_template_kwargs": {name: []}})
+        assert found.param == f"chat_template_kwargs.{name}"
+
+
+def test_parts_of_a_content_are_joined_unless_the_template_reads_parts():
+    parts = [{"type": "text", "text": "Hello,"}, {"type": "text", "text": "fox"}]
+    messages = [{"role": "user", "content": parts}]
+    for content in ("messages[0]['content']", "messages[0].content", "content"):
+        parts_of = PARTS.replace("messages[0]['content']", content)
+        opening = "{% set content = messages[0].content %}"
+        assert templated(opening + parts_of, messages=messages) == "<Hello,><fox>"
+    lines = "{% for line in messages[0].content.split('\n') %}<{{ line }}>{% endfor %}"
+    assert templated(lines, messages=messages) == "<Hello,><fox>"
+    assert templated("{{ messages[0].content }}", messages=messages) == "Hello,\nfox"
+
+
+def test_developers_are_the_system_unless_the_template_knows_them():
+    messages = [{"role": "developer", "content": "Be brief."}]
+    assert templated("{{ messages[0].role }}", messages=messages) == "system"
+    knows = "{{ messages[0].role }}{# developer #}"
+    assert templated(knows, messages=messages) == "developer"
+
+
 def test_a_stop_string_ends_an_answer(url):
     text = chat(url, seed=6, max_tokens=30, ignore_eos=True)["choices"][0]["message"]["content"]
     stop = text[5:8]
@@ -480,33 +535,30 @@ def test_a_stop_string_ends_an_answer(url):
 # ------------------------------------------------------------------ what is refused
 
 BAD = [
-    ({}, "messages", "messages=null: pass a list"),
-    ({"messages": []}, "messages", "messages=[]: pass a list"),
-    ({"messages": "Hello"}, "messages", "pass a list"),
-    ({"messages": ["Hello"]}, "messages[0]", "must be an object"),
+    ({}, "messages", "messages is missing: send {"),
+    ({"prompt": "a"}, "messages", "messages is missing: send a prompt to /v1/completions"),
+    ({"messages": []}, "messages", "messages=[]: list should have at least 1 item"),
+    ({"messages": "Hello"}, "messages", "should be a valid list"),
+    ({"messages": ["Hello"]}, "messages[0]", "should be a valid dictionary"),
     (
         {"messages": [{"content": "a"}]},
         "messages[0].role",
-        "role=null: must be system, developer, user",
+        "role=null: must be a string such as user",
     ),
-    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role", 'role="tool"'),
-    ({"messages": [{"role": "a\nb", "content": "a"}]}, "messages[0].role", "must be system"),
-    ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "content=null: must be"),
-    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "must be a string or"),
+    ({"messages": [*HELLO, {"role": 5}]}, "messages[1].role", "role=5: must be a string"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "must be a string or"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "messages[0].content",
         "must be a text part",
     ),
-    ({"messages": [{"role": "user", "content": "a", "name": "me"}]}, "messages[0].name", "leave"),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "Unicode"),
     ({"messages": [{"role": "user", "content": "a" * 4000}]}, "messages", "the context of 128"),
-    ({"messages": HELLO, "prompt": "a"}, "prompt", "no such parameter"),
-    ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "at least -1"),
-    ({"messages": HELLO, "temprature": 1}, "temprature", "did you mean temperature"),
-    ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: must be true or false"),
+    ({"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs", "dictionary"),
+    ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "greater than or equal to -1"),
+    ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: input should be a valid bool"),
     ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
-    ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "in [0, 20]"),
+    ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "equal to 20"),
     (
         {"messages": HELLO, "logprobs": True, "return_tokens_as_token_ids": True},
         "return_tokens_as_token_ids",
@@ -518,7 +570,7 @@ BAD = [
     ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "not"),
     ({"messages": HELLO, "skip_special_tokens": False}, "skip_special_tokens", "not implemented"),
     ({"messages": HELLO, "add_special_tokens": True}, "add_special_tokens", "not implemented"),
-    ({"messages": HELLO, "stop_token_ids": [5]}, "stop_token_ids", "use stop instead"),
+    ({"messages": HELLO, "stop_token_ids": [5]}, "stop_token_ids", "or send stop instead"),
     ({"messages": HELLO, "echo": True}, "echo", "not implemented"),
 ]
 
@@ -543,9 +595,8 @@ def test_a_bad_body_is_a_line_that_names_the_field(body, param, says):
 def test_every_neutral_value_of_the_table_changes_nothing():
     read = RequestParser(tokenizer(), "fox", 128).read_chat
     room = 128 + 1 - len(tokenizer().chat(HELLO))
-    for name, row in CHAT_PARAMETERS.items():
-        values = row.values if isinstance(row, Neutral) else ()
-        for value in (None, *values):
+    for name, row in CHAT_UNSERVED.items():
+        for value in (None, *row.values):
             (one,) = read(json.dumps({"messages": HELLO, name: value}).encode())
             assert (one.request.max_new_tokens, one.request.stop) == (room, ENDS)
 

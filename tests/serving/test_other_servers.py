@@ -12,7 +12,7 @@ from conftest import tiny_model
 from server_fixtures import CHARS, ask, expected, post, until
 
 from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
-from nanogpt.export.huggingface import write_folder
+from nanogpt.pretrained.write import write_folder
 from nanogpt.sampling import SamplingParams
 
 NEEDED = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")

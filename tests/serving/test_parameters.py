@@ -1,4 +1,4 @@
-"""Parameters of a completion: neutral values that clients send, and values that are refused.
+"""Fields of a completion: served, neutral values that clients send, refused, and ignored.
 
 A value is accepted if the request is the one without it, and refused by name if it would change the
 answer. Each row says which client sends it, or what kind of value it stands for.
@@ -10,88 +10,63 @@ import pytest
 from server_fixtures import CHARS
 
 from nanogpt.data import CharTokenizer
-from nanogpt.serving import parameters
-from nanogpt.serving.completions import Refused, RequestParser
+from nanogpt.serving.parser import RequestParser
+from nanogpt.serving.refused import Refused
+from nanogpt.serving.requests import CompletionBody
+from nanogpt.serving.unserved import CHAT_UNSERVED, UNSERVED
 
 READER = RequestParser(CHARS, "tiny", 24)
 V = len(CHARS)
 N = None  # left out and null are the same for every parameter
 
-# name, value, and the other parameters on which it depends
+# name, value, and the other parameters on which it depends; test_clients.py has whole bodies
 ACCEPTED = [
-    # The openai package and LangChain: what a user sets to its default, or to what it stands for.
-    ("best_of", 1),
-    ("best_of", 2, {"n": 2}),
+    # Served fields at their default, or at what it stands for.
     ("echo", False),
-    ("frequency_penalty", 0),
-    ("logit_bias", {}),
     ("logprobs", N),
+    ("logprobs", False),
     ("max_tokens", 16),
-    ("model", "tiny"),
     ("n", 1),
-    ("presence_penalty", 0.0),
-    ("response_format", {"type": "text"}),
-    ("seed", 5),
     ("stop", N),
     ("stream", False),
-    ("suffix", N),
+    ("stream_options", {"include_usage": True, "continuous_usage_stats": True}),
     ("temperature", 1.0),
     ("top_p", 1),
-    ("user", "me"),
-    # vLLM's benchmark and its client.
-    ("min_p", 0.0),
-    ("min_p", 0.05, {"temperature": 0}),
-    ("repetition_penalty", 1.0),
     ("top_k", -1),
-    ("skip_special_tokens", True),
-    # SGLang's benchmark, GuideLLM and GenAI-Perf.
-    ("ignore_eos", True),
+    ("top_k", len(CHARS)),
     ("min_tokens", 5),
-    ("stream_options", {"include_usage": True, "continuous_usage_stats": True}),
-    # lm-eval: greedy tasks, and tasks that name a beam.
-    ("do_sample", False, {"temperature": 0}),
-    ("num_beams", 1),
-    ("stop", ["\u00e9", "<|endoftext|>"]),
-    # llama.cpp's own clients.
-    ("cache_prompt", True),
-    ("id_slot", -1),
-    ("mirostat", 0),
+    ("ignore_eos", True),
     ("n_predict", 16),
-    ("repeat_last_n", 64),
-    ("repeat_penalty", 1.0),
-    ("samplers", ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]),
-    ("samplers", ["top_k", "temperature"], {"temperature": 0.5, "top_k": 3}),
-    ("typical_p", 1.0),
-    ("xtc_probability", 0.0),
-    # A client that is newer than this server.
-    ("a_parameter_of_tomorrow", N),
+    # Values that change nothing because of another field: LangChain, lm-eval, llama.cpp's clients.
+    ("best_of", 1),
+    ("best_of", 2, {"n": 2}),
+    ("do_sample", False, {"temperature": 0}),
+    ("do_sample", True),
+    ("min_p", 0.05, {"temperature": 0}),
+    ("samplers", ["dry", "top_k", "top_p", "min_p", "temperature"], {"temperature": 0}),
+    # UIs with an empty input field, and one without a list of models.
+    ("stop", ""),
+    ("stop", [""]),
+    ("model", "gpt-4o-mini"),
+    # Fields that nobody knows: of a client newer than this server, and a misspelt name.
+    ("a_parameter_of_tomorrow", {"x": 1}),
+    ("temprature", 0.5),
+    ("user", 5),
 ]
 
 REFUSED = [
-    # Parameters of these APIs that change the text and are not implemented.
+    # Values that would change the text, because of another field or in any case.
     ("best_of", 2),
-    ("frequency_penalty", 0.5),
-    ("grammar", 'root ::= "a"'),
-    ("guided_json", {}),
-    ("logit_bias", {"5": -100}),
-    ("logit_bias", [["ab", 1.0]]),
-    ("min_p", 0.05),
-    ("mirostat", 2),
-    ("num_beams", 5),
-    ("presence_penalty", -0.5),
-    ("repetition_penalty", 1.2),
-    ("response_format", {"type": "json_object"}),
-    ("structured_outputs", {"regex": "a+"}),
-    ("suffix", "end"),
-    # Values that depend on another parameter.
     ("do_sample", True, {"temperature": 0}),
+    ("frequency_penalty", 0.5),
+    ("min_p", 0.05),
     ("min_tokens", 17),
     ("n_predict", 4, {"max_tokens": 5}),
-    ("return_tokens_as_token_ids", True, {"logprobs": 1}),
-    ("samplers", ["top_p", "temperature"], {"temperature": 0.5, "top_p": 0.5}),
-    ("truncate_prompt_tokens", 2),
+    ("response_format", {"type": "json_object"}),
+    ("samplers", ["top_p", "temperature"]),
     # Values of another type, or out of their range: one of each kind.
     ("logprobs", 21),
+    ("logprobs", True),
     ("max_tokens", "16"),
     ("max_tokens", True),
     ("max_tokens", 1.5),
@@ -99,14 +74,11 @@ REFUSED = [
     ("n", 0),
     ("seed", 2**64),
     ("stop", ["a"] * 17),
+    ("stop", [None]),
     ("stream", 1),
-    ("stream_options", {"include_everything": True}),
+    ("stream_options", {"include_usage": 1}),
     ("temperature", -1),
     ("top_p", 1.1),
-    # Another model, a misspelt name, and a chat sent to the wrong address.
-    ("model", "gpt-4"),
-    ("temprature", 0.5),
-    ("messages", [{"role": "user", "content": "abc"}]),
 ]
 
 
@@ -119,7 +91,7 @@ def asked(body: dict) -> list:
     found = []
     for one in read(body):
         request = one.request
-        fields = {name: one.fields[name] for name in ("stop", "stream", "echo")}
+        fields = {name: getattr(one.body, name) for name in ("stop", "stream", "echo")}
         shown = (request.prompt.tolist(), request.max_new_tokens, request.sampling, request.seed)
         found.append((*shown, request.logprobs, request.echo, fields))
     return found
@@ -133,8 +105,7 @@ def label(value) -> str:
 def test_a_neutral_value_that_a_client_sends_changes_nothing(row):
     name, value, others = (*row, {})[:3]
     body = {"prompt": "abc", "seed": 5, **others}
-    plain = asked({**body, "stop": value} if name == "stop" and value else body)
-    assert asked({**body, name: value}) == plain
+    assert asked({**body, name: value}) == asked(body)
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=label)
@@ -143,9 +114,9 @@ def test_a_value_that_would_change_the_answer_is_refused_by_its_name(row):
     with pytest.raises(Refused) as caught:
         read({"prompt": "abc", **others, name: value})
     error = caught.value.body()["error"]
-    assert caught.value.status == (404 if name == "model" else 400)
+    assert caught.value.status == 400
     assert error["type"] == "invalid_request_error"
-    assert error["param"] in (name, "max_tokens")
+    assert error["param"].partition("[")[0] in (name, "max_tokens")
     assert name in error["message"]
     assert one_line(error["message"])
 
@@ -158,7 +129,9 @@ def one_line(message: str) -> bool:
 ODD = [True, -1, 0.5, 10**400, "", "\ud800", "\x00\n\x1b[2J", "x" * 100_000, [[]], {"": {}}]
 
 
-@pytest.mark.parametrize("name", ["prompt", "seed", "stop", "stream_options", "user", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["prompt", "seed", "stop", "stream_options", "request_id", "logit_bias"]
+)
 def test_an_odd_value_is_refused_in_one_line(name):
     texts = [json.dumps(value) for value in ODD]
     texts += ["[" * 900 + "]" * 900, "NaN", "9" * 5000]
@@ -185,10 +158,18 @@ def refused(body: bytes) -> Refused | None:
 
 def test_every_neutral_value_of_the_table_changes_nothing():
     plain = asked({"prompt": "abc", "seed": 5})
-    for name, row in parameters.PARAMETERS.items():
-        values = row.values if isinstance(row, parameters.Neutral) else ()
-        for value in values:
+    for name, row in UNSERVED.items():
+        for value in row.values:
             assert asked({"prompt": "abc", "seed": 5, name: value}) == plain, name
+
+
+def test_every_field_of_the_table_is_refused_with_another_value_and_none_is_served():
+    for name in UNSERVED | CHAT_UNSERVED:
+        assert name not in CompletionBody.model_fields or name == "echo"
+    for name in UNSERVED:
+        for value in ("a value of no field", -7, [None]):
+            refusal = refused(json.dumps({"prompt": "abc", name: value}).encode())
+            assert (refusal.param, refusal.code) == (name, "unsupported_parameter")
 
 
 @pytest.mark.parametrize(
@@ -199,13 +180,15 @@ def test_every_neutral_value_of_the_table_changes_nothing():
             1.2,
             "repetition_penalty=1.2: not implemented; leave it out, or send 1",
         ),
-        ("min_keep", 5, "min_keep=5: not implemented; leave it out, or send 0 or 1"),
-        ("n_probs", 3, "or send 0; use logprobs instead"),
-        ("max_tokens", "4", 'max_tokens="4": must be an integer of at least -1'),
-        ("temprature", 0.5, "temprature=0.5: no such parameter (did you mean temperature?)"),
-        ("user", 5, "user=5: must be a string"),
+        ("top_n_sigma", 5, "top_n_sigma=5: not implemented; leave it out, or send -1 or 0"),
+        ("n_probs", 3, "or send logprobs instead"),
+        ("max_tokens", "4", 'max_tokens="4": input should be a valid integer'),
+        ("max_tokens", -2, "max_tokens=-2: input should be greater than or equal to -1"),
+        ("request_id", "x" * 201, "at most 200 characters"),
         ("min_tokens", 20, "min_tokens=20: must be at most max_tokens=16"),
-        ("stream_options", {"usage": True}, "must be an object of include_usage, continuous"),
+        ("stream_options", {"include_usage": 1}, "stream_options[include_usage]=1: input should"),
+        ("stop", ["a"] * 17, "should have at most 16 items"),
+        ("stop", ["a", 5], "stop[1]=5: input should be a valid string"),
     ],
 )
 def test_a_refusal_says_what_to_send(name, value, says):
@@ -216,8 +199,22 @@ def test_a_refusal_says_what_to_send(name, value, says):
 
 def test_one_parameter_under_two_names_is_refused_unless_they_agree():
     assert read({"prompt": "a", "max_tokens": 5, "n_predict": 5.0})[0].request.max_new_tokens == 5
+    with pytest.raises(Refused, match="max_completion_tokens=1.5: input should be") as caught:
+        read({"prompt": "a", "max_completion_tokens": 1.5})
+    assert caught.value.param == "max_completion_tokens"
     with pytest.raises(Refused, match="max_tokens=5, n_predict=4: these are names of one"):
         read({"prompt": "a", "max_tokens": 5, "n_predict": 4})
+
+
+def test_fields_that_nobody_knows_are_named_in_the_order_of_the_body():
+    body = {"x": 1, "prompt": "a", "temprature": None, "user": "me", "top_k": 3, "n_probs": 0}
+    assert read(body)[0].shared.ignored == ("x", "user")
+
+
+def test_a_chat_sent_to_the_address_of_completions_is_told_where_it_belongs():
+    refusal = refused(b'{"messages": [{"role": "user", "content": "abc"}]}')
+    assert (refusal.status, refusal.param) == (400, "prompt")
+    assert "prompt is missing: send messages to /v1/chat/completions" in str(refusal)
 
 
 @pytest.mark.parametrize(

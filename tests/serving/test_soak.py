@@ -25,7 +25,7 @@ NONSENSE = [
     b'{"prompt": "a\xff"}',
     b'{"prompt": "\\u00e9"}',
     b'{"prompt": "a", "max_tokens": -2}',
-    b'{"prompt": "a", "temprature": 1}',
+    b'{"prompt": "a", "top_p": 2}',
 ]
 
 

@@ -15,7 +15,6 @@ from shapes import DECODERS, SMALL
 from training_fixtures import CPU, fresh, log_of, stop_at, weights
 
 from nanogpt.cache import cache_owners, kv_cache
-from nanogpt.cluster.folders import held_run
 from nanogpt.data import Corpus, CorpusError, split
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.decoder.config import DecoderConfig
@@ -26,6 +25,7 @@ from nanogpt.model import GPT
 from nanogpt.training import loop
 from nanogpt.training.evaluation import full_loss, mean_loss
 from nanogpt.training.first_weights import zero_init
+from nanogpt.training.folders import held_run
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import RECIPES, TrainConfig, recipe_for
 from nanogpt.training.trainer import Trainer

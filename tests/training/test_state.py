@@ -23,9 +23,9 @@ from training_fixtures import (
 )
 
 from nanogpt import files
-from nanogpt.cluster.folders import held_run
 from nanogpt.decoder.checkpoint import CheckpointError, load_checkpoint, read_tensors, write_tensors
 from nanogpt.device import Device
+from nanogpt.training.folders import held_run
 from nanogpt.training.history import History
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import MODERN, TrainConfig

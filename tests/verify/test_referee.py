@@ -22,8 +22,9 @@ from nanogpt.cli import main
 from nanogpt.kv_referee import contract
 from nanogpt.kv_referee.report import Mistake
 from nanogpt.model import Head
-from nanogpt.serving.http import Server, listening
+from nanogpt.serving.http import listening
 from nanogpt.serving.modules import ModuleBackend
+from nanogpt.serving.server import Server
 from nanogpt.verify.architectures import small as architecture
 from nanogpt.verify.server import RemoteServer
 
@@ -146,7 +147,7 @@ def test_rounding_shrinks_with_the_dtype_and_a_bug_does_not():
     assert 1e-4 < first.size < 10
     assert first.position == 12
     assert first.mistake is Mistake.ROUNDING
-    assert "float32 moves the plain pass by" in first.words
+    assert "float32 alone shifts the uncached logits by" in first.words
     scope = {"MODEL": Coarse()}
     exec(report.bugs[0].code, scope)
     assert float(scope["moved"].abs().max()) > 1e-4
@@ -310,7 +311,7 @@ def test_transformers_adds_no_lines(kind, capfd):
         ("server http://127.0.0.1:9", "no server answers at http://127.0.0.1:9"),
         ("server localhost:8000", "'localhost:8000' is not a server's address: write http://"),
         ("server ftp://x", "is not a server's address"),
-        ("server http://[bad", "no server answers at http://[bad"),
+        ("server http://[bad", "is not a server"),
         ("model http://localhost:8000", "`verify server` takes addresses"),
     ],
 )

@@ -107,7 +107,7 @@ BLANK = Blank(
             f"{MASK} -> (k_pos[None] < pos[:, None]) & (k_pos >= 0)"
         ],
         "the mask is inverted or transposed: it has a row for each query, and is True where that one "
-        "may look, at the keys up to its own position.": (
+        "may attend, to the keys up to its own position.": (
             [f"{MASK} -> ~{MASK}"],
             [f"{MASK} -> k_pos[None] >= pos[:, None]"],
         ),

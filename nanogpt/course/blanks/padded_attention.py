@@ -109,7 +109,7 @@ BLANK = Blank(
             ],
             ["F.pad(mask, (0, more)) -> None"],
         ),
-        "the mask is inverted: True is where a query may look.": ["F.pad(mask -> ~F.pad(mask"],
+        "the mask is inverted: True is where a query may attend.": ["F.pad(mask -> ~F.pad(mask"],
         "the scores are padded instead of the keys, so their product still changes shape whenever the text grows: pad the keys.": [
             """
 def padded_attention(q, k, v, mask, length):

@@ -95,7 +95,7 @@ BLANK = Blank(
             ["== k_seq -> <= k_seq"],
         ),
         "a query sees every sequence except its own: ==, not !=.": ["== -> !="],
-        "the mask is inverted: True is where a query may look.": [
+        "the mask is inverted: True is where a query may attend.": [
             "return same -> return ~(same",
             "None]) -> None]))",
         ],

@@ -1,5 +1,5 @@
 // The whole path of a token. Columns are the stages of a forward pass, rows are the tokens of the text. With a cache, a
-// step computes the newest row of each column and reads the older rows of two; without one it computes every row again.
+// step computes the newest row of each column and reads the older rows of two; without one it recomputes every row.
 FIGURES.token = (data, stage) => tokenPath(stage, recorded(data));
 
 const GROUPS = ["1 · Queries, keys, values", "2 · Attention", "3 · Feed-forward", "4 · Next token"];
@@ -347,7 +347,7 @@ function tokenPath(stage, story) {
           : `The row of the token embedding table for ${me} plus the row of the position embedding table for position ${at}, number by number. It starts the residual stream, to which every layer adds.`,
       ln1: `${norm}: the residual stream ${scaled}.`,
       query: `What ${me} looks for: the normalised residual stream times the query matrix, ${hs} numbers for each of ${heads} heads.${also} A query is used in its own step only, so no cache keeps it.`,
-      key: `What each token can be found by.${also} ${held}`,
+      key: `What queries are matched against, for each token.${also} ${held}`,
       value: `What each token passes on to those that attend to it. ${held}`,
       weights: `How much ${me} attends to each token so far, in each of ${heads} heads: above, the score q\u00a0·\u00a0k\u00a0/\u00a0√${hs}; below, the weight, a softmax over the tokens.${first() < count - 1 ? " The mask hides later tokens, which leaves a triangle." : ""}`,
       mix: `The values of all ${at + 1} tokens, weighted and added up in each head. The heads are concatenated.`,
@@ -578,7 +578,7 @@ function tokenPath(stage, story) {
   stage.append(lead, make("div", { className: "knobs" }, layers), path,
     make("p", { className: "legend title" },
       ...[["now", "computed in this step"], ["kept", "read from the cache"], ["unused", "not computed"]].map(([kind, what]) => make("span", { className: kind }, what)),
-      make("span", {}, "strong: large; pale: small or negative")),
+      make("span", {}, "dark: large; pale: small or negative")),
     make("div", { className: "panel" }, said, cost, numbersBox));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => columns.forEach(paint));
   new ResizeObserver(() => {

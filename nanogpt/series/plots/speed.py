@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from itertools import accumulate
+from math import log2, nan
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
@@ -14,6 +16,8 @@ from . import canvas, style
 from .style import BLUE, GREY, PAPER, VERMILION, Data, Look, styled
 
 THIN = 0.85  # opacity of the map's colours
+_PANEL = 0.48  # inches of a map's panel besides its rows: its title, and the names below
+_ROW = 0.54  # inches of a row
 
 
 @styled
@@ -57,58 +61,76 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
 
 
 @styled
-def speedup_map(cells: list[Data], rows: list[str], columns: list[int], title: str) -> Figure:
-    """E2EL without the cache over E2EL with it: models and batches down, new tokens across.
+def speedup_map(panels: list[tuple[str, list[Data]]], title: str) -> Figure:
+    """The time without the cache over that with it: a panel for each model.
 
-    A cell has a `row`, an `n_new` and a `speedup`, a summary: median, with the range below. A dash
-    means not measured: beyond the model's block or too long for this machine. On a phone, models
-    run across.
+    A panel is its title and its rows, as in `bench.gain`: batch sizes down, new tokens across. An
+    entry shows the median, the range below it and, if known, what the time without a cache is
+    spent on. A dash means not measured. On a phone, batch sizes run across.
     """
     turned = style.narrow()
-    height = 2.0 + 0.42 * len(columns) if turned else 0.9 + 0.47 * len(rows)
-    figure, (axes,) = canvas.new_panels(height, title)
-    speedups = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
-    missing = {"median": float("nan")}
-    values = []
-    for row in rows:
-        values.append([speedups.get((row, n), missing)["median"] for n in columns])
-    ramp = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
-    colours = ramp.with_extremes(bad=PAPER)
-    top = max(1.2, *(speedup["median"] for speedup in speedups.values()))
-    if turned:
-        values = [list(column) for column in zip(*values, strict=True)]
-    axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=THIN)
-    for y, row in enumerate(rows):
-        for x, n in enumerate(columns):
-            place = (y, x) if turned else (x, y)
-            _speedup(axes, *place, speedups.get((row, n)))
+    sizes = []
+    for _, rows in panels:
+        down, across = _sides(rows, turned)
+        sizes.append(len(down))
+    # 1. A panel for each model, as high as it has rows; all share one logarithmic scale of colours.
+    height = _PANEL * len(panels) + _ROW * sum(sizes) + (0.75 if turned else 0.42)
+    ratios = {"height_ratios": sizes}
+    figure, places = canvas.new_panels(height, title, rows=len(panels), gridspec_kw=ratios)
+    top = max(2.0, *(row["gain"]["median"] for _, rows in panels for row in rows))
+    norm = TwoSlopeNorm(0.0, -1.5, log2(top))
+    # 2. Its entries, in colour and in words.
+    for axes, (heading, rows) in zip(places, panels, strict=True):
+        _speedups(axes, rows, norm, turned)
+        axes.set_title(style.wrapped(heading, 9, style.width() - 1.1, bold=True), fontsize=9)
     marks = "slower with the cache: ▼ in every repeat, ▽ in most"
-    canvas.bare(axes)
-    if turned:
-        axes.xaxis.tick_top()
-        names = [style.wrapped(row, 7.5, 0.6) for row in rows]
-        axes.set_xticks(range(len(rows)), names, fontsize=7.5)
-        axes.set_yticks(range(len(columns)), [f"{n}" for n in columns])
-        axes.set(ylabel="new tokens\n(from a 1-token prompt)")
-        axes.set_xlabel(style.wrapped(marks, 9, 3.2), fontsize=9)
-        return figure
-    axes.set_xticks(range(len(columns)), [f"{n}" for n in columns])
-    axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
-    axes.set_xlabel(f"new tokens (from a 1-token prompt);  {marks}")
+    words = f"new tokens {'down' if turned else 'across'}, from a 1-token prompt;  {marks}"
+    places[-1].set_xlabel(style.wrapped(words, 9, style.width() - 1.1), fontsize=9)
     return figure
 
 
-def _speedup(axes: Axes, x: int, y: int, speedup: Data | None) -> None:
-    """The number in a cell of the map, legible on its colour."""
-    if speedup is None:
+def _sides(rows: list[Data], turned: bool) -> tuple[list[int], list[int]]:
+    """What runs down and what across: batch sizes and new tokens; `turned`: the reverse."""
+    batches = sorted({row["batch"] for row in rows})
+    lengths = sorted({row["n_new"] for row in rows})
+    return (lengths, batches) if turned else (batches, lengths)
+
+
+def _speedups(axes: Axes, rows: list[Data], norm: TwoSlopeNorm, turned: bool) -> None:
+    """The entries of one model."""
+    down, across = _sides(rows, turned)
+    keys = ("n_new", "batch") if turned else ("batch", "n_new")
+    entries = {(row[keys[0]], row[keys[1]]): row for row in rows}
+    missing = {"gain": {"median": nan}}
+    values = [[log2(entries.get((y, x), missing)["gain"]["median"]) for x in across] for y in down]
+    ramp = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
+    colours = ramp.with_extremes(bad=PAPER)
+    axes.imshow(values, cmap=colours, norm=norm, aspect="auto", alpha=THIN)
+    for i, y in enumerate(down):
+        for j, x in enumerate(across):
+            _entry(axes, j, i, entries.get((y, x)))
+    canvas.bare(axes)
+    batches, lengths = (across, down) if turned else (down, across)
+    at_batches, at_lengths = (axes.xaxis, axes.yaxis) if turned else (axes.yaxis, axes.xaxis)
+    at_batches.set_ticks(range(len(batches)), [f"batch {n}" for n in batches], fontsize=8.5)
+    at_lengths.set_ticks(range(len(lengths)), [f"{n:,}" for n in lengths], fontsize=8.5)
+
+
+def _entry(axes: Axes, x: int, y: int, row: Data | None) -> None:
+    """The words of an entry of the map, legible on its colour."""
+    if row is None:
         axes.text(x, y, "–", ha="center", va="center", color=GREY)
         return
+    speedup = row["gain"]
     value = speedup["median"]
     mark = "▽ " if value < 1 else ""
     if speedup["high"] < 1:
         mark = "▼ "
-    red, green, blue = axes.images[0].to_rgba(value)[:3]
+    red, green, blue = axes.images[0].to_rgba(np.array([log2(value)]))[0, :3]
     ground = style.mixed((red, green, blue), THIN)
     look: Look = {"color": style.ink_on(ground), "ha": "center", "va": "center"}
-    axes.text(x, y - 0.14, f"{mark}{value:.2f}×", fontsize=9, weight="bold", **look)
-    axes.text(x, y + 0.24, f"{speedup['low']:.2f}–{speedup['high']:.2f}", fontsize=7, **look)
+    digits = 2 if value < 10 else 1
+    low, high = (f"{speedup[end]:.{digits}f}" for end in ("low", "high"))
+    axes.text(x, y - 0.26, f"{mark}{value:.{digits}f}×", fontsize=9, weight="bold", **look)
+    axes.text(x, y + 0.06, f"{low}–{high}", fontsize=7, **look)
+    axes.text(x, y + 0.33, row.get("bound", ""), fontsize=7, style="italic", **look)

@@ -1,24 +1,30 @@
 """What transformers computes with our exports: the same probabilities, logits, texts."""
 
 import json
+import re
 
 import pytest
 import torch
 from checkpoint_fixtures import meta_of
 from conftest import seeded, tiny_model, tokens
+from decoding_fixtures import decoder
+from safetensors.torch import load_file
 from shapes import DECODERS, SMALL
 
-from nanogpt import DecoderConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
-from nanogpt.decoder.config import beyond_lecture
-from nanogpt.export.huggingface import (
-    ExportError,
-    fold_head_bias,
-    form_of,
-    nanochat,
-    opt,
-    write_folder,
+from nanogpt import (
+    DecoderConfig,
+    SamplingParams,
+    complete,
+    load_checkpoint,
+    load_pretrained,
+    save_checkpoint,
 )
+from nanogpt.cli import main
+from nanogpt.decoder.config import beyond_lecture
 from nanogpt.files import LECTURE_FORM
+from nanogpt.pretrained.families import GPT2, NANOCHAT, OPT
+from nanogpt.pretrained.form import ExportError, family_for, family_form, fold_head_bias
+from nanogpt.pretrained.write import write_folder
 from nanogpt.sampling import draw_noise
 from nanogpt.training.recipes import MODERN
 
@@ -125,31 +131,63 @@ def test_a_head_that_no_norm_can_carry_is_refused():
 
 
 @pytest.mark.parametrize("row", DECODERS)
-def test_a_model_without_a_counterpart_is_refused_by_name(row):
-    config = DecoderConfig(**SMALL | DECODERS[row])
-    forms = {"the keeper": nanochat}
-    more = beyond_lecture(config)
-    if not more or row in forms:
-        assert form_of(config) is forms.get(row, opt)
+@torch.no_grad()
+def test_every_shape_is_written_with_the_same_logits_or_refused_by_name(row):
+    model = decoder(torch.float32, **SMALL | DECODERS[row])
+    try:
+        config, tensors = family_form(model)
+    except ExportError as error:
+        refused = str(error)
+    else:
+        refused = ""
+    if refused:
+        fields = beyond_lecture(model.config)
+        assert all(f"{name}={value}" in refused for name, value in fields.items())
         return
-    with pytest.raises(ExportError, match="neither the lecture's architecture nor") as error:
-        form_of(config)
-    named = [name for name, value in more.items() if f"{name}={value}" in str(error.value)]
-    assert named == list(more) or set(more) - set(named) <= {*MODERN, "rope_base", "n_kv_head"}
-    assert named
+    theirs = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**config)
+    )
+    lost, spare = theirs.load_state_dict(tensors, strict=False)
+    assert not spare
+    assert set(lost) <= {"lm_head.weight"}  # of a tied head
+    theirs.tie_weights()
+    idx = tokens(2, 12)
+    assert apart(model(idx)[0], theirs.eval()(idx).logits) < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        (MODERN | {"window": 8, "sinks": 2}, "window=8, sinks=2: neither"),
-        (MODERN | {"qk_norm": False}, "positions=rotary, norm=rms, .* neither"),
-        ({"n_kv_head": 2}, "n_kv_head=2: neither"),
-    ],
-)
-def test_a_refusal_names_what_no_form_has_or_all_that_is_not_the_lectures(fields, named):
-    with pytest.raises(ExportError, match=f"^{named}"):
-        form_of(DecoderConfig(**fields))
+FORMS = {
+    "the lecture's": ({}, OPT),
+    "the keeper's": (MODERN, NANOCHAT),
+    "the keeper's with a softcap": (MODERN | {"logit_softcap": 15.0}, NANOCHAT),
+    "GPT-2's": ({"activation": "gelu_tanh", "head_bias": False, "tied": True}, GPT2),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_shape_has_the_family_of_its_form(form):
+    fields, family = FORMS[form]
+    assert family_for(DecoderConfig(**fields)) is family
+
+
+@pytest.mark.parametrize("fields", [MODERN | {"window": 8, "sinks": 2}, {"n_kv_head": 2}])
+def test_a_shape_without_a_family_is_refused_by_its_fields(fields):
+    config = DecoderConfig(**fields)
+    words = ", ".join(f"{name}={value}" for name, value in beyond_lecture(config).items())
+    with pytest.raises(ExportError, match=re.escape(f"has this shape ({words})")):
+        family_for(config)
+
+
+def test_an_export_is_loaded_again_with_the_same_logits(tmp_path, shipped):
+    write_folder(shipped, tmp_path / "out")
+    model, tokenizer = load_pretrained(tmp_path / "out")
+    idx = shipped.tokenizer.encode("ROMEO:")[None]
+    assert torch.equal(tokenizer.encode("ROMEO:"), idx[0])
+    with torch.no_grad():
+        assert apart(model(idx)[0], shipped.model(idx)[0]) < 1e-4
+    again = family_form(model)[1]
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert again.keys() == written.keys()
+    assert all(torch.equal(again[name], written[name]) for name in written)
 
 
 def test_the_card_and_the_config_say_what_it_is(tmp_path, shipped):
@@ -159,3 +197,18 @@ def test_the_card_and_the_config_say_what_it_is(tmp_path, shipped):
     assert f"{shipped.model.n_params:,} parameters" in card
     config = json.loads((tmp_path / "x" / "config.json").read_text(encoding="utf-8"))
     assert config["eos_token_id"] is config["pad_token_id"] is None
+
+
+FILES = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
+FILES |= {"nanogpt.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+def test_the_command_writes_it_and_warns_of_small_heads(tmp_path, capsys):
+    model = tiny_model()
+    out = tmp_path / "out"
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "OPTForCausalLM" in said
+    assert "needs a head size of at least 32, and this model's is 8" in said
+    assert {file.name for file in out.iterdir()} == FILES

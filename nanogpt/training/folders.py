@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..files import check_file, check_no_file, check_writable, is_marked, writing_advice
-from ..training.resume import state_path
+from .resume import state_path
 
 
 @contextmanager

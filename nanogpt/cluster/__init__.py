@@ -1,1 +1,0 @@
-"""Several processes: torchrun for training, Ray for generating many texts."""

@@ -1,1 +1,0 @@
-"""Export weights for transformers and vLLM: used in notebook 10."""

@@ -1,0 +1,165 @@
+"""Tokens beyond a vocabulary's own: control tokens and others, from up to four files of a folder.
+
+A token's place in the order decides its id: one that the vocabulary lacks gets the next free id,
+whatever the file says. So the order here is that of transformers 5.24, which reads
+tokenizer_config.json and, in folders of older versions, three more files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..console import first_line
+from .stored import AGAIN
+from .tokenizer import library_errors
+from .tokenizer_classes import TokenizerClass
+from .tokenizer_files import TokenizerFiles
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+
+CONFIG = "tokenizer_config.json"
+LISTED = "added_tokens_decoder"  # in it: the tokens by id; with it, the older files do not count
+# Special tokens that have a name of their own, in the order in which they are added.
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# Lists of special tokens without a name, or, in some files, of more names.
+EXTRA, OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"
+_OPTIONS = ("lstrip", "rstrip", "single_word", "normalized", "special")  # how a token is found
+
+
+def add_tokens(
+    tokenizer: Tokenizer, files: TokenizerFiles, chosen: TokenizerClass | None
+) -> dict[str, str]:
+    """Add the tokens of all files, and return the texts of the named ones, for templates.
+
+    Raises PretrainedError for a field that does not describe tokens.
+    """
+    from tokenizers import AddedToken
+
+    listed = _listed_tokens(files)
+    named = _named_tokens(files, chosen, listed)
+    extra = _extra_tokens(files)
+    specials = {name: token.content for name, token in named.items()}
+    # 1. A name or a list does not change how a token is found that is described already.
+    there = tokenizer.get_added_tokens_decoder()
+    described = {token.content for token in (*there.values(), *listed)}
+    others = [token for token in (*named.values(), *extra) if token.content not in described]
+    wanted = [*listed, *others]
+    for token in wanted:
+        token.special = token.special or token.content in specials.values()
+    # 2. A model has no row for a token beyond its own vocabulary, such as a [PAD] that somebody
+    # added for training: its name stays ordinary text.
+    texts = dict.fromkeys(token.content for token in wanted)
+    new = [text for text in texts if tokenizer.token_to_id(text) is None]
+    size = tokenizer.get_vocab_size(with_added_tokens=False)
+    first = max(size, 1 + max(there, default=-1))  # the id of the first new token
+    rows = files.model.get("vocab_size")
+    if isinstance(rows, int):
+        beyond = set(new[max(rows - first, 0) :])
+        wanted = [token for token in wanted if token.content not in beyond]
+    tokenizer.add_tokens(wanted)
+    # 3. One class overrides how its special tokens are found.
+    if chosen is not None and chosen.describes_anew:
+        texts = dict.fromkeys([*specials.values(), *(token.content for token in extra)])
+        again = [AddedToken(text, special=True) for text in texts]
+        tokenizer.add_tokens(
+            [token for token in again if tokenizer.token_to_id(token.content) is not None]
+        )
+    return specials
+
+
+def _listed_tokens(files: TokenizerFiles) -> list[AddedToken]:
+    """The tokens that a file lists with their ids, by id."""
+    listed = files.about.get(LISTED)
+    if listed is not None:
+        if not isinstance(listed, dict) or not all(number.isdecimal() for number in listed):
+            raise files.wrong(CONFIG, LISTED, listed, f"must have ids and tokens: {AGAIN}")
+        numbers = sorted(listed, key=int)
+        return [_token(files, CONFIG, LISTED, listed[number]) for number in numbers]
+    # Without that list: added_tokens.json, then what tokenizer.json itself lists.
+    found: dict[int, AddedToken] = {}
+    special = _special_texts(files)
+    for text, number in files.added.items():
+        if type(number) is not int:
+            rule = f"must be the id of a token: {AGAIN}"
+            raise files.wrong("added_tokens.json", text, number, rule)
+        options = {"special": text in special, "normalized": text not in special}
+        found[number] = _token(files, "added_tokens.json", text, {"content": text, **options})
+    for token in files.tokenizer.get("added_tokens") or []:
+        found[token["id"]] = _token(files, "tokenizer.json", "added_tokens", token)
+    return [found[number] for number in sorted(found)]
+
+
+def _special_texts(files: TokenizerFiles) -> set[str]:
+    """The tokens of added_tokens.json that are special: those that another file calls so."""
+    older = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in files.special.items()
+    }
+    fields = files.about | older
+    extra = fields.get(EXTRA) or fields.get(OLD_EXTRA) or []
+    values = [fields.get(name) for name in NAMED] + (extra if isinstance(extra, list) else [])
+    return {value for value in values if isinstance(value, str)}
+
+
+def _named_tokens(
+    files: TokenizerFiles, chosen: TokenizerClass | None, listed: list[AddedToken]
+) -> dict[str, AddedToken]:
+    """Special tokens with a name: bos_token and so on, then a model's own such as image_token."""
+    about = files.about
+    older = {} if about.get(LISTED) is not None else files.special
+    # 1. The names that every tokenizer has: of the class, of the config, of the older file.
+    values: dict[str, Any] = {} if chosen is None else dict(chosen.specials)
+    values |= about | older
+    padding = files.tokenizer.get("padding")
+    if isinstance(padding, dict) and "pad_token" in padding:
+        values.setdefault("pad_token", padding["pad_token"])
+    values = {name: values[name] for name in NAMED if name in values}
+    # 2. A model's own names, in this order, the later value deciding.
+    extra = about.get(EXTRA)
+    more = extra if isinstance(extra, dict) else {}
+    for fields in (older, about):
+        names = [name for name in fields if name.endswith("_token") and name not in NAMED]
+        values |= {name: fields[name] for name in names}
+    values |= more
+    # 3. A token that is described elsewhere is found in that way. Null: there is no such token;
+    # true or false: a switch, such as add_bos_token.
+    described = {token.content: token for token in listed}
+    tokens = {
+        name: _token(files, CONFIG, name, value)
+        for name, value in values.items()
+        if value is not None and not isinstance(value, bool)
+    }
+    return {name: described.get(token.content, token) for name, token in tokens.items()}
+
+
+def _extra_tokens(files: TokenizerFiles) -> list[AddedToken]:
+    """Special tokens without a name: of the list under the new name, or of an old one."""
+    about = files.about
+    values = about.get(EXTRA)
+    if not values:
+        values = about.get(OLD_EXTRA)
+    # More names are no list, so the old lists count beside them, the older file's first.
+    names = isinstance(about.get(EXTRA), dict)
+    if names:
+        values = about.get(OLD_EXTRA)
+    if about.get(LISTED) is None and (names or not {EXTRA, OLD_EXTRA} & about.keys()):
+        values = files.special.get(OLD_EXTRA, values)
+    if values is not None and not isinstance(values, list):
+        raise files.wrong(CONFIG, EXTRA, values, f"must be a list of tokens: {AGAIN}")
+    return [_token(files, CONFIG, EXTRA, value) for value in values or []]
+
+
+def _token(files: TokenizerFiles, file: str, field: str, value: Any) -> AddedToken:
+    """A token from its text or its description. Raises PretrainedError."""
+    from tokenizers import AddedToken
+
+    fields = {"content": value} if isinstance(value, str) else value
+    try:
+        with library_errors():
+            options: dict[str, Any] = {"special": True}
+            options |= {name: fields[name] for name in _OPTIONS if name in fields}
+            return AddedToken(fields["content"], **options)
+    except (ValueError, TypeError) as error:
+        rule = f"must be a token ({first_line(error)}): {AGAIN}"
+        raise files.wrong(file, field, value, rule) from error
