@@ -91,13 +91,16 @@ def _listed_tokens(files: TokenizerFiles) -> list[AddedToken]:
 
 
 def _special_texts(files: TokenizerFiles) -> set[str]:
-    """The tokens of added_tokens.json that are special: those that another file calls so."""
+    """The tokens of added_tokens.json that are special: those that another file calls so.
+
+    Names count in both files, a list in tokenizer_config.json only.
+    """
     older = {
         name: value.get("content") if isinstance(value, dict) else value
         for name, value in files.special.items()
     }
     fields = files.about | older
-    extra = fields.get(EXTRA) or fields.get(OLD_EXTRA) or []
+    extra = files.about.get(EXTRA) or files.about.get(OLD_EXTRA) or []
     values = [fields.get(name) for name in NAMED] + (extra if isinstance(extra, list) else [])
     return {value for value in values if isinstance(value, str)}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..console import first_line
 from .added_tokens import add_tokens
 from .needs import PretrainedError, needed
-from .stored import AGAIN, read_json
+from .stored import AGAIN
 from .tokenizer import PASS_TOKENIZER, PretrainedTokenizer, library_errors, token_ids
 from .tokenizer_classes import base_tokenizer, class_of
 from .tokenizer_files import TokenizerFiles, read_files
@@ -102,8 +102,6 @@ def _template(files: TokenizerFiles) -> str | None:
     if paths:
         return _template_file(paths["default"]) if "default" in paths else None
     template = files.about.get("chat_template")
-    if template is None and (files.folder / "chat_template.json").is_file():
-        template = read_json(files.folder / "chat_template.json").get("chat_template")
     if isinstance(template, list):
         several = [one for one in template if isinstance(one, dict)]
         template = {str(one.get("name")): one.get("template") for one in several}

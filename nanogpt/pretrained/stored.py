@@ -104,13 +104,15 @@ def why_no_json(path: Path, error: BaseException) -> str:
 def tensors_of_folder(folder: Path) -> Tensors:
     """The tensors of a folder: model.safetensors, its index's shards, or the only such file.
 
-    Raises PretrainedError for a folder without any, and for a missing or damaged file.
+    The first of them that is there, as in transformers: people save a model into the folder of an
+    earlier one, whose shards and index stay beside it. Raises PretrainedError for a folder without
+    any, and for a missing or damaged file.
     """
     index = folder / INDEX
-    if index.is_file():
+    whole = folder / "model.safetensors"
+    if not whole.is_file() and index.is_file():
         return without_wrappers(_tensors_of_shards(folder, index), str(folder))
     found = sorted(folder.glob("*.safetensors"))
-    whole = folder / "model.safetensors"
     if whole in found:
         found = [whole]
     if not found:

@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+import transformers
 from pretrained_fixtures import change_json, gguf_tensors, write_gguf
 from safetensors.torch import load_file, save_file
 
@@ -52,9 +53,19 @@ def both(*damages):
     return lambda folder: [damage(folder) for damage in damages]
 
 
+def indexed(data: bytes):
+    """Writes an index; the weights become its only shard."""
+
+    def damage(folder: Path) -> None:
+        (folder / INDEX).write_bytes(data)
+        (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+
+    return damage
+
+
 NOWHERE = '{"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}'
 ABSENT = '{"weight_map": {"model.norm.weight": "model-00001.safetensors"}}'
-ELSEWHERE = '{"weight_map": {"model.other.weight": "model.safetensors"}}'
+ELSEWHERE = '{"weight_map": {"model.other.weight": "model-00001-of-00001.safetensors"}}'
 INDEX = "model.safetensors.index.json"
 PAGE = b"<!DOCTYPE html>\n<html>404</html>"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 497\n"
@@ -70,7 +81,7 @@ FOLDERS = {
     "a page as config": (write("config.json", PAGE), r"cannot be read \(it is a web page"),
     "a pointer as config": (write("config.json", POINTER), r"\(it is a Git LFS pointer\)"),
     "an empty config": (write("config.json", b""), r"\(it is an empty file\)"),
-    "a page as index": (write(INDEX, PAGE), r"index\.json cannot be read \(it is a web page"),
+    "a page as index": (indexed(PAGE), r"index\.json cannot be read \(it is a web page"),
     "only an adapter": (
         both(
             lambda folder: (folder / "config.json").unlink(),
@@ -138,10 +149,10 @@ FOLDERS = {
         write("model.safetensors", POINTER),
         "Git LFS pointer",
     ),
-    "an index without a map": (write(INDEX, b"{}"), "no weight_map"),
-    "an index that leads out": (write(INDEX, NOWHERE.encode()), "'../elsewhere.safetensors'"),
-    "a lost shard": (write(INDEX, ABSENT.encode()), "lacks model-00001.safetensors"),
-    "a tensor of no shard": (write(INDEX, ELSEWHERE.encode()), "puts it in 'nowhere'"),
+    "an index without a map": (indexed(b"{}"), "no weight_map"),
+    "an index that leads out": (indexed(NOWHERE.encode()), "'../elsewhere.safetensors'"),
+    "a lost shard": (indexed(ABSENT.encode()), "lacks model-00001.safetensors"),
+    "a tensor of no shard": (indexed(ELSEWHERE.encode()), "puts it in 'nowhere'"),
     "a header without end": (
         write("model.safetensors", struct.pack("<Q", 2**40) + b"{}"),
         "header of 1,099,511,627,776 bytes, and the limit is",
@@ -216,6 +227,15 @@ def test_names_that_a_wrapper_has_left_are_understood(wrapper, own_folder):
     save_file(state, folder / "model.safetensors")
     found = load_pretrained(folder)[0].state_dict()
     assert all(torch.equal(found[name], plain[name]) for name in plain)
+
+
+def test_an_index_beside_a_whole_file_is_of_an_earlier_model(own_folder):
+    """As transformers reads it."""
+    folder = own_folder()
+    (folder / INDEX).write_bytes(ABSENT.encode())
+    found = load_pretrained(folder)[0].token_embedding_table.weight
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).model.embed_tokens.weight
+    assert torch.equal(found, theirs)
 
 
 def test_a_model_that_does_not_fit_the_memory_is_refused_before_it_is_read(

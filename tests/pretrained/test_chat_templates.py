@@ -278,12 +278,12 @@ def test_a_template_is_found_where_transformers_finds_it(tmp_path):
     check("so")
 
 
-def test_the_template_of_a_processor_is_the_last_choice(tmp_path):
+def test_the_template_of_a_processor_is_not_the_tokenizers(tmp_path):
     write_tokenizer(tmp_path)
     (tmp_path / "chat_template.json").write_text('{"chat_template": "x"}', encoding="utf-8")
-    assert tokenizer_of_folder(tmp_path).template == CHAT
-    change_json(tmp_path / "tokenizer_config.json", chat_template=...)
-    assert tokenizer_of_folder(tmp_path).chat_text(HELLO) == "x"
+    change_json(tmp_path / "tokenizer_config.json", chat_template=..., eos_token=SPECIALS[2])
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).chat_template is None
+    assert tokenizer_of_folder(tmp_path).template is None
 
 
 def test_a_template_that_cannot_be_read_is_named(tmp_path):

@@ -112,6 +112,8 @@ def check_ids(folder: Path) -> None:
         assert ids_of(lambda text: ours.encode(text).tolist(), text) == expected, text
         if expected:
             assert ours.decode(expected, special=True) == theirs.decode(expected)
+            spoken = theirs.decode(expected, skip_special_tokens=True)
+            assert ours.decode(expected) == spoken
     assert ours.specials == theirs.special_tokens_map
 
 
@@ -137,6 +139,10 @@ FIELDS = {
     "added_tokens.json": {
         "added_tokens": {"<|tool|>": 401, "<new>": 400},
         "tokenizer_config": {"sep_token": "<new>"},
+    },
+    "a list in the older file": {
+        "added_tokens": {"<|tool|>": 401, "<new>": 400},
+        "special_tokens_map": {"additional_special_tokens": ["<new>"], "pad_token": "<|tool|>"},
     },
     "special_tokens_map.json": {
         "special_tokens_map": {"eos_token": "<new>", "pad_token": added("[PAD]", lstrip=True)}
