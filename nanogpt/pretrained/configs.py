@@ -75,7 +75,8 @@ def _unknown(fields: dict[str, Any], family: Family, where: str) -> dict[str, An
             if value is not None and any(one != "full_attention" for one in listed):
                 raise not_computed(where, name, value)
         elif name in ("rope_theta", *ROPE):
-            raise not_computed(where, name, value)  # this family has no rotary positions
+            if value not in (None, {}):
+                raise not_computed(where, name, value)  # this family has no rotary positions
         elif name not in neutral:
             unknown[name] = value
         elif not any(same(value, one) for one in neutral[name]):
@@ -194,7 +195,10 @@ def _rope_of(
     share = given.pop("partial_rotary_factor", None)
     if share is not None and not same(share, 1.0):
         raise not_computed(where, "partial_rotary_factor", share)
-    # 3. Its parameters.
+    # 3. Its parameters. Positions that are divided by 1 are as they were.
+    if kind in (None, "default", "linear") and same(given.get("factor"), 1.0):
+        del given["factor"]
+        kind = None
     if kind == "llama3":
         return {"rope_base": inner, "rope_scaling": _llama3(given, part_name, where, context)}
     if kind not in (None, "default"):
@@ -214,6 +218,12 @@ def _llama3(given: dict[str, Any], part_name: str, where: str, context: int) -> 
         raise not_computed(where, f"{part_name}'s {unknown[0]}", given[unknown[0]])
     if lost:
         raise PretrainedError(f"{where}: rope_type='llama3' without {lost[0]}: {AGAIN}")
+    original = given[LLAMA3[3]]
+    if isinstance(original, float) and original.is_integer():
+        given[LLAMA3[3]] = int(original)
+    elif type(original) is not int:
+        value = shown_value(original)
+        raise PretrainedError(f"{where}: {part_name}: {LLAMA3[3]}={value}: must be an integer")
     for name in LLAMA3:
         if not is_number(given[name]):
             value = shown_value(given[name])

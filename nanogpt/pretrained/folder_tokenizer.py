@@ -13,7 +13,13 @@ from ..console import first_line
 from .added_tokens import add_tokens
 from .needs import PretrainedError, needed
 from .stored import AGAIN
-from .tokenizer import PASS_TOKENIZER, PretrainedTokenizer, library_errors, token_ids
+from .tokenizer import (
+    PASS_TOKENIZER,
+    PretrainedTokenizer,
+    end_tokens,
+    library_errors,
+    number_of_ids,
+)
 from .tokenizer_classes import base_tokenizer, class_of
 from .tokenizer_files import TokenizerFiles, read_files
 
@@ -83,8 +89,12 @@ def _stop_tokens(
     tokenizer: Tokenizer, files: TokenizerFiles, specials: dict[str, str]
 ) -> list[int]:
     """The tokens that end a text, of every file that names some."""
-    stop = token_ids(files.generation.get("eos_token_id"))
-    stop += token_ids(files.model.get("eos_token_id"))
+    field = "eos_token_id"
+    fields = {
+        f"{files.folder / 'generation_config.json'}: {field}": files.generation.get(field),
+        f"{files.folder / 'config.json'}: {field}": files.model.get(field),
+    }
+    stop = end_tokens(fields, number_of_ids(tokenizer))
     end = specials.get("eos_token")
     found = None if end is None else tokenizer.token_to_id(end)
     return stop if found is None else [*stop, found]

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from ..console import first_line
 from .needs import PretrainedError, needed
 from .stored import AGAIN
-from .tokenizer import PASS_TOKENIZER, PretrainedTokenizer, library_errors, token_ids
+from .tokenizer import (
+    PASS_TOKENIZER,
+    PretrainedTokenizer,
+    end_tokens,
+    library_errors,
+    number_of_ids,
+)
 from .words import CUTS, UNNAMED, Cut
 
 if TYPE_CHECKING:
@@ -119,7 +125,8 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
     )
     named = {name: given.token(f"{name}_id") for name in ("bos_token", "eos_token")}
     specials = {name: text for name, text in named.items() if text is not None}
-    stop = [token for name in _ENDS for token in token_ids(given.fields.get(name))]
+    ends = {f"{where}: {PREFIX}{name}": given.fields.get(name) for name in _ENDS}
+    stop = end_tokens(ends, number_of_ids(tokenizer))
     stop += _other_ends(given, turns, stop)
     template = metadata.get("tokenizer.chat_template")
     return PretrainedTokenizer(

@@ -93,14 +93,16 @@ def config_from_nanogpt(arguments: Any, where: str) -> DecoderConfig:
     """The shape described by the `model_args` of nanoGPT's ckpt.pt. Raises PretrainedError.
 
     Source: GPTConfig in model.py of https://github.com/karpathy/nanoGPT. Its `bias` applies to
-    every linear layer and norm except the head.
+    every linear layer and norm except the head. A checkpoint without it is of January 2023, when
+    the activation was GPT-2's approximation of GELU; pull request 274 replaced that in June.
     """
     if not isinstance(arguments, dict):
         raise PretrainedError(f"{where} has no model_args, unlike nanoGPT's ckpt.pt: {AGAIN}")
     made = _sizes(arguments, {name: name for name in _SIZES}, ("bias", "dropout"), where)
     bias = checked(where, "bias", arguments.get("bias", True), "qkv_bias")
     made |= dict.fromkeys(("norm_bias", "qkv_bias", "proj_bias", "ffn_bias"), bias)
-    made |= {"activation": Activation.GELU, "head_bias": False, "tied": True}
+    activation = Activation.GELU if "bias" in arguments else Activation.GELU_TANH
+    made |= {"activation": activation, "head_bias": False, "tied": True}
     return decoder_config_of(made, where)
 
 

@@ -152,7 +152,11 @@ GGUF_ONLY: dict[str, tuple[Any, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
     "expert_used_count": (0,),
+    "leading_dense_block_count": (0,),
     "pooling_type": (0,),
+    "residual_scale": (1.0,),
+    "rope.scaling.factor": (1.0,),
+    "rope.scaling.finetuned": (False,),
     "rope.scaling.type": ("none",),
     "rope.scale_linear": (0.0, 1.0),  # a factor in files of 2023, which llama.cpp still reads
     "tensor_data_layout": ("Meta AI original pth",),

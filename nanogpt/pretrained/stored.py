@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..console import first_line
 from ..decoder.identify import identify
+from .families import embedding_names
 from .needs import PretrainedError, shown, shown_value
 
 INDEX = "model.safetensors.index.json"
@@ -22,10 +23,9 @@ INDEX = "model.safetensors.index.json"
 LARGEST_JSON = 64 * 2**20  # tokenizers take up to 20 MB
 LARGEST_HEADER = 16 * 2**20  # of safetensors; also a config or an index: DeepSeek-V3's has 9 MB
 AGAIN = "fetch it again"
-# What wrappers of PyTorch put into the names of a model's tensors: torch.compile, FSDP, and
-# activation checkpointing anywhere, DistributedDataParallel and peft before all names.
+# What wrappers of PyTorch put anywhere into the names of a model's tensors: torch.compile, FSDP and
+# activation checkpointing.
 _WRAPPERS = frozenset(["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
-_PREFIXES = ("module.", "base_model.model.")
 _ADAPTER = (".lora_", ".base_layer.", ".modules_to_save.")  # peft's, beside the weights it adapts
 
 
@@ -50,6 +50,11 @@ Tensors = dict[str, Stored]
 def without_wrappers(tensors: Tensors, where: str) -> Tensors:
     """The tensors by the names that they had before the model was wrapped.
 
+    A model inside another module has that module's name before all of its own: module. of
+    DistributedDataParallel, base_model.model. of peft, model. of Lightning, _forward_module. of
+    DeepSpeed, pretrained_model. of trl, language_model. and llm. of models with images. The name of
+    the embedding shows where its own names begin.
+
     Raises PretrainedError for an adapter that is not merged, and for names that become one.
     """
     for name in tensors:
@@ -62,15 +67,26 @@ def without_wrappers(tensors: Tensors, where: str) -> Tensors:
         name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
         for name in tensors
     }
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in names.values()):
-            names = {name: plain.removeprefix(prefix) for name, plain in names.items()}
+    prefix = _common_prefix(names.values())
+    names = {name: plain.removeprefix(prefix) for name, plain in names.items()}
     if len({*names.values()}) < len(names):
         raise PretrainedError(
             f"{where} has tensors whose names differ only by the wrappers of torch.compile or "
             f"FSDP: save the unwrapped model"
         )
     return {names[name]: stored for name, stored in tensors.items()}
+
+
+def _common_prefix(names: Collection[str]) -> str:
+    """What precedes the embedding's name and all others, or nothing."""
+    for embedding in embedding_names():
+        for name in names:
+            prefix = name.removesuffix(embedding)
+            if name.endswith(f".{embedding}") and all(one.startswith(prefix) for one in names):
+                return prefix
+            if name == embedding:
+                return ""
+    return ""
 
 
 def read_json(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:

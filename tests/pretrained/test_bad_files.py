@@ -183,10 +183,6 @@ FOLDERS = {
         changed(lambda x: x.update({"model.layers.1.input_layernorm.weight": NAN})),
         "blocks.1.ln1.weight holds NaN",
     ),
-    "an end token of another model": (
-        lambda folder: change_json(folder / "generation_config.json", eos_token_id=[1, 999]),
-        "the end token 999",
-    ),
     "a tokenizer of another model": (
         both(
             changed(lambda x: x.update({EMBEDDING: x[EMBEDDING][:300].clone()})),
@@ -213,6 +209,11 @@ WRAPPERS = {
     "DistributedDataParallel": lambda name: f"module.{name}",
     "both": lambda name: f"module._orig_mod.{name}",
     "peft, merged": lambda name: f"base_model.model.{name}",
+    "peft and DistributedDataParallel": lambda name: f"base_model.model.module.{name}",
+    "DeepSpeed": lambda name: f"_forward_module.{name}",
+    "Lightning": lambda name: f"model.{name}",
+    "a model with images": lambda name: f"language_model.{name}",
+    "trl": lambda name: f"pretrained_model.{name}",
     "a compiled layer": lambda name: name.replace("layers.0.", "layers.0._orig_mod."),
     "FSDP": lambda name: name.replace("layers.1.", "_fsdp_wrapped_module.layers.1."),
     "checkpointing": lambda name: name.replace(".mlp.", "._checkpoint_wrapped_module.mlp."),
@@ -227,6 +228,57 @@ def test_names_that_a_wrapper_has_left_are_understood(wrapper, own_folder):
     save_file(state, folder / "model.safetensors")
     found = load_pretrained(folder)[0].state_dict()
     assert all(torch.equal(found[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize("headless", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "opt"])
+def test_a_prefix_of_all_names_is_ignored_for_every_family(name, headless, own_folder):
+    """With the usual prefix or, as AutoModel saves it, without."""
+    folder = own_folder(name)
+    plain = load_pretrained(folder)[0].state_dict()
+    usual = "transformer." if name == "gpt2" else "model."
+    state = {f"llm.{key.removeprefix(usual * headless)}": x for key, x in state_of(folder).items()}
+    save_file(state, folder / "model.safetensors")
+    found = load_pretrained(folder)[0].state_dict()
+    assert all(torch.equal(found[key], plain[key]) for key in plain)
+
+
+def test_a_head_that_differs_from_its_embedding_is_loaded_untied(own_folder):
+    folder = own_folder("llama")
+    change_json(folder / "config.json", tie_word_embeddings=True)
+    with pytest.warns(UserWarning, match=r"lm_head\.weight differs from .*: loaded untied"):
+        model = load_pretrained(folder)[0]
+    assert not model.config.tied
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    idx = torch.arange(20)[None]
+    with torch.no_grad():
+        assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-4
+
+
+ENDS = {  # the end tokens in two files, and the warning
+    "an id": (50256, None, "generation_config.json: eos_token_id=50256: beyond .* of 304"),
+    "one of a list": ([1, 999], 999, "generation_config.json: eos_token_id=999, .*=999: beyond"),
+    "the other file": (1, 50256, r"/config.json: eos_token_id=50256: beyond"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_an_end_token_beyond_the_vocabulary_is_ignored_with_one_warning(case, own_folder):
+    in_generation, in_config, words = ENDS[case]
+    folder = own_folder("llama")
+    change_json(folder / "generation_config.json", eos_token_id=in_generation)
+    change_json(folder / "config.json", eos_token_id=in_config)
+    with pytest.warns(UserWarning, match=words) as caught:
+        stop = load_pretrained(folder)[1].stop
+    assert len(caught) == 1
+    assert set(stop) <= {1, 2}
+
+
+def test_an_end_token_beyond_the_vocabulary_of_a_gguf_file_is_ignored(tmp_path):
+    metadata = {"tokenizer.ggml.eot_token_id": 5000}
+    path = write_gguf(tmp_path / "x.gguf", "llama", metadata=metadata)
+    with pytest.warns(UserWarning, match="tokenizer.ggml.eot_token_id=5000: beyond"):
+        assert load_pretrained(path)[1].stop == (2,)
 
 
 def test_an_index_beside_a_whole_file_is_of_an_earlier_model(own_folder):

@@ -55,6 +55,12 @@ REFUSED = [
     ("llama", {"rope_parameters": {"rope_theta": 10**30}}, "rope_theta=1000000000000000"),
     ("llama", {"rope_parameters": {**LLAMA3, "factor": 2**64}}, "factor=18446744073709551616"),
     ("llama", {"rope_parameters": {**LLAMA3, "low_freq_factor": [1]}}, r"low_freq_factor=\[1\]"),
+    (
+        "llama",
+        {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 32.5}},
+        "rope_parameters: original_max_position_embeddings=32.5: must be an integer",
+    ),
+    ("gpt2", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling="),
     ("llama", {"num_hidden_layers": ...}, "no num_hidden_layers"),
     ("llama", {"num_hidden_layers": 2**40}, "num_hidden_layers=1099511627776"),
     ("llama", {"num_hidden_layers": 3}, r"no tensor model\.layers\.2\."),
@@ -70,7 +76,6 @@ REFUSED = [
     ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types="),
     ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder=True"),
     ("llama", {"attention_bias": True}, r"no tensor .*q_proj\.bias"),
-    ("llama", {"tie_word_embeddings": True}, "lm_head.weight is not the embedding"),
     ("qwen3", {"tie_word_embeddings": False}, "no tensor lm_head.weight"),
     ("qwen3", {"head_dim": ...}, "q_proj.weight has the shape"),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window=True"),
@@ -115,6 +120,10 @@ AGREE = [
     {"rope_theta": 1e6, "rope_scaling": {"type": "default"}, "rope_parameters": BASE},
     {"rope_theta": 10_000, "rope_scaling": None, "rope_parameters": {}},
     {"rope_scaling": {}, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    {"rope_scaling": {"type": "linear", "factor": 1.0}},
+    {"rope_scaling": {"rope_type": "default", "factor": 1.0}},
+    {"rope_scaling": OLD_LLAMA3 | {"original_max_position_embeddings": 8192.0}},
+    {"rope_scaling": OLD_LLAMA3, "rope_parameters": OLD_LLAMA3 | {"low_freq_factor": 1}},
 ]
 
 
@@ -134,6 +143,26 @@ def test_rope_scaling_and_rope_parameters_may_say_the_same(rope):
     config = config_from_hf(fields_of_llama(**rope), "config.json")[1]
     assert config.rope_base == (1e6 if "1000000" in str(rope) else 1e4)
     assert (config.rope_scaling is not None) == ("llama3" in str(rope))
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_a_family_without_rotary_positions_may_have_an_empty_field_for_them(nothing):
+    fields = ON_THE_HUB["GPT-2"][0]
+    plain = config_from_hf(fields, "config.json")
+    assert config_from_hf(fields | {"rope_scaling": nothing}, "config.json") == plain
+    assert config_from_hf(fields | {"rope_parameters": nothing}, "config.json") == plain
+
+
+NEUTRAL_GGUF = {"rope.scaling.factor": 1.0, "rope.scaling.finetuned": False, "residual_scale": 1.0}
+NEUTRAL_GGUF |= {"leading_dense_block_count": 0, "rope.scaling.type": "none", "expert_count": 0}
+
+
+@pytest.mark.filterwarnings("error")
+def test_neutral_keys_of_a_gguf_file_change_nothing(tmp_path):
+    plain = load_pretrained(write_gguf(tmp_path / "plain.gguf", "llama"))[0].config
+    metadata = {f"llama.{name}": value for name, value in NEUTRAL_GGUF.items()}
+    path = write_gguf(tmp_path / "x.gguf", "llama", metadata=metadata)
+    assert load_pretrained(path)[0].config == plain
 
 
 # ------------------------------------------------------------------ unknown fields
@@ -322,7 +351,6 @@ REFUSED_GGUF = [
     ({"tokenizer.ggml.merges": ["ab"]}, "'ab', not a pair"),
     ({"tokenizer.ggml.merges": ["ab cd"]}, "no vocabulary"),
     ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or not a list"),
-    ({"tokenizer.ggml.eos_token_id": 5000}, "the end token 5000"),
     (
         {"tokenizer.ggml.tokens": ["$A:x", "a", "b", "ab"], "tokenizer.ggml.merges": ["a b"]}
         | {"tokenizer.ggml.add_bos_token": True},

@@ -313,6 +313,21 @@ def test_a_token_beyond_the_rows_of_the_model_is_ordinary_text(own_folder):
     assert len(tokenizer.encode("[PAD]")) > 1
 
 
+@pytest.mark.parametrize("cls", ["PreTrainedTokenizerFast", "LlamaTokenizer", "Qwen2Tokenizer"])
+def test_a_listed_token_beyond_the_rows_of_the_model_is_ordinary_text(cls, own_folder):
+    """As above, saved in tokenizer.json itself."""
+    folder = own_folder("llama")
+    listed = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+    listed += [{"id": 304 + i, **added(f"<{i}>")} for i in range(16)]
+    listed += [{"id": 320, **added("[PAD]")}]
+    change_json(folder / "tokenizer.json", added_tokens=listed)
+    change_json(folder / "tokenizer_config.json", tokenizer_class=cls, pad_token="[PAD]")
+    model, tokenizer = load_pretrained(folder)
+    assert len(tokenizer) == model.config.vocab_size == 320
+    assert tokenizer.encode("<15>").tolist() == [319]
+    assert len(tokenizer.encode("[PAD]")) > 1
+
+
 def test_a_character_that_a_vocabulary_lacks_is_reported(tmp_path):
     tokenizer = tokenizer_of_folder(write(tmp_path, "our characters"))
     with pytest.raises(ValueError, match="cannot be written in this vocabulary") as caught:
