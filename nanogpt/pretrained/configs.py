@@ -90,7 +90,7 @@ def warn_of_unknown(unknown: dict[str, Any], where: str) -> None:
         named = ", ".join(shown(name) for name in list(unknown)[:_LISTED])
         more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
         warnings.warn(
-            f"{where}: {named}{more}: unknown to this package and ignored; if it changes the "
+            f"{where}: {named:.150}{more}: unknown to this package and ignored; if it changes the "
             f"arithmetic, the model's texts are not its own",
             stacklevel=2,
         )

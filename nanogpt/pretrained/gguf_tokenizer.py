@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PREFIX = "tokenizer.ggml."
 _MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
+_LISTED = 6  # supported kinds named in a message
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # What ends a turn of a chat, for files whose fields name only the token that ends a text. Source:
 # the same search by text in llama.cpp's src/llama-vocab.cpp. A model whose turns end otherwise has
@@ -164,8 +165,9 @@ def _given(metadata: dict[str, Any], where: str) -> _Given:
     for name, known in (("model", _MODELS), ("pre", tuple(CUTS) if model == "gpt2" else ())):
         if known and fields.get(name) not in known:
             raise PretrainedError(
-                f"{where}: {PREFIX}{name}={fields.get(name)!r:.60}, and only {', '.join(known)} "
-                f"can be read from GGUF: {PASS_TOKENIZER}"
+                f"{where}: {PREFIX}{name}={fields.get(name)!r:.60}, and only "
+                f"{', '.join(known[:_LISTED])}{', …' * (len(known) > _LISTED)} can be read from "
+                f"GGUF: {PASS_TOKENIZER}"
             )
     if model == "llama":
         fields = LLAMA_IDS | fields

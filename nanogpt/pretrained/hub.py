@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from ..console import first_line
 from .fetch import offline
 from .gguf_file import SPLIT_NAME
-from .needs import PretrainedError, needed, shown_value
+from .needs import PretrainedError, needed, shown, shown_value
 
 # The files of a hub repository that a model needs.
 HUB_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
@@ -110,7 +111,7 @@ def fetch_from_hub(name: HubName) -> Path:
         # 2. A GGUF file, downloaded alone.
         files = [] if name.file else _files_on_hub(name)
         if folder is not None and not any(file.endswith(".gguf") for file in files):
-            return folder  # which is refused for what it lacks
+            raise _no_model(name, files)
         file = name.file or _gguf_file(name, files)
         _check_not_split(name, file)
         return Path(huggingface_hub.hf_hub_download(name.repository, file, **where))
@@ -195,9 +196,38 @@ def _check_not_split(name: HubName, file: str) -> None:
     split = SPLIT_NAME.search(file)
     if split and int(split[2]) > 1:
         stem = file[: split.start()]
+        merge = ["llama-gguf-split", "--merge", f"{stem}-00001-of-{split[2]}.gguf"]
+        merge += [f"{Path(stem).name}.gguf"]
         raise PretrainedError(
-            f"{name} is split into {int(split[2])} parts: run `hf download {name.repository} "
-            f"--include '{stem}-*' --local-dir .` and `llama-gguf-split --merge "
-            f"{stem}-00001-of-{split[2]}.gguf {Path(stem).name}.gguf` (it comes with llama.cpp), "
-            f"and name the joined file"
+            f"{name} is split into {int(split[2])} parts: run `{_download(name, f'{stem}-*')}` and "
+            f"`{shlex.join(merge)}` (it comes with llama.cpp), and name the joined file"
         )
+
+
+def _download(name: HubName, pattern: str) -> str:
+    """The command that downloads some files of a repository into this folder."""
+    words = ["hf", "download", name.repository, "--include", pattern, "--local-dir", "."]
+    return shlex.join(words)
+
+
+def _no_model(name: HubName, files: list[str]) -> PretrainedError:
+    """The error for a repository without weights that can be read, by what it has instead."""
+    folders = sorted({file.rpartition("/")[0] for file in files if file.endswith(".safetensors")})
+    if folders:
+        return PretrainedError(
+            f"{name} has no model.safetensors, only folders such as {shown(folders[0])}: run "
+            f"`{_download(name, f'{folders[0]}/*')}`, and name that folder"
+        )
+    if any(file.endswith(".bin") for file in files):
+        folder = Path(name.repository).name
+        code = (
+            f"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+            f'[x.from_pretrained("{name.repository}").save_pretrained("{folder}") for x in (M, T)]'
+        )
+        return PretrainedError(
+            f"{name} has no .safetensors file: run `python -c {shlex.quote(code)}`, and name "
+            f"the folder {folder}"
+        )
+    return PretrainedError(
+        f"{name} has neither model.safetensors nor GGUF files: name a model that has"
+    )

@@ -74,6 +74,13 @@ def _why_not_unpickled(path: Path) -> str:
         return f"{path} is damaged: copy or {AGAIN}"
     # Of a whole model, the program's own class says more than that of a layer.
     named = next((name for name in classes if not name.startswith("torch.")), classes[0])
+    if named.startswith(("numpy.", "pathlib.")):
+        # A number or a path in the config of a checkpoint, such as nanoGPT's.
+        return (
+            f"{path} needs the code of {shown(named)}: if you trust the file, run "
+            f"c = torch.load(PATH, weights_only=False), torch.save({{'model': c['model'], "
+            f"'model_args': c['model_args']}}, NEW), and name NEW"
+        )
     return (
         f"{path} needs the code of {shown(named)}, and no code in a file is run: in the program "
         f"that wrote it, run torch.save(model.state_dict(), PATH), and name that file"
@@ -84,7 +91,9 @@ def tensors_of_state(state: dict[str, Any], where: str) -> Tensors:
     """The tensors of a state_dict. Raises PretrainedError."""
     tensors: Tensors = {}
     for key, tensor in state.items():
-        if not isinstance(key, str) or type(tensor) not in (Tensor, torch.nn.Parameter):
+        if not isinstance(key, str):
+            raise PretrainedError(f"{where} has the key {shown_value(key)}, not a tensor's name")
+        if type(tensor) not in (Tensor, torch.nn.Parameter):
             raise PretrainedError(
                 f"{where}: {shown_value(key)} is a {type(tensor).__name__}, not a tensor"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -133,12 +134,21 @@ def tensors_of_folder(folder: Path) -> Tensors:
         found = [whole]
     if not found:
         pickled = any(folder.glob("*.bin"))
-        cure = "convert its .bin files with transformers" if pickled else "fetch the whole folder"
+        cure = to_safetensors(folder) if pickled else "fetch the whole folder"
         raise PretrainedError(f"{folder} has no .safetensors file: {cure}")
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:3])
         raise PretrainedError(f"{folder} has {len(found)} files ({names}) and no {INDEX}: add it")
     return without_wrappers(tensors_of_file(found[0]), str(folder))
+
+
+def to_safetensors(folder: Path) -> str:
+    """What to do about a folder with .bin files: a command that adds model.safetensors to it."""
+    code = (
+        f"from transformers import AutoModelForCausalLM as M; x = {json.dumps(str(folder))}; "
+        f"M.from_pretrained(x).save_pretrained(x)"
+    )
+    return f"run `python -c {shlex.quote(code)}`, and name {folder}"
 
 
 def _tensors_of_shards(folder: Path, index: Path) -> Tensors:

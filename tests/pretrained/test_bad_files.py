@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
+import subprocess
 import tracemalloc
 from pathlib import Path
 
@@ -132,7 +134,7 @@ FOLDERS = {
             lambda folder: (folder / "model.safetensors").unlink(),
             write("pytorch_model.bin", b"\x80"),
         ),
-        "convert its .bin files",
+        r"no \.safetensors file: run `python -c '.*save_pretrained\(x\)'`, and name ",
     ),
     "two files": (
         lambda folder: (
@@ -315,15 +317,17 @@ SOURCES = {
     "old.gguf": "old.gguf is damaged: it does not begin with GGUF",
     "page.pt": "page.pt is a web page or XML, not a file written by torch.save",
     "only.adapter": "only.adapter has adapter_config.json",
-    "x.gguf.part1of2": r"one piece of a GGUF file: .*`cat x\.gguf\?\* > x\.gguf`, and name x\.gguf",
-    "x.Q8_0.gguf-split-a": r"one piece of a GGUF file: .*`cat x\.Q8_0\.gguf\?\* > x\.Q8_0\.gguf`",
+    "x.gguf.part1of2": r"one piece of a GGUF file: .* x\.gguf\.part\* \| sort .* > x\.gguf`, and",
+    "x.Q8_0.gguf-split-a": r"one piece .* x\.Q8_0\.gguf-split-\* \| sort .* > x\.Q8_0\.gguf`",
+    "config.json": r"config\.json is one file of a model: name its folder, \.",
+    "pytorch_model.bin": r"is a pickle of transformers: run `python -c ",
 }
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("text.txt", "x.safetensors"):
+    for name in ("text.txt", "x.safetensors", "config.json", "pytorch_model.bin"):
         Path(name).write_text("a text", encoding="utf-8")
     for name in ("page.gguf", "page.pt"):
         Path(name).write_bytes(PAGE)
@@ -337,6 +341,38 @@ def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monk
     with pytest.raises(PretrainedError, match=SOURCES[source]) as caught:
         load_pretrained(source)
     assert "\n" not in str(caught.value)
+
+
+def command_in(caught) -> str:
+    """The command in a message."""
+    return str(caught.value).split("`")[1]
+
+
+@pytest.mark.parametrize("name", ["m.gguf.part{}of12", "a b's.gguf-split-{}", "$x.gguf.part-{:02}"])
+def test_the_command_that_joins_pieces_works(name, tmp_path):
+    pieces = [tmp_path / name.format(i) for i in range(1, 13)]
+    for i, path in enumerate(pieces):
+        path.write_bytes(bytes([i]))
+    (tmp_path / name.format(1)).with_suffix(".sha256").write_text("x", encoding="utf-8")
+    with pytest.raises(PretrainedError, match="one piece of a GGUF file") as caught:
+        load_pretrained(pieces[3])
+    subprocess.run(["bash", "-c", command_in(caught)], check=True)
+    whole = next(tmp_path.glob("*.gguf"))
+    assert whole.read_bytes() == bytes(range(12))
+
+
+@pytest.mark.parametrize("named", ["", "pytorch_model.bin"])
+def test_the_command_for_pickled_weights_works(named, own_folder):
+    folder = own_folder("gpt2")
+    plain = load_pretrained(folder)[0].lm_head.weight
+    torch.save(state_of(folder), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(PretrainedError, match="from transformers import") as caught:
+        load_pretrained(folder / named)
+    program, option, code = shlex.split(command_in(caught))
+    assert (program, option) == ("python", "-c")
+    exec(code, {})
+    assert torch.equal(load_pretrained(folder)[0].lm_head.weight, plain)
 
 
 def test_an_unknown_dtype_is_refused(kept_folders):

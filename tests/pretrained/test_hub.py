@@ -139,6 +139,26 @@ def test_the_only_gguf_file_needs_no_type_in_its_name(hub, quantized):
         load_pretrained("owner/x-GGUF")
 
 
+OTHERS = {  # the files of a repository, and what the message must say
+    ("pytorch_model.bin",): r"run `python -c '.*\(\"owner/y\"\).*'`, and name the folder y",
+    ("a b/model.safetensors", "c/model.safetensors"): (
+        r"only folders such as a b: run `hf download owner/y --include 'a b/\*' --local-dir \.`"
+    ),
+    ("README.md",): "neither model.safetensors nor GGUF files",
+}
+
+
+@pytest.mark.parametrize("files", OTHERS)
+def test_a_repository_without_weights_to_read_is_refused_by_what_it_has(files, hub, quantized):
+    folder = quantized.with_name("other")
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+    hub.repositories["owner/y"] = folder
+    with pytest.raises(PretrainedError, match=OTHERS[files]):
+        load_pretrained("owner/y")
+
+
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "NANOGPT_OFFLINE"])
 def test_a_variable_that_forbids_downloads_is_named(variable, hub, monkeypatch):
     monkeypatch.setenv(variable, "1")

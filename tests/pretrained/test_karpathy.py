@@ -6,10 +6,12 @@ import json
 import os
 import sys
 import types
-from concurrent.futures import ThreadPoolExecutor
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import seeded, tiny_model
@@ -188,6 +190,12 @@ def test_a_nanochat_that_is_not_computed_is_refused(tmp_path):
     path = save_nanochat(tmp_path, theirs, window_pattern="L")
     with pytest.raises(PretrainedError, match="the tensor resid_lambdas"):
         load_pretrained(path, tokenizer=ALPHABET)
+    path.rename(tmp_path / "d32.pt")
+    with pytest.raises(
+        PretrainedError, match="is nanochat's: give it back its name, such as model_"
+    ):
+        load_pretrained(tmp_path / "d32.pt", tokenizer=ALPHABET)
+    (tmp_path / "d32.pt").rename(path)
     (tmp_path / "meta_000123.json").unlink()
     with pytest.raises(PretrainedError, match=r"its config is in meta_000123\.json, which is not"):
         load_pretrained(path, tokenizer=ALPHABET)
@@ -301,6 +309,22 @@ BAD = {
     "an optimizer": (
         lambda path: torch.save({"state": {}, "param_groups": [1]}, path),
         "has state, param_groups: neither",
+    ),
+    "transformers' GPT-2": (
+        lambda path: torch.save(their_gpt().state_dict(), path),
+        "save a transformers model with save_pretrained, and name its folder",
+    ),
+    "a number of NumPy's": (
+        lambda path: torch.save(checkpoint(their_gpt(), best_val_loss=np.float64(1.5)), path),
+        r"needs the code of numpy\..*'model_args': c\['model_args'\]",
+    ),
+    "a path in its config": (
+        lambda path: torch.save(checkpoint(their_gpt(), config={"out_dir": Path("x")}), path),
+        r"needs the code of pathlib\..*'model_args': c\['model_args'\]",
+    ),
+    "numbers as names": (
+        lambda path: torch.save({1: torch.ones(1)}, path),
+        "has the key 1, not a tensor's name",
     ),
     "no arguments": (
         lambda path: torch.save(checkpoint(their_gpt(), model_args=None), path),
