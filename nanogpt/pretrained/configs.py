@@ -13,7 +13,7 @@ from typing import Any
 from ..config import LARGEST_INT, check_int, check_number, check_positive, check_switch
 from ..decoder.config import DecoderConfig, RopeScaling
 from .families import ACTIVATIONS, FAMILIES, Family
-from .known_fields import ARITHMETIC, HARMLESS, MARKS
+from .known_fields import ARITHMETIC, HARMLESS
 from .needs import PretrainedError, shown, shown_value
 from .stored import AGAIN
 
@@ -68,7 +68,7 @@ def _unknown(fields: dict[str, Any], family: Family, where: str) -> dict[str, An
         own |= {"rope_theta", *ROPE}
     unknown = {}
     for name, value in fields.items():
-        if name in own or name in HARMLESS or name in MARKS:
+        if name in own or name in HARMLESS:
             continue
         if name == "layer_types":
             listed = value if isinstance(value, list) else [value]

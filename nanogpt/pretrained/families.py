@@ -312,7 +312,6 @@ GPT2 = Family(
     | {"tie_word_embeddings": True},
     names=GPT2_NAMES,
     gguf_names=_GGUF_GPT2_NAMES,
-    only={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     harmless=frozenset(
         """
         n_ctx resid_pdrop embd_pdrop attn_pdrop reorder_and_upcast_attn summary_type

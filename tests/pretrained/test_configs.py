@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from nanogpt.decoder.config import Activation, DecoderConfig, RopeScaling
 from nanogpt.pretrained.configs import config_from_hf
 from nanogpt.pretrained.families import FAMILIES
 from nanogpt.pretrained.karpathy import config_from_nanogpt
-from nanogpt.pretrained.known_fields import ARITHMETIC, HARMLESS, MARKS
+from nanogpt.pretrained.known_fields import ARITHMETIC, HARMLESS
 from nanogpt.pretrained.needs import PretrainedError
 
 # A family, the fields that are changed (... removes one), and what the message must say.
@@ -187,10 +186,10 @@ def test_unknown_fields_are_ignored_with_one_warning_that_names_them(own_folder)
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
 
 
-def test_marks_of_tools_are_ignored_silently():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        marked = config_from_hf(fields_of_llama(**dict.fromkeys(MARKS, "x")), "config.json")
+@pytest.mark.filterwarnings("error")
+def test_harmless_fields_are_ignored_silently():
+    harmless = dict.fromkeys(HARMLESS - {"model_type"}, "x")
+    marked = config_from_hf(fields_of_llama(**harmless), "config.json")
     assert marked == config_from_hf(fields_of_llama(), "config.json")
 
 
@@ -215,7 +214,7 @@ def test_the_architectures_beside_these_fields_have_them():
             config = known[architecture]()
             rope = getattr(config, "rope_parameters", None) or {}
             assert field in config.to_dict() or field in rope, field
-    assert found > 40
+    assert found > 30
 
 
 LONG = ["x" * 10_000, [["y"] * 5000] * 9, {"a" * 5000: "b" * 5000}, "\ud800" * 3000, 10**4000]
@@ -226,7 +225,7 @@ def test_a_long_value_is_cut_in_messages(value):
     fields = fields_of_llama()
     fields |= {"rope_parameters": {}, "layer_types": None, "auto_map": None}
     for name in fields:
-        if name in HARMLESS or name in MARKS:
+        if name in HARMLESS:
             continue
         with pytest.raises(PretrainedError) as caught:
             config_from_hf(fields | {name: value}, "config.json")
