@@ -119,8 +119,8 @@ def fetch_from_hub(name: HubName) -> Path:
         raise
     except Exception as error:  # network, hub or disk: each library has its own errors
         raise PretrainedError(
-            f"{name} could not be fetched from the hub ({first_line(error)}): correct the name, "
-            f"{_network_cure()}, or name a folder or a .gguf file"
+            f"{name} could not be fetched from the hub ({first_line(error):.100}): correct the "
+            f"name, {_network_cure()}, or name a folder or a .gguf file"
         ) from error
 
 
@@ -142,6 +142,8 @@ def _files_on_hub(name: HubName) -> list[str]:
     snapshots = cache / f"models--{name.repository.replace('/', '--')}" / "snapshots"
     paths = [path.relative_to(snapshots) for path in snapshots.rglob("*") if path.is_file()]
     kept = ["/".join(path.parts[1:]) for path in paths]
+    if offline() and not kept:
+        raise FileNotFoundError("no file of it was downloaded earlier")
     if offline():
         return kept
     # 2. The hub, if it answers.

@@ -160,11 +160,13 @@ def test_a_repository_without_weights_to_read_is_refused_by_what_it_has(files, h
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "NANOGPT_OFFLINE"])
-def test_a_variable_that_forbids_downloads_is_named(variable, hub, monkeypatch):
+def test_a_variable_that_forbids_downloads_is_named(variable, hub, quantized, monkeypatch):
     monkeypatch.setenv(variable, "1")
+    monkeypatch.delenv("NANOGPT_OFFLINE_REASON", raising=False)
     hub.fails = OSError("not in the cache")
-    with pytest.raises(PretrainedError, match=f"unset {variable}, or name a folder"):
-        load_pretrained("owner/name")
+    for source in ("owner/name", "owner/name:Q8_0"):
+        with pytest.raises(PretrainedError, match=f"unset {variable}, or name a folder"):
+            load_pretrained(source)
 
 
 KNOWN = "GGUF files of the types IQ4_XS, BF16, UD-Q4_K_XL, Q8_0, Q4_K_M: choose one, as in "
