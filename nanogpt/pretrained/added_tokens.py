@@ -53,10 +53,8 @@ def add_tokens(
     new = [text for text in texts if tokenizer.token_to_id(text) is None]
     size = tokenizer.get_vocab_size(with_added_tokens=False)
     first = max(size, 1 + max(there, default=-1))  # the id of the first new token
-    rows = files.model.get("vocab_size")
-    if isinstance(rows, int):
-        beyond = set(new[max(rows - first, 0) :])
-        wanted = [token for token in wanted if token.content not in beyond]
+    beyond = {text for i, text in enumerate(new) if files.beyond_rows(first + i)}
+    wanted = [token for token in wanted if token.content not in beyond]
     tokenizer.add_tokens(wanted)
     # 3. One class overrides how its special tokens are found.
     if chosen is not None and chosen.describes_anew:
@@ -91,13 +89,16 @@ def _listed_tokens(files: TokenizerFiles) -> list[AddedToken]:
 
 
 def _special_texts(files: TokenizerFiles) -> set[str]:
-    """The tokens of added_tokens.json that are special: those that another file calls so."""
+    """The tokens of added_tokens.json that are special: those that another file calls so.
+
+    Names count in both files, a list in tokenizer_config.json only.
+    """
     older = {
         name: value.get("content") if isinstance(value, dict) else value
         for name, value in files.special.items()
     }
     fields = files.about | older
-    extra = fields.get(EXTRA) or fields.get(OLD_EXTRA) or []
+    extra = files.about.get(EXTRA) or files.about.get(OLD_EXTRA) or []
     values = [fields.get(name) for name in NAMED] + (extra if isinstance(extra, list) else [])
     return {value for value in values if isinstance(value, str)}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+
 import torch
-from torch import Tensor
 
 from ..decoder.config import DecoderConfig
 from ..decoder.model import Decoder
@@ -22,6 +24,9 @@ def assemble(
     c: DecoderConfig, names: Names, tensors: Tensors, dtype: torch.dtype, where: str
 ) -> Decoder:
     """Build a Decoder with this config in eval mode, its weights converted to `dtype`.
+
+    A file with a head that differs from the embedding it should be tied to is loaded untied, with a
+    warning, as transformers 5.24 does.
 
     Raises PretrainedError for tensors that are missing, unexpected, integer or of the wrong shape,
     for values that are not finite, and if the model does not fit into the available memory.
@@ -43,6 +48,15 @@ def assemble(
                 f"config: only transformers or llama.cpp can run it"
             )
     check_memory(sources, dtype, where)
+    if spare_head is not None:
+        embedding = tensors[names.modules["token_embedding_table"][0] + ".weight"]
+        if not _same_values(spare_head, embedding, dtype):
+            warnings.warn(
+                f"{where}: {shown(spare_head.name)} differs from the embedding that it should be "
+                f"tied to: loaded untied",
+                stacklevel=2,
+            )
+            return assemble(replace(c, tied=False), names, tensors, dtype, where)
     model = skeleton(c)
     state = {
         part.path: from_file(part, (stored.read() for stored in found), names, c, dtype)
@@ -52,10 +66,7 @@ def assemble(
         if not tensor.isfinite().all():
             raise PretrainedError(f"{where}: {name} holds NaN or infinity in {dtype}: {AGAIN}")
     if c.tied:
-        tokens = state["token_embedding_table.weight"]
-        state[TIED_HEAD] = tokens
-        if spare_head is not None and not _is_embedding(spare_head, tokens):
-            raise PretrainedError(f"{where}: {spare_head.name} is not the embedding it is tied to")
+        state[TIED_HEAD] = state["token_embedding_table.weight"]
     model.load_state_dict(state, assign=True)
     if c.tied:
         model.lm_head.weight = model.token_embedding_table.weight  # one parameter again
@@ -123,6 +134,8 @@ def _sources(
     return sources
 
 
-def _is_embedding(head: Stored, tokens: Tensor) -> bool:
-    """Whether a head stored alongside a tied embedding is that embedding."""
-    return head.shape == tuple(tokens.shape) and torch.equal(head.read().to(tokens.dtype), tokens)
+def _same_values(one: Stored, other: Stored, dtype: torch.dtype) -> bool:
+    """Whether two tensors of a file are equal in that dtype."""
+    if one.shape != other.shape:
+        return False
+    return torch.equal(one.read().to(dtype), other.read().to(dtype))

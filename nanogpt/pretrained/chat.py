@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..console import first_line
-from .needs import needed
+from .needs import needed, printable
 
 Message = dict[str, Any]
 LONGEST_TEMPLATE = 2**20  # characters
@@ -61,7 +61,7 @@ def render(
     reply = _renderer.ask(request)
     if "text" not in reply:
         raise ValueError(
-            f"the model's chat template refuses these messages ({reply['error']}): "
+            f"the model's chat template refuses these messages ({printable(reply['error'])}): "
             f"correct them, or encode plain text"
         )
     return reply["text"]

@@ -181,7 +181,7 @@ def main(seconds: float) -> None:
     limit_memory()
     for line in sys.stdin.buffer:
         # 2. The clock counts computing, not waiting, so a busy machine refuses no template. It runs
-        # out in the middle of anything, 10**10**10 included, because no handler has to run.
+        # out in the middle of anything, 10**(10**10) included, because no handler has to run.
         signal.setitimer(signal.ITIMER_PROF, seconds)
         answer = answered(json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)

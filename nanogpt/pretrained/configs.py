@@ -13,7 +13,7 @@ from typing import Any
 from ..config import LARGEST_INT, check_int, check_number, check_positive, check_switch
 from ..decoder.config import DecoderConfig, RopeScaling
 from .families import ACTIVATIONS, FAMILIES, Family
-from .known_fields import ARITHMETIC, HARMLESS, MARKS
+from .known_fields import ARITHMETIC, HARMLESS
 from .needs import PretrainedError, shown, shown_value
 from .stored import AGAIN
 
@@ -68,14 +68,15 @@ def _unknown(fields: dict[str, Any], family: Family, where: str) -> dict[str, An
         own |= {"rope_theta", *ROPE}
     unknown = {}
     for name, value in fields.items():
-        if name in own or name in HARMLESS or name in MARKS:
+        if name in own or name in HARMLESS:
             continue
         if name == "layer_types":
             listed = value if isinstance(value, list) else [value]
             if value is not None and any(one != "full_attention" for one in listed):
                 raise not_computed(where, name, value)
         elif name in ("rope_theta", *ROPE):
-            raise not_computed(where, name, value)  # this family has no rotary positions
+            if value not in (None, {}):
+                raise not_computed(where, name, value)  # this family has no rotary positions
         elif name not in neutral:
             unknown[name] = value
         elif not any(same(value, one) for one in neutral[name]):
@@ -89,7 +90,7 @@ def warn_of_unknown(unknown: dict[str, Any], where: str) -> None:
         named = ", ".join(shown(name) for name in list(unknown)[:_LISTED])
         more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
         warnings.warn(
-            f"{where}: {named}{more}: unknown to this package and ignored; if it changes the "
+            f"{where}: {named:.150}{more}: unknown to this package and ignored; if it changes the "
             f"arithmetic, the model's texts are not its own",
             stacklevel=2,
         )
@@ -194,7 +195,10 @@ def _rope_of(
     share = given.pop("partial_rotary_factor", None)
     if share is not None and not same(share, 1.0):
         raise not_computed(where, "partial_rotary_factor", share)
-    # 3. Its parameters.
+    # 3. Its parameters. Positions that are divided by 1 are as they were.
+    if kind in (None, "default", "linear") and same(given.get("factor"), 1.0):
+        del given["factor"]
+        kind = None
     if kind == "llama3":
         return {"rope_base": inner, "rope_scaling": _llama3(given, part_name, where, context)}
     if kind not in (None, "default"):
@@ -214,6 +218,12 @@ def _llama3(given: dict[str, Any], part_name: str, where: str, context: int) -> 
         raise not_computed(where, f"{part_name}'s {unknown[0]}", given[unknown[0]])
     if lost:
         raise PretrainedError(f"{where}: rope_type='llama3' without {lost[0]}: {AGAIN}")
+    original = given[LLAMA3[3]]
+    if isinstance(original, float) and original.is_integer():
+        given[LLAMA3[3]] = int(original)
+    elif type(original) is not int:
+        value = shown_value(original)
+        raise PretrainedError(f"{where}: {part_name}: {LLAMA3[3]}={value}: must be an integer")
     for name in LLAMA3:
         if not is_number(given[name]):
             value = shown_value(given[name])

@@ -312,7 +312,6 @@ GPT2 = Family(
     | {"tie_word_embeddings": True},
     names=GPT2_NAMES,
     gguf_names=_GGUF_GPT2_NAMES,
-    only={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     harmless=frozenset(
         """
         n_ctx resid_pdrop embd_pdrop attn_pdrop reorder_and_upcast_attn summary_type
@@ -341,3 +340,16 @@ NANOCHAT = Family(
 )
 # The first that fits a shape is the one written: of OPT and GPT-2 with ReLU it is OPT.
 FAMILIES = {family.model_type: family for family in (LLAMA, QWEN2, QWEN3, OPT, GPT2, NANOCHAT)}
+
+
+def embedding_names() -> list[str]:
+    """The names of the embedding's tensor in files, with and without their usual prefix.
+
+    The longest come first: one may end in another.
+    """
+    table = "token_embedding_table"
+    names = [family.names for family in FAMILIES.values()]
+    whole = [(one.modules[table][0], one.prefix) for one in names]
+    found = {table, *(name for name, _ in whole)}
+    found |= {name.removeprefix(prefix) for name, prefix in whole}
+    return sorted((f"{name}.weight" for name in found), key=len, reverse=True)

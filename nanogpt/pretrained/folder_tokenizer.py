@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 from ..console import first_line
 from .added_tokens import add_tokens
 from .needs import PretrainedError, needed
-from .stored import AGAIN, read_json
-from .tokenizer import PASS_TOKENIZER, PretrainedTokenizer, library_errors, token_ids
+from .stored import AGAIN
+from .tokenizer import (
+    PASS_TOKENIZER,
+    PretrainedTokenizer,
+    end_tokens,
+    library_errors,
+    number_of_ids,
+)
 from .tokenizer_classes import base_tokenizer, class_of
 from .tokenizer_files import TokenizerFiles, read_files
 
@@ -83,8 +89,12 @@ def _stop_tokens(
     tokenizer: Tokenizer, files: TokenizerFiles, specials: dict[str, str]
 ) -> list[int]:
     """The tokens that end a text, of every file that names some."""
-    stop = token_ids(files.generation.get("eos_token_id"))
-    stop += token_ids(files.model.get("eos_token_id"))
+    field = "eos_token_id"
+    fields = {
+        f"{files.folder / 'generation_config.json'}: {field}": files.generation.get(field),
+        f"{files.folder / 'config.json'}: {field}": files.model.get(field),
+    }
+    stop = end_tokens(fields, number_of_ids(tokenizer))
     end = specials.get("eos_token")
     found = None if end is None else tokenizer.token_to_id(end)
     return stop if found is None else [*stop, found]
@@ -102,8 +112,6 @@ def _template(files: TokenizerFiles) -> str | None:
     if paths:
         return _template_file(paths["default"]) if "default" in paths else None
     template = files.about.get("chat_template")
-    if template is None and (files.folder / "chat_template.json").is_file():
-        template = read_json(files.folder / "chat_template.json").get("chat_template")
     if isinstance(template, list):
         several = [one for one in template if isinstance(one, dict)]
         template = {str(one.get("name")): one.get("template") for one in several}

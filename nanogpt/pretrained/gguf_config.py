@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,10 @@ def check_whole(metadata: dict[str, Any], path: Path) -> None:
         return
     stem = path.name[: named.start()] if named else path.stem
     first = f"{stem}-00001-of-{named[2]}.gguf" if named else "FIRST.gguf"
+    command = shlex.join(["llama-gguf-split", "--merge", first, f"{stem}.gguf"])
     raise PretrainedError(
         f"{path} is one of the {shown_value(count)} parts of a split model: put all of them into "
-        f"one folder, run `llama-gguf-split --merge {first} {stem}.gguf` (it comes with "
-        f"llama.cpp), and name the joined file"
+        f"one folder, run `{command}` (it comes with llama.cpp), and name the joined file"
     )
 
 

@@ -30,7 +30,9 @@ MAGIC = b"GGUF"
 # The names that llama.cpp gives the parts of a split model.
 SPLIT_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 # The names of a file that was cut into pieces for a site with a limit: no piece is a model.
-CUT_NAME = re.compile(r"\.gguf[.-](part|split)[-.]?\w*$", re.IGNORECASE)
+CUT_NAME = re.compile(
+    r"(?P<whole>.*\.gguf)(?P<mark>[.-](?:part|split)[-.]?)\w*", re.IGNORECASE | re.DOTALL
+)
 VERSIONS = (2, 3)
 LONGEST_HEADER = 64 * 2**20  # bytes; a vocabulary of 256,000 tokens takes 10 MB
 MOST_ELEMENTS = 2**22  # of one array

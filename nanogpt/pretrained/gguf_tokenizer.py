@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from ..console import first_line
 from .needs import PretrainedError, needed
 from .stored import AGAIN
-from .tokenizer import PASS_TOKENIZER, PretrainedTokenizer, library_errors, token_ids
+from .tokenizer import (
+    PASS_TOKENIZER,
+    PretrainedTokenizer,
+    end_tokens,
+    library_errors,
+    number_of_ids,
+)
 from .words import CUTS, UNNAMED, Cut
 
 if TYPE_CHECKING:
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 
 PREFIX = "tokenizer.ggml."
 _MODELS = ("gpt2", "llama")  # in tokenizer.ggml.model
+_LISTED = 6  # supported kinds named in a message
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # What ends a turn of a chat, for files whose fields name only the token that ends a text. Source:
 # the same search by text in llama.cpp's src/llama-vocab.cpp. A model whose turns end otherwise has
@@ -119,7 +126,8 @@ def tokenizer_of_gguf(metadata: dict[str, Any], where: str) -> PretrainedTokeniz
     )
     named = {name: given.token(f"{name}_id") for name in ("bos_token", "eos_token")}
     specials = {name: text for name, text in named.items() if text is not None}
-    stop = [token for name in _ENDS for token in token_ids(given.fields.get(name))]
+    ends = {f"{where}: {PREFIX}{name}": given.fields.get(name) for name in _ENDS}
+    stop = end_tokens(ends, number_of_ids(tokenizer))
     stop += _other_ends(given, turns, stop)
     template = metadata.get("tokenizer.chat_template")
     return PretrainedTokenizer(
@@ -157,8 +165,9 @@ def _given(metadata: dict[str, Any], where: str) -> _Given:
     for name, known in (("model", _MODELS), ("pre", tuple(CUTS) if model == "gpt2" else ())):
         if known and fields.get(name) not in known:
             raise PretrainedError(
-                f"{where}: {PREFIX}{name}={fields.get(name)!r:.60}, and only {', '.join(known)} "
-                f"can be read from GGUF: {PASS_TOKENIZER}"
+                f"{where}: {PREFIX}{name}={fields.get(name)!r:.60}, and only "
+                f"{', '.join(known[:_LISTED])}{', …' * (len(known) > _LISTED)} can be read from "
+                f"GGUF: {PASS_TOKENIZER}"
             )
     if model == "llama":
         fields = LLAMA_IDS | fields

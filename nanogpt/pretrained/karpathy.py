@@ -75,7 +75,7 @@ def open_checkpoint(path: Path) -> ForeignCheckpoint:
         return ForeignCheckpoint(config, lecture_names(config.n_head), tensors)
     if _NANOCHAT_QUERIES in tensors:
         return ForeignCheckpoint(_nanochat_config(path), NANOCHAT_OWN_NAMES, tensors)
-    if _GPT2_QUERIES in tensors:
+    if _GPT2_QUERIES in tensors and not _is_transposed(tensors):
         raise PretrainedError(
             f"{where} has nanoGPT's tensors and no config: load it with torch, and "
             f"torch.save({{'model': state_dict, 'model_args': {{'n_layer': …, 'n_head': …, "
@@ -89,18 +89,26 @@ def open_checkpoint(path: Path) -> ForeignCheckpoint:
     )
 
 
+def _is_transposed(tensors: Tensors) -> bool:
+    """Whether matrices are (in, out), as in transformers' GPT-2: queries, keys and values widen."""
+    shape = tensors[_GPT2_QUERIES].shape
+    return len(shape) == 2 and shape[0] < shape[1]
+
+
 def config_from_nanogpt(arguments: Any, where: str) -> DecoderConfig:
     """The shape described by the `model_args` of nanoGPT's ckpt.pt. Raises PretrainedError.
 
     Source: GPTConfig in model.py of https://github.com/karpathy/nanoGPT. Its `bias` applies to
-    every linear layer and norm except the head.
+    every linear layer and norm except the head. A checkpoint without it is of January 2023, when
+    the activation was GPT-2's approximation of GELU; pull request 274 replaced that in June.
     """
     if not isinstance(arguments, dict):
         raise PretrainedError(f"{where} has no model_args, unlike nanoGPT's ckpt.pt: {AGAIN}")
     made = _sizes(arguments, {name: name for name in _SIZES}, ("bias", "dropout"), where)
     bias = checked(where, "bias", arguments.get("bias", True), "qkv_bias")
     made |= dict.fromkeys(("norm_bias", "qkv_bias", "proj_bias", "ffn_bias"), bias)
-    made |= {"activation": Activation.GELU, "head_bias": False, "tied": True}
+    activation = Activation.GELU if "bias" in arguments else Activation.GELU_TANH
+    made |= {"activation": activation, "head_bias": False, "tied": True}
     return decoder_config_of(made, where)
 
 
@@ -121,7 +129,12 @@ def _nanochat_config(path: Path) -> DecoderConfig:
     Source: nanochat/gpt.py and checkpoint_manager.py of https://github.com/karpathy/nanochat.
     """
     beside = path.with_name(path.name.replace("model_", "meta_", 1)).with_suffix(".json")
-    if beside == path or not beside.is_file():
+    if not path.name.startswith("model_"):
+        raise PretrainedError(
+            f"{path} is nanochat's: give it back its name, such as model_021400.pt, and put the "
+            f"meta_021400.json of the same step beside it"
+        )
+    if not beside.is_file():
         raise PretrainedError(
             f"{path} is nanochat's, and its config is in {beside.name}, which is not there: put "
             f"that file beside it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 # What transformers 4 or 5 gives every config: fields about training, files and return values.
-HARMLESS = frozenset(
+HARMLESS: frozenset[str] = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype use_cache
     initializer_range attention_dropout bos_token_id eos_token_id pad_token_id unk_token_id
@@ -24,25 +24,27 @@ HARMLESS = frozenset(
     """.split()
 )
 # Marks that tools leave in the config.json of a model that they have saved.
-MARKS = {
-    "unsloth_fixed": "Unsloth",
-    "unsloth_version": "Unsloth",
-    "_attn_implementation": "transformers' choice of a kernel",
-    "attn_implementation": "the same, as an argument",
-    "_attn_implementation_autoset": "transformers 4.46",
-    "_attn_implementation_internal": "transformers 4.50",
-    "_flash_attn_2_enabled": "transformers 4.36",
-    "use_flash_attn": "training scripts with FlashAttention",
-    "model_max_length": "a tokenizer's field, TinyLlama's fine-tunes",
-    "max_sequence_length": "conversions of Llama 1",
-    "tokenizer_model_max_length": "LLaVA's training script",
-    "tokenizer_padding_side": "LLaVA's training script",
-    "is_llama_config": "SmolLM",
-    "transformers.js_config": "models for transformers.js",
-    "max_window_layers": "Qwen 2 saved as a Llama",
+HARMLESS |= {
+    "unsloth_fixed",  # Unsloth
+    "unsloth_version",
+    "_attn_implementation",  # transformers' choice of a kernel
+    "attn_implementation",  # the same, as an argument
+    "_attn_implementation_autoset",  # transformers 4.46
+    "_attn_implementation_internal",  # transformers 4.50
+    "_flash_attn_2_enabled",  # transformers 4.36
+    "use_flash_attn",  # training scripts with FlashAttention
+    "model_max_length",  # a tokenizer's field, TinyLlama's fine-tunes
+    "max_sequence_length",  # conversions of Llama 1
+    "tokenizer_model_max_length",  # LLaVA's training script
+    "tokenizer_padding_side",
+    "is_llama_config",  # SmolLM
+    "transformers.js_config",  # models for transformers.js
+    "max_window_layers",  # Qwen 2 saved as a Llama
 }
 
-# The architectures and the values for which a field does not change the arithmetic.
+# The architectures and the values for which a field does not change the arithmetic. Fields of
+# architectures that are refused by their model_type have no row: transformers ignores them in a
+# Llama, so here they are unknown fields with a warning.
 _Neutral = tuple[str, tuple[Any, ...]]
 _NONE = (None,)
 _NO = (None, False)
@@ -52,10 +54,7 @@ ARITHMETIC: dict[str, _Neutral] = {
     "is_encoder_decoder": ("t5", _NO),
     "tie_encoder_decoder": ("encoder-decoder, in files of transformers 4", _NO),
     "add_cross_attention": ("gpt2", _NO),
-    "cross_attention_hidden_size": ("trocr", _NONE),
-    "text_config": ("llama4", _NONE),
     "vision_config": ("llama4", _NONE),
-    "audio_config": ("gemma3n", _NONE),
     "is_causal": ("embedding models made of Llama and Qwen 2", (None, True)),
     "use_bidirectional_attention": ("gemma", _NO),
     "pruned_heads": ("gpt2, in files of transformers 4", ({}, None)),
@@ -67,23 +66,14 @@ ARITHMETIC: dict[str, _Neutral] = {
     "quantization": ("mlx-lm", _NONE),
     # Rotary positions.
     "rope_interleaved": ("SmolLM", _NO),
-    "rope_interleave": ("deepseek_v3", _NO),
     "partial_rotary_factor": ("phi", (None, 1.0)),
-    "rotary_pct": ("gpt_neox, in files of transformers 4", (None, 1.0)),
-    "rotary_dim": ("gptj", _NONE),
-    "rope_local_base_freq": ("gemma3_text, in files of transformers 4", _NONE),
     "original_max_position_embeddings": ("phi3", _NONE),
     "no_rope_layers": ("smollm3", _NONE),
     "no_rope_layer_interval": ("smollm3", _NONE),
     "use_mrope": ("Qwen 2.5", _NO),
-    "alibi": ("falcon", _NO),
     # Which positions a query sees.
     "sliding_window": ("mistral", _NONE),
     "use_sliding_window": ("qwen2", _NO),
-    "sliding_window_pattern": ("exaone4", _NONE),
-    "attention_chunk_size": ("llama4_text", _NONE),
-    "window_size": ("gpt_neo", _NONE),
-    "attention_types": ("gpt_neo", _NONE),
     # Factors.
     "attention_multiplier": ("granite", _NONE),  # 1.0 replaces 1 / sqrt(hs)
     "embedding_multiplier": ("granite", (None, 1.0)),
@@ -91,7 +81,6 @@ ARITHMETIC: dict[str, _Neutral] = {
     "logits_scaling": ("granite", (None, 1.0)),
     "logit_scale": ("cohere", (None, 1.0)),
     "lm_head_multiplier": ("falcon_h1", (None, 1.0)),
-    "scale_embedding": ("xglm", _NO),
     "scale_emb": ("minicpm3", (None, 1)),
     "scale_depth": ("minicpm3", _NONE),
     "dim_model_base": ("minicpm3", _NONE),
@@ -102,32 +91,17 @@ ARITHMETIC: dict[str, _Neutral] = {
     # Bounds.
     "final_logit_softcapping": ("gemma2", _NONE),
     "attn_logit_softcapping": ("gemma2", _NONE),
-    "logits_soft_cap": ("recurrent_gemma", _NONE),
     "clip_qkv": ("olmo", _NONE),
-    # Norms, and the order of layers.
+    # Norms.
     "use_qk_norm": ("cohere", _NO),
     "qk_layernorm": ("phi", _NO),
     "use_post_norm": ("hyperclovax", _NO),
-    "use_parallel_residual": ("gpt_neox", _NO),
-    "parallel_attn": ("falcon", _NO),
-    "apply_residual_connection_post_layernorm": ("bloom", _NO),
     "hidden_activation": ("gemma2", _NONE),
     # Experts.
     "num_local_experts": ("mixtral", _NO_NUMBER),
     "num_experts": ("jamba", _NO_NUMBER),
     "num_experts_per_tok": ("mixtral", _NO_NUMBER),
     "n_routed_experts": ("deepseek_v3", _NO_NUMBER),
-    # Queries and keys of low rank, layers that share keys, inputs for each layer.
-    "q_lora_rank": ("deepseek_v3", _NONE),
-    "kv_lora_rank": ("deepseek_v3", _NONE),
-    "v_head_dim": ("deepseek_v3", _NONE),
-    "num_kv_shared_layers": ("gemma3n_text", _NO_NUMBER),
-    "hidden_size_per_layer_input": ("gemma3n_text", _NO_NUMBER),
-    # What the other families call a field that these have under another name.
-    "rotary_emb_base": ("gpt_neox, in files of transformers 4", _NONE),
-    "rope_ratio": ("ChatGLM", (None, 1)),
-    "multi_query": ("falcon", _NO),
-    "new_decoder_architecture": ("falcon", _NO),
 }
 
 # ------------------------------------------------------------------ metadata of GGUF
@@ -152,7 +126,11 @@ GGUF_ONLY: dict[str, tuple[Any, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
     "expert_used_count": (0,),
+    "leading_dense_block_count": (0,),
     "pooling_type": (0,),
+    "residual_scale": (1.0,),
+    "rope.scaling.factor": (1.0,),
+    "rope.scaling.finetuned": (False,),
     "rope.scaling.type": ("none",),
     "rope.scale_linear": (0.0, 1.0),  # a factor in files of 2023, which llama.cpp still reads
     "tensor_data_layout": ("Meta AI original pth",),
@@ -164,4 +142,4 @@ GGUF_BIASES = {
     "ffn_bias": ("blk.0.ffn_up.bias",),
 }
 GGUF_HEAD_SIZES = ("rope.dimension_count", "attention.value_length")  # must be the head size
-GGUF_HARMLESS = frozenset(["vocab_size"])  # known from the embedding's rows
+GGUF_HARMLESS: frozenset[str] = frozenset(["vocab_size"])  # known from the embedding's rows

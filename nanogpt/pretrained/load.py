@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from .gguf_tokenizer import tokenizer_of_gguf
 from .hub import fetch_from_hub, hub_name
 from .karpathy import open_checkpoint
 from .needs import PretrainedError, shown_value
-from .stored import LARGEST_HEADER, Tensors, read_json, tensors_of_folder
+from .stored import LARGEST_HEADER, Tensors, read_json, tensors_of_folder, to_safetensors
 from .tokenizer import PretrainedTokenizer
 
 ADAPTER = "adapter_config.json"  # of peft
@@ -114,12 +115,20 @@ def _open(path: Path) -> Opened:
         return _open_folder(path)
     if not path.is_file():
         raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
-    if CUT_NAME.search(path.name):
-        whole = path.name[: path.name.lower().rindex(".gguf") + len(".gguf")]
+    if path.suffix == ".json":
+        raise PretrainedError(f"{path} is one file of a model: name its folder, {path.parent}")
+    piece = CUT_NAME.fullmatch(path.name)
+    if piece:
+        # Sorted by number: part10 comes after part2.
+        whole = str(path.with_name(piece["whole"]))
+        pieces = f"{shlex.quote(whole + piece['mark'])}*"
         raise PretrainedError(
-            f"{path} is one piece of a GGUF file: join them with `cat {whole}?* > {whole}`, and "
-            f"name {whole}"
+            f"{path} is one piece of a GGUF file: join them with "
+            f"`printf '%s\\0' {pieces} | sort -zV | xargs -0 cat > {shlex.quote(whole)}`, and name "
+            f"the joined file"
         )
+    if path.suffix == ".bin" and path.with_name("config.json").is_file():
+        raise PretrainedError(f"{path} is a pickle of transformers: {to_safetensors(path.parent)}")
     named_gguf = path.suffix.lower() == ".gguf"
     return _open_gguf(path) if named_gguf or _is_gguf(path) else _open_pt(path)
 

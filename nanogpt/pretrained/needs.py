@@ -16,22 +16,27 @@ class PretrainedError(ValueError):
     """
 
     def __init__(self, message: str):
-        shown = (char if char.isprintable() else repr(char)[1:-1] for char in message)
-        super().__init__("".join(shown))
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """A text with escapes for what is not printable: line breaks, ANSI codes, half surrogates."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def shown(name: str) -> str:
     """A name from a file for a message: quoted and shortened if it is not a plain one."""
-    return name if name and name.isprintable() and len(name) <= 100 else f"{name!r:.100}"
+    plain = name and name.isprintable() and len(name) <= LONGEST_VALUE
+    return name if plain else f"{name!r:.{LONGEST_VALUE}}"
 
 
-LONGEST_VALUE = 200  # characters of a value in a message
+LONGEST_VALUE = 100  # characters of a name or a value in a message, which may have two
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST_VALUE
 
 
 def shown_value(value: Any) -> str:
-    """A value from a file for a message, in at most 200 characters.
+    """A value from a file for a message, in at most LONGEST_VALUE characters.
 
     A malicious file may hold a string of megabytes, or lists in lists.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,10 @@ from .stored import AGAIN, Stored, Tensors, without_wrappers
 LARGEST_PICKLE = 16 * 2**20  # bytes of names and shapes in a PyTorch file
 # Classes of configs in the checkpoints of build-nanogpt, whose script may also be imported.
 _CONFIG_CLASSES = ("__main__.GPTConfig", "train_gpt2.GPTConfig")
+
+# The list of safe classes belongs to the process: a second thread would read the other's, or end
+# with its own taken away.
+_loading = threading.Lock()
 
 
 class PickledConfig:
@@ -50,7 +55,7 @@ def contents_of_pt(path: Path) -> dict[str, Any]:
     try:
         # A config of a class that we know becomes an object of ours; no other class is allowed.
         known: list[Any] = [(PickledConfig, name) for name in _CONFIG_CLASSES]
-        with torch.serialization.safe_globals(known):
+        with _loading, torch.serialization.safe_globals(known):
             data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a malicious file can make the unpickler raise anything
         raise PretrainedError(_why_not_unpickled(path)) from error
@@ -69,6 +74,13 @@ def _why_not_unpickled(path: Path) -> str:
         return f"{path} is damaged: copy or {AGAIN}"
     # Of a whole model, the program's own class says more than that of a layer.
     named = next((name for name in classes if not name.startswith("torch.")), classes[0])
+    if named.startswith(("numpy.", "pathlib.")):
+        # A number or a path in the config of a checkpoint, such as nanoGPT's.
+        return (
+            f"{path} needs the code of {shown(named)}: if you trust the file, run "
+            f"c = torch.load(PATH, weights_only=False), torch.save({{'model': c['model'], "
+            f"'model_args': c['model_args']}}, NEW), and name NEW"
+        )
     return (
         f"{path} needs the code of {shown(named)}, and no code in a file is run: in the program "
         f"that wrote it, run torch.save(model.state_dict(), PATH), and name that file"
@@ -79,7 +91,9 @@ def tensors_of_state(state: dict[str, Any], where: str) -> Tensors:
     """The tensors of a state_dict. Raises PretrainedError."""
     tensors: Tensors = {}
     for key, tensor in state.items():
-        if not isinstance(key, str) or type(tensor) not in (Tensor, torch.nn.Parameter):
+        if not isinstance(key, str):
+            raise PretrainedError(f"{where} has the key {shown_value(key)}, not a tensor's name")
+        if type(tensor) not in (Tensor, torch.nn.Parameter):
             raise PretrainedError(
                 f"{where}: {shown_value(key)} is a {type(tensor).__name__}, not a tensor"
             )

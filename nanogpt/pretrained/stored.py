@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..console import first_line
 from ..decoder.identify import identify
+from .families import embedding_names
 from .needs import PretrainedError, shown, shown_value
 
 INDEX = "model.safetensors.index.json"
@@ -22,10 +24,9 @@ INDEX = "model.safetensors.index.json"
 LARGEST_JSON = 64 * 2**20  # tokenizers take up to 20 MB
 LARGEST_HEADER = 16 * 2**20  # of safetensors; also a config or an index: DeepSeek-V3's has 9 MB
 AGAIN = "fetch it again"
-# What wrappers of PyTorch put into the names of a model's tensors: torch.compile, FSDP, and
-# activation checkpointing anywhere, DistributedDataParallel and peft before all names.
+# What wrappers of PyTorch put anywhere into the names of a model's tensors: torch.compile, FSDP and
+# activation checkpointing.
 _WRAPPERS = frozenset(["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
-_PREFIXES = ("module.", "base_model.model.")
 _ADAPTER = (".lora_", ".base_layer.", ".modules_to_save.")  # peft's, beside the weights it adapts
 
 
@@ -50,6 +51,11 @@ Tensors = dict[str, Stored]
 def without_wrappers(tensors: Tensors, where: str) -> Tensors:
     """The tensors by the names that they had before the model was wrapped.
 
+    A model inside another module has that module's name before all of its own: module. of
+    DistributedDataParallel, base_model.model. of peft, model. of Lightning, _forward_module. of
+    DeepSpeed, pretrained_model. of trl, language_model. and llm. of models with images. The name of
+    the embedding shows where its own names begin.
+
     Raises PretrainedError for an adapter that is not merged, and for names that become one.
     """
     for name in tensors:
@@ -62,15 +68,26 @@ def without_wrappers(tensors: Tensors, where: str) -> Tensors:
         name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
         for name in tensors
     }
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in names.values()):
-            names = {name: plain.removeprefix(prefix) for name, plain in names.items()}
+    prefix = _common_prefix(names.values())
+    names = {name: plain.removeprefix(prefix) for name, plain in names.items()}
     if len({*names.values()}) < len(names):
         raise PretrainedError(
             f"{where} has tensors whose names differ only by the wrappers of torch.compile or "
             f"FSDP: save the unwrapped model"
         )
     return {names[name]: stored for name, stored in tensors.items()}
+
+
+def _common_prefix(names: Collection[str]) -> str:
+    """What precedes the embedding's name and all others, or nothing."""
+    for embedding in embedding_names():
+        for name in names:
+            prefix = name.removesuffix(embedding)
+            if name.endswith(f".{embedding}") and all(one.startswith(prefix) for one in names):
+                return prefix
+            if name == embedding:
+                return ""
+    return ""
 
 
 def read_json(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
@@ -104,23 +121,34 @@ def why_no_json(path: Path, error: BaseException) -> str:
 def tensors_of_folder(folder: Path) -> Tensors:
     """The tensors of a folder: model.safetensors, its index's shards, or the only such file.
 
-    Raises PretrainedError for a folder without any, and for a missing or damaged file.
+    The first of them that is there, as in transformers: people save a model into the folder of an
+    earlier one, whose shards and index stay beside it. Raises PretrainedError for a folder without
+    any, and for a missing or damaged file.
     """
     index = folder / INDEX
-    if index.is_file():
+    whole = folder / "model.safetensors"
+    if not whole.is_file() and index.is_file():
         return without_wrappers(_tensors_of_shards(folder, index), str(folder))
     found = sorted(folder.glob("*.safetensors"))
-    whole = folder / "model.safetensors"
     if whole in found:
         found = [whole]
     if not found:
         pickled = any(folder.glob("*.bin"))
-        cure = "convert its .bin files with transformers" if pickled else "fetch the whole folder"
+        cure = to_safetensors(folder) if pickled else "fetch the whole folder"
         raise PretrainedError(f"{folder} has no .safetensors file: {cure}")
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:3])
         raise PretrainedError(f"{folder} has {len(found)} files ({names}) and no {INDEX}: add it")
     return without_wrappers(tensors_of_file(found[0]), str(folder))
+
+
+def to_safetensors(folder: Path) -> str:
+    """What to do about a folder with .bin files: a command that adds model.safetensors to it."""
+    code = (
+        f"from transformers import AutoModelForCausalLM as M; x = {json.dumps(str(folder))}; "
+        f"M.from_pretrained(x).save_pretrained(x)"
+    )
+    return f"run `python -c {shlex.quote(code)}`, and name {folder}"
 
 
 def _tensors_of_shards(folder: Path, index: Path) -> Tensors:

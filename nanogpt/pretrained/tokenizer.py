@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -15,8 +16,7 @@ from ..config import check_type
 from ..console import first_line
 from ..data import token_numbers
 from .chat import Message, render
-from .needs import PretrainedError
-from .stored import AGAIN
+from .needs import PretrainedError, shown_value
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,16 +48,11 @@ class PretrainedTokenizer:
         tokenizer.no_padding()
         self.tokenizer = tokenizer
         self.has_bytes = tokenizer.token_to_id("<0x00>") is not None  # SentencePiece's byte tokens
-        self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.size = number_of_ids(tokenizer)
         self.stop = tuple(dict.fromkeys(stop))
         self._bytes: dict[int, bytes | None] = {}  # of the tokens looked up so far
         self.template = template
         self.specials = dict(specials or {})
-        wrong = [token for token in self.stop if token >= self.size]
-        if wrong:
-            raise PretrainedError(
-                f"the end token {wrong[0]} is not in the vocabulary of {len(self):,}: {AGAIN}"
-            )
 
     def __len__(self) -> int:
         """One more than the highest token id. A model may have more rows, which no text uses."""
@@ -249,7 +244,28 @@ def library_errors() -> Iterator[None]:
         raise
 
 
-def token_ids(value: Any) -> list[int]:
-    """The token ids in a field that holds one, several or none."""
-    values = value if isinstance(value, list) else [value]
-    return [one for one in values if type(one) is int and one >= 0]
+def number_of_ids(tokenizer: Tokenizer) -> int:
+    """One more than the highest token id."""
+    return 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+
+def end_tokens(fields: Mapping[str, Any], n: int) -> list[int]:
+    """The ids of end tokens in fields that hold one, several or none, by the field's full name.
+
+    Warns, once, of ids beyond a vocabulary of n: no text ends there. A GPT-2 that was trained from
+    scratch with a small vocabulary keeps 50256, the default of transformers' GPT2Config.
+    """
+    found: list[int] = []
+    beyond: list[str] = []
+    for field, value in fields.items():
+        values = value if isinstance(value, list) else [value]
+        ids = [one for one in values if type(one) is int and one >= 0]
+        found += [one for one in ids if one < n]
+        beyond += [f"{field}={shown_value(one)}" for one in ids if one >= n]
+    if beyond:
+        warnings.warn(
+            f"{', '.join(beyond[:2])}: beyond the vocabulary of {n:,} tokens, and ignored: no text "
+            f"ends there",
+            stacklevel=2,
+        )
+    return found

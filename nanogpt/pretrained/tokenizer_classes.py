@@ -143,7 +143,11 @@ def base_tokenizer(files: TokenizerFiles, chosen: TokenizerClass | None) -> Toke
     from tokenizers import Tokenizer
 
     if chosen is None:
-        return Tokenizer.from_file(str(files.folder / "tokenizer.json"))
+        added = files.tokenizer.get("added_tokens") or []
+        kept = [token for token in added if not files.beyond_rows(token["id"])]
+        if len(kept) == len(added):
+            return Tokenizer.from_file(str(files.folder / "tokenizer.json"))
+        return Tokenizer.from_str(json.dumps({**files.tokenizer, "added_tokens": kept}))
     model = files.tokenizer.get("model")
     kind = model.get("type", "BPE") if isinstance(model, dict) else model
     if not isinstance(model, dict) or kind != "BPE" or not isinstance(model.get("vocab"), dict):

@@ -22,6 +22,11 @@ class TokenizerFiles:
     model: dict[str, Any]  # config.json
     generation: dict[str, Any]  # generation_config.json
 
+    def beyond_rows(self, number: int) -> bool:
+        """Whether the model's config.json has no row for the token with this id."""
+        rows = self.model.get("vocab_size")
+        return isinstance(rows, int) and number >= rows
+
     def wrong(self, file: str, field: str, value: object, rule: str) -> PretrainedError:
         """The error for a field, with the rule that its value breaks."""
         return PretrainedError(f"{self.folder / file}: {shown(field)}={value!r:.100}: {rule}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from safetensors import SafetensorError
@@ -14,7 +15,10 @@ from ..data import CharTokenizer
 from ..decoder.checkpoint import Checkpoint
 from ..decoder.model import Decoder
 from ..files import OURS, atomic_path, check_replaceable, real_path, write_json, write_whole
-from .form import family_form
+from .folder_tokenizer import tokenizer_of_folder
+from .form import ExportError, family_form
+from .hub import HUB_FILES
+from .needs import PretrainedError
 from .tokenizer import PretrainedTokenizer
 
 EXPORT_MARK = "nanogpt.json"  # the origin of an export; marks the folder as ours
@@ -47,6 +51,19 @@ print(tokenizer.decode(tokens[0]))
   so pass an attention mask, as above. A character outside the vocabulary raises an error.
 - Prompt and continuation together must fit into {c.block_size} characters.
 """
+PRETRAINED_CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+---
+# A {config[model_type]} model
+
+{model.n_params:,} parameters, {c.n_layer} layers of {c.n_head} heads, width {c.n_embd}, context
+{c.block_size}. Made of `{source}` by nanoGPT notebooks as `{config[architectures][0]}`; the license
+is that of its weights.
+"""
+# What a change of the rule for words changes: cases, digits, accents, spaces, lines, contractions.
+PROBE = "It's 'LL camelCase 12345 e\u0301 \u00c5 naïve  two\n\n\tline\r\n_x_ (a+b)!? 我喜欢 🙂 "
 _Files = dict[str, str | dict[str, Any]]  # text, or data for JSON, by name
 
 
@@ -76,21 +93,74 @@ def write_pretrained(
     """Write a model that was loaded, in its dtype, and return its config.json.
 
     `source` says where the model came from. Replaces an earlier export there, each file atomically.
-    Raises ExportError for a shape that fits no family, and OSError.
+    Raises ExportError for a shape that fits no family, for a tokenizer that transformers would
+    not read back as it is, and for a folder with files of another model; and OSError.
     """
     config, tensors = family_form(model)
     ids = list(tokenizer.stop) if isinstance(tokenizer, PretrainedTokenizer) else []
     config["eos_token_id"] = ids or None
-    files: _Files = {**_tokenizer_files(tokenizer, model.config.block_size), "config.json": config}
+    read_back = {**_tokenizer_files(tokenizer, model.config.block_size), "config.json": config}
+    _check_tokenizer(tokenizer, read_back)
+    files: _Files = {
+        **read_back,
+        "generation_config.json": {k: v for k, v in config.items() if k.endswith("_token_id")},
+        "README.md": PRETRAINED_CARD.format(
+            model=model, c=model.config, config=config, source=source
+        ),
+    }
     _write(folder, {"source": source}, tensors, files)
     return config
+
+
+def _check_tokenizer(
+    tokenizer: PretrainedTokenizer | CharTokenizer, files: dict[str, dict[str, Any]]
+) -> None:
+    """Raise ExportError for a tokenizer that has other ids when these files are read.
+
+    transformers takes a class of its own for a Qwen 2, whatever tokenizer_config.json names.
+    """
+    if isinstance(tokenizer, CharTokenizer):
+        probe = tokenizer.chars
+    else:
+        probe = PROBE + " ".join(tokenizer.specials.values())
+    with TemporaryDirectory() as folder:
+        for name, data in files.items():
+            write_json(Path(folder, name), data)
+        try:
+            same = _ids(tokenizer_of_folder(Path(folder)), probe) == _ids(tokenizer, probe)
+        except PretrainedError:
+            same = False  # that class cannot use the vocabulary at all
+    if not same:
+        raise ExportError(
+            f"transformers cuts texts for {files['config.json']['model_type']} by a rule of its "
+            f"own, which gives other tokens than this tokenizer: only load_pretrained can use the "
+            f"two together"
+        )
+
+
+def _ids(tokenizer: PretrainedTokenizer | CharTokenizer, text: str) -> list[int] | None:
+    """The tokens of a text; None if the vocabulary cannot write it."""
+    try:
+        return tokenizer.encode(text).tolist()
+    except ValueError:
+        return None
 
 
 def _write(folder: Path, origin: dict[str, Any], tensors: dict[str, Tensor], files: _Files) -> None:
     """Write an export, the mark first: a folder that is not whole is still known as ours."""
     folder = real_path(folder)
+    # 1. Check all before writing the first. What a program would read beside them is another
+    # model's, such as the shards of an earlier one.
     for name in (EXPORT_MARK, EXPORT_WEIGHTS, *files):
-        check_replaceable(folder / name)  # check all before writing the first
+        check_replaceable(folder / name)
+    read = {path.name for pattern in HUB_FILES for path in folder.glob(pattern)}
+    others = sorted(read - {EXPORT_WEIGHTS, *files})
+    if others:
+        raise ExportError(
+            f"{folder} has {others[0]} of another model, which would be read with this one: "
+            f"remove it, or name a new folder"
+        )
+    # 2. Write.
     write_json(folder / EXPORT_MARK, {"format": EXPORT_FORMAT, **origin})
     with atomic_path(folder / EXPORT_WEIGHTS) as temporary:
         try:
@@ -118,6 +188,8 @@ def _tokenizer_files(
             "tokenizer_config.json": about,
         }
     about |= tokenizer.specials
+    if tokenizer.tokenizer.encode_special_tokens:  # their names in a text are ordinary text
+        about["split_special_tokens"] = True
     if tokenizer.template is not None:
         about["chat_template"] = tokenizer.template
     made = json.loads(tokenizer.tokenizer.to_str())

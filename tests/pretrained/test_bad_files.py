@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
+import subprocess
 import tracemalloc
 from pathlib import Path
 
 import gguf
 import pytest
 import torch
+import transformers
 from pretrained_fixtures import change_json, gguf_tensors, write_gguf
 from safetensors.torch import load_file, save_file
 
@@ -52,9 +55,19 @@ def both(*damages):
     return lambda folder: [damage(folder) for damage in damages]
 
 
+def indexed(data: bytes):
+    """Writes an index; the weights become its only shard."""
+
+    def damage(folder: Path) -> None:
+        (folder / INDEX).write_bytes(data)
+        (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+
+    return damage
+
+
 NOWHERE = '{"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}'
 ABSENT = '{"weight_map": {"model.norm.weight": "model-00001.safetensors"}}'
-ELSEWHERE = '{"weight_map": {"model.other.weight": "model.safetensors"}}'
+ELSEWHERE = '{"weight_map": {"model.other.weight": "model-00001-of-00001.safetensors"}}'
 INDEX = "model.safetensors.index.json"
 PAGE = b"<!DOCTYPE html>\n<html>404</html>"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 497\n"
@@ -70,7 +83,7 @@ FOLDERS = {
     "a page as config": (write("config.json", PAGE), r"cannot be read \(it is a web page"),
     "a pointer as config": (write("config.json", POINTER), r"\(it is a Git LFS pointer\)"),
     "an empty config": (write("config.json", b""), r"\(it is an empty file\)"),
-    "a page as index": (write(INDEX, PAGE), r"index\.json cannot be read \(it is a web page"),
+    "a page as index": (indexed(PAGE), r"index\.json cannot be read \(it is a web page"),
     "only an adapter": (
         both(
             lambda folder: (folder / "config.json").unlink(),
@@ -121,7 +134,7 @@ FOLDERS = {
             lambda folder: (folder / "model.safetensors").unlink(),
             write("pytorch_model.bin", b"\x80"),
         ),
-        "convert its .bin files",
+        r"no \.safetensors file: run `python -c '.*save_pretrained\(x\)'`, and name ",
     ),
     "two files": (
         lambda folder: (
@@ -138,10 +151,10 @@ FOLDERS = {
         write("model.safetensors", POINTER),
         "Git LFS pointer",
     ),
-    "an index without a map": (write(INDEX, b"{}"), "no weight_map"),
-    "an index that leads out": (write(INDEX, NOWHERE.encode()), "'../elsewhere.safetensors'"),
-    "a lost shard": (write(INDEX, ABSENT.encode()), "lacks model-00001.safetensors"),
-    "a tensor of no shard": (write(INDEX, ELSEWHERE.encode()), "puts it in 'nowhere'"),
+    "an index without a map": (indexed(b"{}"), "no weight_map"),
+    "an index that leads out": (indexed(NOWHERE.encode()), "'../elsewhere.safetensors'"),
+    "a lost shard": (indexed(ABSENT.encode()), "lacks model-00001.safetensors"),
+    "a tensor of no shard": (indexed(ELSEWHERE.encode()), "puts it in 'nowhere'"),
     "a header without end": (
         write("model.safetensors", struct.pack("<Q", 2**40) + b"{}"),
         "header of 1,099,511,627,776 bytes, and the limit is",
@@ -172,10 +185,6 @@ FOLDERS = {
         changed(lambda x: x.update({"model.layers.1.input_layernorm.weight": NAN})),
         "blocks.1.ln1.weight holds NaN",
     ),
-    "an end token of another model": (
-        lambda folder: change_json(folder / "generation_config.json", eos_token_id=[1, 999]),
-        "the end token 999",
-    ),
     "a tokenizer of another model": (
         both(
             changed(lambda x: x.update({EMBEDDING: x[EMBEDDING][:300].clone()})),
@@ -202,6 +211,11 @@ WRAPPERS = {
     "DistributedDataParallel": lambda name: f"module.{name}",
     "both": lambda name: f"module._orig_mod.{name}",
     "peft, merged": lambda name: f"base_model.model.{name}",
+    "peft and DistributedDataParallel": lambda name: f"base_model.model.module.{name}",
+    "DeepSpeed": lambda name: f"_forward_module.{name}",
+    "Lightning": lambda name: f"model.{name}",
+    "a model with images": lambda name: f"language_model.{name}",
+    "trl": lambda name: f"pretrained_model.{name}",
     "a compiled layer": lambda name: name.replace("layers.0.", "layers.0._orig_mod."),
     "FSDP": lambda name: name.replace("layers.1.", "_fsdp_wrapped_module.layers.1."),
     "checkpointing": lambda name: name.replace(".mlp.", "._checkpoint_wrapped_module.mlp."),
@@ -216,6 +230,66 @@ def test_names_that_a_wrapper_has_left_are_understood(wrapper, own_folder):
     save_file(state, folder / "model.safetensors")
     found = load_pretrained(folder)[0].state_dict()
     assert all(torch.equal(found[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize("headless", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "opt"])
+def test_a_prefix_of_all_names_is_ignored_for_every_family(name, headless, own_folder):
+    """With the usual prefix or, as AutoModel saves it, without."""
+    folder = own_folder(name)
+    plain = load_pretrained(folder)[0].state_dict()
+    usual = "transformer." if name == "gpt2" else "model."
+    state = {f"llm.{key.removeprefix(usual * headless)}": x for key, x in state_of(folder).items()}
+    save_file(state, folder / "model.safetensors")
+    found = load_pretrained(folder)[0].state_dict()
+    assert all(torch.equal(found[key], plain[key]) for key in plain)
+
+
+def test_a_head_that_differs_from_its_embedding_is_loaded_untied(own_folder):
+    folder = own_folder("llama")
+    change_json(folder / "config.json", tie_word_embeddings=True)
+    with pytest.warns(UserWarning, match=r"lm_head\.weight differs from .*: loaded untied"):
+        model = load_pretrained(folder)[0]
+    assert not model.config.tied
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    idx = torch.arange(20)[None]
+    with torch.no_grad():
+        assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-4
+
+
+ENDS = {  # the end tokens in two files, and the warning
+    "an id": (50256, None, "generation_config.json: eos_token_id=50256: beyond .* of 304"),
+    "one of a list": ([1, 999], 999, "generation_config.json: eos_token_id=999, .*=999: beyond"),
+    "the other file": (1, 50256, r"/config.json: eos_token_id=50256: beyond"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_an_end_token_beyond_the_vocabulary_is_ignored_with_one_warning(case, own_folder):
+    in_generation, in_config, words = ENDS[case]
+    folder = own_folder("llama")
+    change_json(folder / "generation_config.json", eos_token_id=in_generation)
+    change_json(folder / "config.json", eos_token_id=in_config)
+    with pytest.warns(UserWarning, match=words) as caught:
+        stop = load_pretrained(folder)[1].stop
+    assert len(caught) == 1
+    assert set(stop) <= {1, 2}
+
+
+def test_an_end_token_beyond_the_vocabulary_of_a_gguf_file_is_ignored(tmp_path):
+    metadata = {"tokenizer.ggml.eot_token_id": 5000}
+    path = write_gguf(tmp_path / "x.gguf", "llama", metadata=metadata)
+    with pytest.warns(UserWarning, match="tokenizer.ggml.eot_token_id=5000: beyond"):
+        assert load_pretrained(path)[1].stop == (2,)
+
+
+def test_an_index_beside_a_whole_file_is_of_an_earlier_model(own_folder):
+    """As transformers reads it."""
+    folder = own_folder()
+    (folder / INDEX).write_bytes(ABSENT.encode())
+    found = load_pretrained(folder)[0].token_embedding_table.weight
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).model.embed_tokens.weight
+    assert torch.equal(found, theirs)
 
 
 def test_a_model_that_does_not_fit_the_memory_is_refused_before_it_is_read(
@@ -243,15 +317,17 @@ SOURCES = {
     "old.gguf": "old.gguf is damaged: it does not begin with GGUF",
     "page.pt": "page.pt is a web page or XML, not a file written by torch.save",
     "only.adapter": "only.adapter has adapter_config.json",
-    "x.gguf.part1of2": r"one piece of a GGUF file: .*`cat x\.gguf\?\* > x\.gguf`, and name x\.gguf",
-    "x.Q8_0.gguf-split-a": r"one piece of a GGUF file: .*`cat x\.Q8_0\.gguf\?\* > x\.Q8_0\.gguf`",
+    "x.gguf.part1of2": r"one piece of a GGUF file: .* x\.gguf\.part\* \| sort .* > x\.gguf`, and",
+    "x.Q8_0.gguf-split-a": r"one piece .* x\.Q8_0\.gguf-split-\* \| sort .* > x\.Q8_0\.gguf`",
+    "config.json": r"config\.json is one file of a model: name its folder, \.",
+    "pytorch_model.bin": r"is a pickle of transformers: run `python -c ",
 }
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("text.txt", "x.safetensors"):
+    for name in ("text.txt", "x.safetensors", "config.json", "pytorch_model.bin"):
         Path(name).write_text("a text", encoding="utf-8")
     for name in ("page.gguf", "page.pt"):
         Path(name).write_bytes(PAGE)
@@ -265,6 +341,38 @@ def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monk
     with pytest.raises(PretrainedError, match=SOURCES[source]) as caught:
         load_pretrained(source)
     assert "\n" not in str(caught.value)
+
+
+def command_in(caught) -> str:
+    """The command in a message."""
+    return str(caught.value).split("`")[1]
+
+
+@pytest.mark.parametrize("name", ["m.gguf.part{}of12", "a b's.gguf-split-{}", "$x.gguf.part-{:02}"])
+def test_the_command_that_joins_pieces_works(name, tmp_path):
+    pieces = [tmp_path / name.format(i) for i in range(1, 13)]
+    for i, path in enumerate(pieces):
+        path.write_bytes(bytes([i]))
+    (tmp_path / name.format(1)).with_suffix(".sha256").write_text("x", encoding="utf-8")
+    with pytest.raises(PretrainedError, match="one piece of a GGUF file") as caught:
+        load_pretrained(pieces[3])
+    subprocess.run(["bash", "-c", command_in(caught)], check=True)
+    whole = next(tmp_path.glob("*.gguf"))
+    assert whole.read_bytes() == bytes(range(12))
+
+
+@pytest.mark.parametrize("named", ["", "pytorch_model.bin"])
+def test_the_command_for_pickled_weights_works(named, own_folder):
+    folder = own_folder("gpt2")
+    plain = load_pretrained(folder)[0].lm_head.weight
+    torch.save(state_of(folder), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(PretrainedError, match="from transformers import") as caught:
+        load_pretrained(folder / named)
+    program, option, code = shlex.split(command_in(caught))
+    assert (program, option) == ("python", "-c")
+    exec(code, {})
+    assert torch.equal(load_pretrained(folder)[0].lm_head.weight, plain)
 
 
 def test_an_unknown_dtype_is_refused(kept_folders):

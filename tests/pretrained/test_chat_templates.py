@@ -278,12 +278,12 @@ def test_a_template_is_found_where_transformers_finds_it(tmp_path):
     check("so")
 
 
-def test_the_template_of_a_processor_is_the_last_choice(tmp_path):
+def test_the_template_of_a_processor_is_not_the_tokenizers(tmp_path):
     write_tokenizer(tmp_path)
     (tmp_path / "chat_template.json").write_text('{"chat_template": "x"}', encoding="utf-8")
-    assert tokenizer_of_folder(tmp_path).template == CHAT
-    change_json(tmp_path / "tokenizer_config.json", chat_template=...)
-    assert tokenizer_of_folder(tmp_path).chat_text(HELLO) == "x"
+    change_json(tmp_path / "tokenizer_config.json", chat_template=..., eos_token=SPECIALS[2])
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).chat_template is None
+    assert tokenizer_of_folder(tmp_path).template is None
 
 
 def test_a_template_that_cannot_be_read_is_named(tmp_path):
@@ -298,6 +298,9 @@ def test_a_template_that_cannot_be_read_is_named(tmp_path):
 HARMFUL = {
     "{{ raise_exception('roles must alternate') }}": "roles must alternate",
     "{{ raise_exception('two\nlines') }}": "two",
+    "{{ raise_exception('\x1b[31mred') }}": r"\(\\x1b\[31mred\)",
+    "{{ raise_exception('\\ud800') }}": r"\(\\ud800\)",
+    "{{ '\x1b[31m'.nope.x }}": "has no attribute",
     "{{ messages.__class__.__mro__ }}": "unsafe",
     "{{ ''.__class__.__base__.__subclasses__() }}": "unsafe",
     "{{ messages.append(1) }}": "unsafe",
@@ -329,7 +332,7 @@ def test_a_harmful_template_is_reported_in_one_line(template):
         pytest.skip("this system does not say how much memory a process has")
     with pytest.raises(ValueError, match=HARMFUL[template]) as caught:
         render(template, HELLO, True, {})
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400
 
 

@@ -112,6 +112,8 @@ def check_ids(folder: Path) -> None:
         assert ids_of(lambda text: ours.encode(text).tolist(), text) == expected, text
         if expected:
             assert ours.decode(expected, special=True) == theirs.decode(expected)
+            spoken = theirs.decode(expected, skip_special_tokens=True)
+            assert ours.decode(expected) == spoken
     assert ours.specials == theirs.special_tokens_map
 
 
@@ -137,6 +139,10 @@ FIELDS = {
     "added_tokens.json": {
         "added_tokens": {"<|tool|>": 401, "<new>": 400},
         "tokenizer_config": {"sep_token": "<new>"},
+    },
+    "a list in the older file": {
+        "added_tokens": {"<|tool|>": 401, "<new>": 400},
+        "special_tokens_map": {"additional_special_tokens": ["<new>"], "pad_token": "<|tool|>"},
     },
     "special_tokens_map.json": {
         "special_tokens_map": {"eos_token": "<new>", "pad_token": added("[PAD]", lstrip=True)}
@@ -304,6 +310,21 @@ def test_a_token_beyond_the_rows_of_the_model_is_ordinary_text(own_folder):
     model, tokenizer = load_pretrained(folder)
     assert len(tokenizer) == model.config.vocab_size
     assert tokenizer.encode("<0>").tolist() == [304]
+    assert len(tokenizer.encode("[PAD]")) > 1
+
+
+@pytest.mark.parametrize("cls", ["PreTrainedTokenizerFast", "LlamaTokenizer", "Qwen2Tokenizer"])
+def test_a_listed_token_beyond_the_rows_of_the_model_is_ordinary_text(cls, own_folder):
+    """As above, saved in tokenizer.json itself."""
+    folder = own_folder("llama")
+    listed = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+    listed += [{"id": 304 + i, **added(f"<{i}>")} for i in range(16)]
+    listed += [{"id": 320, **added("[PAD]")}]
+    change_json(folder / "tokenizer.json", added_tokens=listed)
+    change_json(folder / "tokenizer_config.json", tokenizer_class=cls, pad_token="[PAD]")
+    model, tokenizer = load_pretrained(folder)
+    assert len(tokenizer) == model.config.vocab_size == 320
+    assert tokenizer.encode("<15>").tolist() == [319]
     assert len(tokenizer.encode("[PAD]")) > 1
 
 

@@ -81,13 +81,17 @@ def test_a_name_or_address_is_looked_up_on_the_hub(source, hub, kept_folders):
 @pytest.fixture
 def quantized(hub, tmp_path):
     """A repository of GGUF files, as people publish them."""
-    folder = tmp_path / "repository"
+    cache = tmp_path / "cache"
+    hub.constants = types.SimpleNamespace(HF_HUB_CACHE=str(cache))
+    folder = cache / "models--owner--x-GGUF" / "snapshots" / "0a1b"
     names = ["x-q8_0.gguf", "x.Q4_K_M.gguf", "mmproj-x-f16.gguf", "x-BF16-00001-of-00002.gguf"]
     names += ["x-BF16-00002-of-00002.gguf", "IQ4_XS/x-IQ4_XS.gguf", "README.md"]
+    names += ["x-UD-Q4_K_XL.gguf"]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"")
     write_gguf(folder / "x.Q4_K_M.gguf", "llama")
+    write_gguf(folder / "x-UD-Q4_K_XL.gguf", "llama")
     write_gguf(folder / "x-q8_0.gguf", "llama", "Q8_0")
     hub.repositories["owner/x-GGUF"] = folder
     return folder
@@ -96,6 +100,8 @@ def quantized(hub, tmp_path):
 FILES = {
     "owner/x-GGUF:Q4_K_M": "x.Q4_K_M.gguf",
     "owner/x-GGUF:q4_k_m": "x.Q4_K_M.gguf",
+    "owner/x-GGUF:UD-Q4_K_XL": "x-UD-Q4_K_XL.gguf",
+    "owner/x-GGUF:Q4_K_XL": "x-UD-Q4_K_XL.gguf",
     "hf.co/owner/x-GGUF:Q8_0": "x-q8_0.gguf",
     "https://huggingface.co/owner/x-GGUF/resolve/main/x-q8_0.gguf?download=true": "x-q8_0.gguf",
     "https://huggingface.co/owner/x-GGUF/blob/main/x.Q4_K_M.gguf": "x.Q4_K_M.gguf",
@@ -114,7 +120,57 @@ def test_a_gguf_file_of_a_repository_is_chosen_by_its_type(
     assert hub.asked[-1][2] is (offline == "1")
 
 
-KNOWN = "GGUF files of the types IQ4_XS, BF16, Q8_0, Q4_K_M: choose one, as in owner/x-GGUF:Q4_K_M"
+def test_a_cached_gguf_file_is_found_when_the_hub_does_not_answer(hub, quantized):
+    def fails(*given, **options):
+        raise ConnectionError("no route")
+
+    hub.list_repo_files = fails
+    assert load_pretrained("owner/x-GGUF:Q8_0")[0].n_params
+    assert hub.downloaded == "x-q8_0.gguf"
+
+
+def test_the_only_gguf_file_needs_no_type_in_its_name(hub, quantized):
+    for path in quantized.rglob("*.gguf"):
+        path.unlink()
+    write_gguf(quantized / "model.gguf", "llama")
+    assert load_pretrained("owner/x-GGUF")[0].n_params
+    write_gguf(quantized / "other.gguf", "llama")
+    with pytest.raises(PretrainedError, match="x-GGUF/blob/main/model.gguf"):
+        load_pretrained("owner/x-GGUF")
+
+
+OTHERS = {  # the files of a repository, and what the message must say
+    ("pytorch_model.bin",): r"run `python -c '.*\(\"owner/y\"\).*'`, and name the folder y",
+    ("a b/model.safetensors", "c/model.safetensors"): (
+        r"only folders such as a b: run `hf download owner/y --include 'a b/\*' --local-dir \.`"
+    ),
+    ("README.md",): "neither model.safetensors nor GGUF files",
+}
+
+
+@pytest.mark.parametrize("files", OTHERS)
+def test_a_repository_without_weights_to_read_is_refused_by_what_it_has(files, hub, quantized):
+    folder = quantized.with_name("other")
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+    hub.repositories["owner/y"] = folder
+    with pytest.raises(PretrainedError, match=OTHERS[files]):
+        load_pretrained("owner/y")
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "NANOGPT_OFFLINE"])
+def test_a_variable_that_forbids_downloads_is_named(variable, hub, quantized, monkeypatch):
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.delenv("NANOGPT_OFFLINE_REASON", raising=False)
+    hub.fails = OSError("not in the cache")
+    for source in ("owner/name", "owner/name:Q8_0"):
+        with pytest.raises(PretrainedError, match=f"unset {variable}, or name a folder"):
+            load_pretrained(source)
+
+
+KNOWN = "GGUF files of the types IQ4_XS, BF16, UD-Q4_K_XL, Q8_0, Q4_K_M: choose one, as in "
+KNOWN += "owner/x-GGUF:Q4_K_M"
 REFUSED = {
     "owner/x-GGUF": f"has no config.json and {KNOWN}",
     "owner/x-GGUF:Q5_K_M": f"has no Q5_K_M and {KNOWN}",

@@ -7,8 +7,11 @@ import os
 import sys
 import types
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import seeded, tiny_model
@@ -17,6 +20,7 @@ from pretrained_fixtures import V_TOKENIZER, V, their_model, transformers, write
 from nanogpt import CharTokenizer, complete, load_pretrained
 from nanogpt.pretrained.lecture import lecture_state_dict
 from nanogpt.pretrained.needs import PretrainedError
+from nanogpt.pretrained.pt_file import contents_of_pt
 
 SIZES = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "vocab_size": V}
 ALPHABET = CharTokenizer("".join(map(chr, range(200, 200 + V))))
@@ -47,7 +51,7 @@ def checkpoint(gpt, prefix: str = "", bias: bool = True, **changes) -> dict:
     return {"model": state, "best_val_loss": torch.tensor(1.5), **rest} | changes
 
 
-WRAPPED = ["", "_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module."]
+WRAPPED = ["", "_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module.", "model."]
 
 
 @pytest.mark.parametrize("prefix", WRAPPED)
@@ -60,6 +64,17 @@ def test_logits_are_those_of_the_model_that_was_saved(prefix, tmp_path):
     with torch.no_grad():
         assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-3
     assert complete(model, idx, 5).shape == (1, 42)
+
+
+def test_a_checkpoint_without_bias_has_the_activation_of_its_time(tmp_path):
+    theirs = their_gpt("gelu_new")
+    saved = checkpoint(theirs)
+    del saved["model_args"]["bias"]
+    torch.save(saved, tmp_path / "ckpt.pt")
+    model = load_pretrained(tmp_path / "ckpt.pt", tokenizer=ALPHABET)[0]
+    idx = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-4
 
 
 # ------------------------------------------------------------------ build-nanogpt
@@ -97,6 +112,16 @@ def test_a_checkpoint_of_build_nanogpt_is_gpt2(module, tmp_path, monkeypatch):
     idx = torch.arange(3, 40)[None]
     with torch.no_grad():
         assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-3
+
+
+def test_threads_may_load_such_checkpoints_at_once(tmp_path, monkeypatch):
+    """The classes allowed in a pickle are a list of the process."""
+    path = tmp_path / "model.pt"
+    with monkeypatch.context() as patch:
+        save_build_nanogpt(path, patch, their_gpt())
+    with ThreadPoolExecutor(4) as pool:
+        loaded = list(pool.map(contents_of_pt, [path] * 40))
+    assert all(one["config"].n_layer == 2 for one in loaded)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +190,10 @@ def test_a_nanochat_that_is_not_computed_is_refused(tmp_path):
     path = save_nanochat(tmp_path, theirs, window_pattern="L")
     with pytest.raises(PretrainedError, match="the tensor resid_lambdas"):
         load_pretrained(path, tokenizer=ALPHABET)
+    path.rename(tmp_path / "d32.pt")
+    with pytest.raises(PretrainedError, match="is nanochat's: give it back its name"):
+        load_pretrained(tmp_path / "d32.pt", tokenizer=ALPHABET)
+    (tmp_path / "d32.pt").rename(path)
     (tmp_path / "meta_000123.json").unlink()
     with pytest.raises(PretrainedError, match=r"its config is in meta_000123\.json, which is not"):
         load_pretrained(path, tokenizer=ALPHABET)
@@ -278,6 +307,22 @@ BAD = {
     "an optimizer": (
         lambda path: torch.save({"state": {}, "param_groups": [1]}, path),
         "has state, param_groups: neither",
+    ),
+    "transformers' GPT-2": (
+        lambda path: torch.save(their_gpt().state_dict(), path),
+        "save a transformers model with save_pretrained, and name its folder",
+    ),
+    "a number of NumPy's": (
+        lambda path: torch.save(checkpoint(their_gpt(), best_val_loss=np.float64(1.5)), path),
+        r"needs the code of numpy\..*'model_args': c\['model_args'\]",
+    ),
+    "a path in its config": (
+        lambda path: torch.save(checkpoint(their_gpt(), config={"out_dir": Path("x")}), path),
+        r"needs the code of pathlib\..*'model_args': c\['model_args'\]",
+    ),
+    "numbers as names": (
+        lambda path: torch.save({1: torch.ones(1)}, path),
+        "has the key 1, not a tensor's name",
     ),
     "no arguments": (
         lambda path: torch.save(checkpoint(their_gpt(), model_args=None), path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import random
@@ -72,7 +73,7 @@ def values_of_json(data: bytes, dice: random.Random) -> bytes:
         while isinstance(place[name], dict) and place[name] and dice.random() < 0.7:
             place = place[name]
             name = dice.choice(sorted(place))
-        place[name] = dice.choice(VALUES)
+        place[name] = copy.deepcopy(dice.choice(VALUES))  # it may be changed in turn
     return json.dumps(fields).encode()
 
 

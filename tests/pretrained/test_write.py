@@ -8,11 +8,12 @@ import pytest
 import torch
 from conftest import tokens
 from decoding_fixtures import decoder
-from pretrained_fixtures import MODELS, TEXTS, V, write_gguf
+from pretrained_fixtures import MODELS, TEXTS, V, change_json, write_folder, write_gguf
 from shapes import COMBINED
 
 from nanogpt import Decoder, DecoderConfig, load_pretrained
 from nanogpt.cli import main
+from nanogpt.data import CharTokenizer
 from nanogpt.pretrained.form import ExportError, family_form
 from nanogpt.pretrained.write import write_pretrained
 
@@ -46,15 +47,15 @@ def test_transformers_gives_the_same_logits_and_texts(name, kept_folders, tmp_pa
         tokenizer.template,
         tokenizer.specials,
     )
-    # AutoTokenizer would cut a text for Qwen 2 by its family's rule, whatever the file says.
-    cut = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
+    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     for text in TEXTS.values():
         assert cut(text)["input_ids"] == tokenizer.encode(text).tolist()
 
 
 @pytest.mark.parametrize("name", ["llama 3.2", "gpt2", "qwen2"])
 def test_a_gguf_file_becomes_a_folder(name, tmp_path):
-    model, tokenizer = load_pretrained(write_gguf(tmp_path / "x.gguf", name))
+    pre = "qwen2" if name == "qwen2" else "gpt-2"
+    model, tokenizer = load_pretrained(write_gguf(tmp_path / "x.gguf", name, pre=pre))
     write_pretrained(model, tokenizer, tmp_path / "out", name)
     check_same_logits(model, tmp_path / "out")
 
@@ -74,6 +75,51 @@ def test_nanogpts_form_is_gpt2s_with_zeros_for_biases_that_it_has_not(biases, tm
     with torch.no_grad():
         idx = tokens(3, 12)
         assert float((model(idx)[0] - theirs(idx).logits).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["by GPT-2's rule", "in characters"])
+def test_a_tokenizer_that_transformers_would_not_read_back_is_refused(kind, tmp_path):
+    path = write_gguf(tmp_path / "x.gguf", "qwen2", pre="gpt-2")
+    model, tokenizer = load_pretrained(path)
+    if kind == "in characters":
+        tokenizer = CharTokenizer("abc")
+    with pytest.raises(ExportError, match="cuts texts for qwen2 by a rule of its own"):
+        write_pretrained(model, tokenizer, tmp_path / "out", "x")
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_special_tokens_that_are_ordinary_text_stay_so(own_folder, tmp_path):
+    folder = own_folder("llama")
+    change_json(folder / "tokenizer_config.json", split_special_tokens=True)
+    model, tokenizer = load_pretrained(folder)
+    write_pretrained(model, tokenizer, tmp_path / "out", "llama")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = TEXTS["control tokens"]
+    assert theirs(text)["input_ids"] == tokenizer.encode(text).tolist()
+
+
+def test_a_file_of_another_model_does_not_stay_beside_the_new_one(kept_folders, tmp_path):
+    out = write_folder(tmp_path / "out", "llama", max_shard_size="20KB")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    model, tokenizer = load_pretrained(kept_folders("qwen3"))
+    with pytest.raises(ExportError, match="has model-00001-of-.* of another model"):
+        write_pretrained(model, tokenizer, out, "qwen3")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    for path in out.glob("model*"):
+        path.unlink()
+    (out / "added_tokens.json").write_text('{"<x>": 0}', encoding="utf-8")
+    with pytest.raises(ExportError, match="has added_tokens.json of another model"):
+        write_pretrained(model, tokenizer, out, "qwen3")
+
+
+def test_an_export_replaces_all_files_of_an_earlier_one(kept_folders, tmp_path):
+    out = tmp_path / "out"
+    assert main(["export", "--out", str(out)]) == 0  # the bundled model of characters
+    assert main(["export", "--model", str(kept_folders("llama")), "--out", str(out)]) == 0
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(out)
+    assert theirs.generation_config.eos_token_id == [1, 2]
+    assert theirs.generation_config.max_length != 256
+    assert "character" not in (out / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_dtype_is_kept(kept_folders, tmp_path):
