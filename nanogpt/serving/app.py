@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
@@ -110,11 +111,9 @@ def _body(kind: type[RequestBody]) -> Json:
     return {"requestBody": {"required": True, "content": {"application/json": schema}}}
 
 
-# Addresses of other servers and of clients that were set up for another base URL.
+# Addresses of other servers.
 _ELSEWHERE = {
     "/v1/responses": "use POST /v1/chat/completions",  # openai-agents' default
-    "/chat/completions": "end the client's base URL with /v1",  # openai, LangChain
-    "/completions": "end the client's base URL with /v1",
     "/api/chat": "use POST /v1/chat/completions",  # Ollama's
     "/api/generate": "use POST /v1/completions",
     "/v1/messages": "use POST /v1/chat/completions",  # Anthropic's
@@ -146,13 +145,17 @@ async def _read(request: Request) -> bytes:
     length = request.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > BODY:
         raise longer
+    # 3. The end of the server ends the wait, too: a request that comes later would be refused.
     data = bytearray()
-    with anyio.move_on_after(BODY_TIME) as arriving:
+    server = _server_of(request)
+    with anyio.move_on_after(BODY_TIME) as arriving, server.waits(arriving):
         async for chunk in request.stream():
             data += chunk
             if len(data) > BODY:
                 raise longer
     if arriving.cancelled_caught:
+        if server.trouble:
+            raise server.trouble
         raise Refused(408, f"the body took longer than {BODY_TIME:g} s to arrive: send it again")
     return bytes(data)
 
@@ -180,7 +183,7 @@ def _refused(refusal: Refused) -> Response:
     response.status_code = refusal.status
     if refusal.status in (429, 503):
         response.headers["Retry-After"] = "1"
-    if refusal.status == 408:  # the rest of the body may still arrive
+    if refusal.status in (408, 503):  # the rest of the body may still arrive
         response.headers["Connection"] = "close"
     return response
 
@@ -201,7 +204,10 @@ async def _no_route(request: Request, error: HTTPException) -> Response:
         known = ", ".join(
             f"{method} {one.path_format}" for one in routes for method in one.methods or ()
         )
-        instead = _ELSEWHERE.get(path.rstrip("/"), f"this server has {known}")
+        instead = _ELSEWHERE.get(path, f"this server has {known}")
+        # Clients of openai and LangChain whose base URL lacks /v1, or has the rest of the path too.
+        if path.endswith(("/completions", "/models")):
+            instead = "end the client's base URL with /v1"
         says = f"{show(path, 100)} does not exist: {instead}"
     response = _refused(Refused(error.status_code, says))
     if allowed:
@@ -253,8 +259,9 @@ class Door:
         except Refused as refusal:
             await _refused(refusal)(scope, receive, counted)
             return
+        scope = {**scope, "path": _plain(scope["path"])}
         if scope["method"] == "HEAD":  # as GET; uvicorn leaves the body out
-            scope = {**scope, "method": "GET"}
+            scope["method"] = "GET"
         await self.app(scope, receive, counted)
 
     def _check(self, request: Request) -> None:
@@ -283,6 +290,15 @@ class Door:
         except ValueError:
             return False
         return True
+
+
+def _plain(path: str) -> str:
+    """A path as the routes have it, from one that a client put together from a base URL.
+
+    Such paths have slashes twice or at the end. Clients of proxies send a whole address.
+    """
+    path = re.sub("^https?://[^/]*", "", path, flags=re.IGNORECASE)
+    return re.sub("/+", "/", path).rstrip("/") or "/"
 
 
 def _name_of(host: str) -> str:
@@ -318,6 +334,8 @@ def app_of(server: Server, hosts: Iterable[str], origins: Iterable[str]) -> ASGI
         lifespan=lifespan,
         exception_handlers=handlers,
         redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,  # `Door` has removed them
     )
     app.state.server = server
     app.state.logged = set()

@@ -440,6 +440,20 @@ def test_an_end_lets_answers_finish_and_takes_no_more():
     assert not [t for t in set(threading.enumerate()) - before if t.name in ("engine", "server")]
 
 
+def test_an_end_while_a_body_arrives_refuses_the_request(caplog):
+    served = Counted(model())
+    with listening(served) as url:
+        connection = send(url)
+        connection.recv(65536)
+        connection.sendall(f"{HEAD}Content-Length: 15\r\n\r\n".encode() + b"{")
+        until(lambda: served.arriving)
+    answer = connection.recv(65536)
+    connection.close()
+    assert b" 503 " in answer
+    assert b"the server is shutting down" in answer
+    assert not caplog.records
+
+
 def test_an_end_that_takes_too_long_is_an_error_for_those_who_wait(monkeypatch):
     monkeypatch.setattr(server, "DRAIN", 0.05)
     with gated() as (served, url, _):
