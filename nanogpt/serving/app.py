@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -165,12 +165,13 @@ def _answer(request: Request, completions: list[Completion]) -> Response:
     logged = request.app.state.logged
     shared = completions[0].shared
     for name in shared.ignored:
-        if name not in logged and len(logged) < _LOGGED:
-            logged.add(name)
+        shown = show(name)  # a name may be as long as a body
+        if shown not in logged and len(logged) < _LOGGED:
+            logged.add(shown)
             known = type(shared.body).model_fields
             near = get_close_matches(name[:60], known, n=1, cutoff=0.8)
             guess = f": did you mean {near[0]}?" if near else ""
-            _log.warning("a client sent %s, which is ignored%s", show(name), guess)
+            _log.warning("a client sent %s, which is ignored%s", shown, guess)
     return TextResponse(_server_of(request), completions)
 
 
@@ -312,8 +313,24 @@ def _name_of(host: str) -> str:
 # ------------------------------------------------------------------ all of it
 
 
-def app_of(server: Server, hosts: Iterable[str], origins: Iterable[str]) -> ASGIApp:
-    """The application of a server, whose engine runs as long as the application does."""
+def check_origin(origin: str) -> None:
+    """Raise ValueError unless browsers send such an origin, or it is "*", which stands for all.
+
+    "null" is the origin of a page that was opened from a file.
+    """
+    parts = urlsplit(origin)
+    if origin not in ("*", "null") and (not parts.netloc or parts.path.strip("/")):
+        raise ValueError(
+            f"--allow-origin {origin!r:.60}: write a scheme and a host, such as "
+            f"http://localhost:3000, or * for all"
+        )
+
+
+def app_of(server: Server, hosts: Iterable[str], origins: Collection[str]) -> ASGIApp:
+    """The application of a server, whose engine runs as long as the application does.
+
+    Raises ValueError for an origin that no browser sends.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -340,6 +357,8 @@ def app_of(server: Server, hosts: Iterable[str], origins: Iterable[str]) -> ASGI
     app.state.server = server
     app.state.logged = set()
     _add_routes(app)
+    for origin in origins:
+        check_origin(origin)
     allowed = {origin.rstrip("/") for origin in origins}
     shared: ASGIApp = app
     if allowed:

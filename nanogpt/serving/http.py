@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import h11
@@ -108,7 +108,7 @@ def listening(
     host: str = "127.0.0.1",
     port: int = 0,
     allow_hosts: Iterable[str] = (),
-    allow_origins: Iterable[str] = (),
+    allow_origins: Collection[str] = (),
 ) -> Iterator[str]:
     """A with-block in which the server runs, in a separate thread. Yields its URL.
 
@@ -119,11 +119,11 @@ def listening(
     `allow_hosts` as the Host. Web pages of `allow_origins` may call the server; "*" allows all. The
     model must not change meanwhile. Raises ValueError, OSError.
     """
+    # 1. Start, and wait until it has started. Nothing of uvicorn's own is logged but errors.
+    app = app_of(server, ["localhost", host, *allow_hosts], allow_origins)
     sockets = bind(host, port)
     address, port = sockets[0].getsockname()[:2]
     url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-    # 1. Start, and wait until it has started. Nothing of uvicorn's own is logged but errors.
-    app = app_of(server, ["localhost", host, *allow_hosts], allow_origins)
     http = uvicorn.Server(
         uvicorn.Config(
             app,

@@ -36,6 +36,8 @@ class Metrics:
     """Prometheus metrics: counts of the server, and how busy its engine is."""
 
     def __init__(self, engine: BatchEngine):
+        # Otherwise there is a time beside each counter, which nobody reads.
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = prometheus.CollectorRegistry()
         shared: Json = {"namespace": "nanogpt", "registry": self.registry}
         self.answers = prometheus.Counter("answers", "by HTTP status", ["status"], **shared)

@@ -30,6 +30,7 @@ from server_fixtures import (
 from nanogpt.data import CharTokenizer
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import answers, http, server
+from nanogpt.serving.completions import Completion
 from nanogpt.serving.http import bind, listening
 from nanogpt.serving.refused import Refused
 from nanogpt.serving.server import Server
@@ -115,6 +116,21 @@ def test_a_prompt_is_given_back_with_no_token_more_and_texts_have_log_probabilit
     found = [x for piece in pieces for x in piece["logprobs"]["token_logprobs"]]
     assert found[3:] == whole["logprobs"]["token_logprobs"]
     assert [x for p in pieces for x in p["logprobs"]["text_offset"]] == list(range(len(found)))
+
+
+@pytest.mark.parametrize("shown", [{}, {"logprobs": 2, "n": 3}], ids=str)
+def test_a_whole_answer_is_written_outside_of_the_event_loop(url, monkeypatch, shown):
+    plain = Completion.choice
+    threads = []
+
+    def choice(self):
+        threads.append(threading.current_thread().name)
+        return plain(self)
+
+    monkeypatch.setattr(Completion, "choice", choice)
+    code, answer = post(url, prompt="abc", max_tokens=5, **shown)
+    assert (code, len(answer["choices"])) == (200, shown.get("n", 1)) == (200, len(threads))
+    assert "server" not in threads
 
 
 def test_a_list_of_prompts_gives_each_its_text_and_its_seed(url):
