@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -87,11 +88,14 @@ class _Protocol(H11Protocol):
             self._late = None
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP, or has too long headers; `msg` is uvicorn's, which says less."""
+        """Refuse what is not HTTP, or has too long headers; `msg` is the same for all of them."""
         # In the middle of a response an error cannot be sent any more.
         if self.conn.our_state is not h11.SEND_BODY:
+            reason = sys.exc_info()[1]  # h11's error, which uvicorn handles by this call
             refusal = Refused(
-                400, f"this is not HTTP/1.1, or its headers are longer than {HEAD:,} bytes"
+                400,
+                f"this is not a request of HTTP/1.1 with up to {HEAD:,} bytes of headers: "
+                f"{reason!s:.100}",
             )
             body = json.dumps(refusal.body()).encode()
             head = (

@@ -190,20 +190,25 @@ def test_a_stream_to_a_client_of_http_1_0_has_no_chunks(url, text):
     assert written(answer) == text
 
 
+# what is sent, and what is in the message
 NOT_HTTP = {
-    "words": "hello there\r\n\r\n",
-    "an impossible length": f"{POST}Content-Length: x\r\n\r\n",
+    "no name of the server": (POST.replace(HOST, "") + "\r\n", "missing mandatory host"),
+    "words": ("hello there\r\n\r\n", "illegal request line"),
+    "an impossible length": (f"{POST}Content-Length: x\r\n\r\n", "content-length"),
     # As many bytes as are needed: the rest would only be lost.
-    "headers without end": (POST + "X: y\r\n" * http.HEAD)[: http.HEAD + 1],
-    "an endless header": f"{POST}X: {'y' * http.HEAD}"[: http.HEAD + 1],
+    "headers without end": ((POST + "X: y\r\n" * http.HEAD)[: http.HEAD + 1], "65,536 bytes"),
+    "an endless header": (f"{POST}X: {'y' * http.HEAD}"[: http.HEAD + 1], "65,536 bytes"),
 }
 
 
 @pytest.mark.parametrize("form", NOT_HTTP)
 def test_what_is_not_http_is_refused_as_json(url, form):
-    head, _, body = raw(url, NOT_HTTP[form], end="").partition(b"\r\n\r\n")
+    sent, says = NOT_HTTP[form]
+    head, _, body = raw(url, sent, end="").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    error = json.loads(body)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert says in error["message"].lower()
 
 
 @pytest.mark.parametrize("first", ["", POST], ids=["nothing", "half a head"])
