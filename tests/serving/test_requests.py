@@ -58,6 +58,7 @@ REQUESTS = [
     ("GET", "/", None, {}, 404, "POST /v1/chat/completions, GET /v1/models"),
     ("GET", "/openapi.json", None, {}, 200, '"CompletionBody"'),
     ("GET", "/docs", None, {}, 200, "/openapi.json"),
+    ("GET", "/docs/oauth2-redirect", None, {}, 404, "does not exist"),
     # Addresses of other servers, and of clients with another base URL.
     ("POST", "/v1/responses", BODY, {}, 404, "use POST /v1/chat/completions"),
     ("POST", "/api/chat", BODY, {}, 404, "use POST /v1/chat/completions"),

@@ -185,6 +185,7 @@ def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
     with urllib.request.urlopen(f"{url}/metrics") as response:
         found = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines())
     assert float(found['nanogpt_answers_total{status="413"}']) == 1
+    assert not [name for name in found if "_created" in name]
     drawn = float(found["nanogpt_generated_tokens_total"])
     assert drawn >= float(found["nanogpt_ttft_seconds_count"]) > 0
 
