@@ -24,7 +24,7 @@ EXTRAS = {
     "cli": ["ray"],
 }
 COMMANDS = {"jupyterlab"}  # started, not imported
-PARTS = {"httptools", "uvloop"}  # what uvicorn takes as its parser and event loop, if it is there
+PARTS = {"uvloop"}  # what uvicorn takes as its event loop, if it is there
 
 
 def lines_of(file: str) -> list[str]:

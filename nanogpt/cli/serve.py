@@ -27,9 +27,17 @@ def run(args: argparse.Namespace) -> int:
     The exit code is then 0, the normal end of a server; 1: the server failed.
     """
     from ..decoder.checkpoint import load_checkpoint
-    from ..serving.http import listening
+    from ..serving.app import check_origin
+    from ..serving.http import bind, listening
 
     set_threads(args.threads)
+    # What can be wrong is found before the model is loaded, which may take a minute.
+    for origin in args.allow_origin:
+        check_origin(origin)
+    if not all(args.name or ["a name"]):
+        raise ValueError("--name '': write a name, or leave it out for the checkpoint's")
+    for one in bind(args.host, args.port):  # is the port free?
+        one.close()
     if args.tokenizer and not args.model:
         raise ValueError("--tokenizer is for --model: leave it out")
     if args.model:

@@ -167,7 +167,22 @@ class PretrainedTokenizer:
         variables: Mapping[str, object] | None = None,
     ) -> Tensor:
         """The tokens of `chat_text`, for a prompt.  -> (T,) int64. Raises ValueError as it does."""
-        return self._encoded(self.chat_text(messages, answer, variables), add_special=False)
+        return self.encode_chat(self.chat_text(messages, answer, variables))
+
+    def encode_chat(self, text: str) -> Tensor:
+        """The tokens of a text of `chat_text`, in which the template wrote the special ones.  (T,)
+
+        Raises ValueError as `encode` does.
+        """
+        return self._encoded(text, add_special=False)
+
+    @property
+    def longest_token(self) -> int:
+        """The characters of the longest token, as the vocabulary spells it.
+
+        That may be more than it has in a text, where a byte is a part of a character.
+        """
+        return max(map(len, self.tokenizer.get_vocab()))
 
 
 def _raw_bytes(piece: str | None) -> bytes | None:

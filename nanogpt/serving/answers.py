@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import anyio
 from fastapi import Response
+from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
 from .completions import Completion, event, usage
@@ -103,10 +104,20 @@ class TextResponse(Response):
         await self._news.wait()
         if self._error:
             raise self._error
-        choices = [one.choice() for one in self.completions]
-        counts = usage(self.completions)
-        data = json.dumps({**self.completions[0].head, "choices": choices, "usage": counts})
-        await self._send(send, data, more=False)
+        # Log-probabilities of many texts take so much time that the event loop would miss tokens of
+        # other responses.
+        await self._send(send, await run_in_threadpool(self._json), more=False)
+
+    def _json(self) -> str:
+        """The object: its beginning, the choices, and the token counts.
+
+        json.dumps holds Python's lock until it returns: a call for each choice takes turns with the
+        event loop.
+        """
+        head = json.dumps(self.completions[0].head).removesuffix("}")
+        choices = ", ".join(json.dumps(one.choice()) for one in self.completions)
+        counts = json.dumps(usage(self.completions))
+        return f'{head}, "choices": [{choices}], "usage": {counts}}}'
 
     def _end_of_stream(self) -> str:
         counts = ""

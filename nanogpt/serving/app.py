@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable
+import re
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -110,11 +111,9 @@ def _body(kind: type[RequestBody]) -> Json:
     return {"requestBody": {"required": True, "content": {"application/json": schema}}}
 
 
-# Addresses of other servers and of clients that were set up for another base URL.
+# Addresses of other servers.
 _ELSEWHERE = {
     "/v1/responses": "use POST /v1/chat/completions",  # openai-agents' default
-    "/chat/completions": "end the client's base URL with /v1",  # openai, LangChain
-    "/completions": "end the client's base URL with /v1",
     "/api/chat": "use POST /v1/chat/completions",  # Ollama's
     "/api/generate": "use POST /v1/completions",
     "/v1/messages": "use POST /v1/chat/completions",  # Anthropic's
@@ -146,13 +145,17 @@ async def _read(request: Request) -> bytes:
     length = request.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > BODY:
         raise longer
+    # 3. The end of the server ends the wait, too: a request that comes later would be refused.
     data = bytearray()
-    with anyio.move_on_after(BODY_TIME) as arriving:
+    server = _server_of(request)
+    with anyio.move_on_after(BODY_TIME) as arriving, server.waits(arriving):
         async for chunk in request.stream():
             data += chunk
             if len(data) > BODY:
                 raise longer
     if arriving.cancelled_caught:
+        if server.trouble:
+            raise server.trouble
         raise Refused(408, f"the body took longer than {BODY_TIME:g} s to arrive: send it again")
     return bytes(data)
 
@@ -162,12 +165,13 @@ def _answer(request: Request, completions: list[Completion]) -> Response:
     logged = request.app.state.logged
     shared = completions[0].shared
     for name in shared.ignored:
-        if name not in logged and len(logged) < _LOGGED:
-            logged.add(name)
+        shown = show(name)  # a name may be as long as a body
+        if shown not in logged and len(logged) < _LOGGED:
+            logged.add(shown)
             known = type(shared.body).model_fields
             near = get_close_matches(name[:60], known, n=1, cutoff=0.8)
             guess = f": did you mean {near[0]}?" if near else ""
-            _log.warning("a client sent %s, which is ignored%s", show(name), guess)
+            _log.warning("a client sent %s, which is ignored%s", shown, guess)
     return TextResponse(_server_of(request), completions)
 
 
@@ -180,7 +184,7 @@ def _refused(refusal: Refused) -> Response:
     response.status_code = refusal.status
     if refusal.status in (429, 503):
         response.headers["Retry-After"] = "1"
-    if refusal.status == 408:  # the rest of the body may still arrive
+    if refusal.status in (408, 503):  # the rest of the body may still arrive
         response.headers["Connection"] = "close"
     return response
 
@@ -201,7 +205,10 @@ async def _no_route(request: Request, error: HTTPException) -> Response:
         known = ", ".join(
             f"{method} {one.path_format}" for one in routes for method in one.methods or ()
         )
-        instead = _ELSEWHERE.get(path.rstrip("/"), f"this server has {known}")
+        instead = _ELSEWHERE.get(path, f"this server has {known}")
+        # Clients of openai and LangChain whose base URL lacks /v1, or has the rest of the path too.
+        if path.endswith(("/completions", "/models")):
+            instead = "end the client's base URL with /v1"
         says = f"{show(path, 100)} does not exist: {instead}"
     response = _refused(Refused(error.status_code, says))
     if allowed:
@@ -253,8 +260,9 @@ class Door:
         except Refused as refusal:
             await _refused(refusal)(scope, receive, counted)
             return
+        scope = {**scope, "path": _plain(scope["path"])}
         if scope["method"] == "HEAD":  # as GET; uvicorn leaves the body out
-            scope = {**scope, "method": "GET"}
+            scope["method"] = "GET"
         await self.app(scope, receive, counted)
 
     def _check(self, request: Request) -> None:
@@ -285,6 +293,15 @@ class Door:
         return True
 
 
+def _plain(path: str) -> str:
+    """A path as the routes have it, from one that a client put together from a base URL.
+
+    Such paths have slashes twice or at the end. Clients of proxies send a whole address.
+    """
+    path = re.sub("^https?://[^/]*", "", path, flags=re.IGNORECASE)
+    return re.sub("/+", "/", path).rstrip("/") or "/"
+
+
 def _name_of(host: str) -> str:
     """The name in a Host header, without the port."""
     try:
@@ -296,8 +313,24 @@ def _name_of(host: str) -> str:
 # ------------------------------------------------------------------ all of it
 
 
-def app_of(server: Server, hosts: Iterable[str], origins: Iterable[str]) -> ASGIApp:
-    """The application of a server, whose engine runs as long as the application does."""
+def check_origin(origin: str) -> None:
+    """Raise ValueError unless browsers send such an origin, or it is "*", which stands for all.
+
+    "null" is the origin of a page that was opened from a file.
+    """
+    parts = urlsplit(origin)
+    if origin not in ("*", "null") and (not parts.netloc or parts.path.strip("/")):
+        raise ValueError(
+            f"--allow-origin {origin!r:.60}: write a scheme and a host, such as "
+            f"http://localhost:3000, or * for all"
+        )
+
+
+def app_of(server: Server, hosts: Iterable[str], origins: Collection[str]) -> ASGIApp:
+    """The application of a server, whose engine runs as long as the application does.
+
+    Raises ValueError for an origin that no browser sends.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -318,10 +351,14 @@ def app_of(server: Server, hosts: Iterable[str], origins: Iterable[str]) -> ASGI
         lifespan=lifespan,
         exception_handlers=handlers,
         redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,  # `Door` has removed them
     )
     app.state.server = server
     app.state.logged = set()
     _add_routes(app)
+    for origin in origins:
+        check_origin(origin)
     allowed = {origin.rstrip("/") for origin in origins}
     shared: ASGIApp = app
     if allowed:

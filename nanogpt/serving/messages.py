@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -31,11 +32,13 @@ def need_template(tokenizer: Tokenizer) -> ChatTemplate:
     return template
 
 
-def prompt_of(body: ChatBody, template: ChatTemplate) -> Tensor:
+def prompt_of(
+    body: ChatBody, template: ChatTemplate, check: Callable[[str, str], object]
+) -> Tensor:
     """The prompt of a chat, up to the beginning of the answer.  -> (T,)
 
     It takes the time that the template takes. Raises Refused for messages and variables that the
-    template rejects.
+    template rejects, and as `check` does for a text from the field of this name.
     """
     # 1. The template gets messages as they are, with all of their fields, but for two things that
     #    few templates know.
@@ -45,9 +48,15 @@ def prompt_of(body: ChatBody, template: ChatTemplate) -> Tensor:
     ]
     # 2. It writes them as one text, up to where the model's answer begins.
     try:
-        return template.encode(messages, variables=body.chat_template_kwargs)
+        text = template.render(messages, variables=body.chat_template_kwargs)
+        check(text, "messages")
+        return template.encode(text)
     except ValueError as error:
-        raise Refused(400, first_line(error), "messages") from None
+        # Most templates expect a string, but say neither that nor where there is none.
+        nulls = [i for i, one in enumerate(messages) if one.get("content") is None]
+        where = f"messages[{nulls[0]}].content" if nulls else "messages"
+        null = f"{where} is null: " if nulls else ""
+        raise Refused(400, f"{null}{first_line(error)}", where) from None
     except ModuleNotFoundError as error:  # jinja2, which templates need
         raise Refused(500, first_line(error), "messages") from None
 
@@ -62,6 +71,9 @@ def _as_templates_know(message: Json, where: str, template: str) -> Json:
     # OpenAI's newer clients say developer for system.
     if role == "developer" and "developer" not in template:
         read["role"] = "system"
+    if "content" not in message and not message.get("tool_calls"):
+        where = f"{where}.content"
+        raise Refused(400, f"{where} is missing: send a string or a list of text parts", where)
     content = message.get("content")
     if content is None or isinstance(content, str):
         return read

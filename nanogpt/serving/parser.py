@@ -15,7 +15,7 @@ from .messages import need_template, prompt_of
 from .refused import Refused, show
 from .requests import ChatBody, CompletionBody, RequestBody, parse_body
 from .sequence import Request
-from .texts import Tokenizer, stop_tokens
+from .texts import Tokenizer, longest_token, stop_tokens
 from .unserved import CHAT_UNSERVED, UNSERVED, refuse_unserved
 
 
@@ -39,6 +39,8 @@ class RequestParser:
         self.names = list(dict.fromkeys([name, *aliases]))
         self.longest = longest
         self.most = most
+        width = longest_token(tokenizer)
+        self._most_chars = width and width * longest
         # For ids and seeds that a client leaves out; it is nobody else's to seed.
         self._random = random.Random()
 
@@ -69,7 +71,7 @@ class RequestParser:
         template = need_template(self.tokenizer)
         body, rest = parse_body(data, ChatBody)
         ignored = refuse_unserved(rest, body, CHAT_UNSERVED)
-        prompts = [prompt_of(body, template)]
+        prompts = [prompt_of(body, template, self._check_length)]
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         shared = self._shared(body, ignored, "chatcmpl", kind)
         return self._completions(prompts, shared, "messages", ChatCompletion)
@@ -134,11 +136,26 @@ class RequestParser:
             )
         return self.longest + 1 - len(tokens)
 
+    def _check_length(self, text: str, param: str) -> None:
+        """Refuse a text that no tokens fit, before it is encoded: a second for 1,000,000 letters.
+
+        Encoding holds Python's lock, so that all other responses would wait. Raises Refused.
+        """
+        if self._most_chars and len(text) > self._most_chars:
+            raise Refused(
+                400,
+                f"a prompt of {len(text):,} characters > {self._most_chars:,}, the most that the "
+                f"context of {self.longest:,} tokens can hold: shorten it",
+                param,
+                "context_length_exceeded",
+            )
+
     def _tokens(self, prompt: str | list[int]) -> Tensor:
         """The tokens of a prompt.  (T,)"""
         last = len(self.tokenizer) - 1
         try:
             if isinstance(prompt, str):
+                self._check_length(prompt, "prompt")
                 return self.tokenizer.encode(prompt)
             for token in prompt:
                 if not 0 <= token <= last:

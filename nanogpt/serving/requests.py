@@ -32,6 +32,7 @@ Json = dict[str, Any]
 
 _STOPS = 16  # most stop strings in a request; OpenAI's API allows 4, lm-eval's tasks use up to 6
 _LOGPROBS = 20  # most alternatives per token: vLLM's default limit; OpenAI's completions API has 5
+_DIGITS = 1000  # most digits of a number, of which the largest float has 309
 _GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likely token
 
 
@@ -179,6 +180,12 @@ class ChatBody(RequestBody):
             if own in self.chat_template_kwargs:
                 name = f"chat_template_kwargs.{own}"
                 raise Refused(400, f"{name}: the server sets it; leave it out", name)
+        if self.chat_template_kwargs.get("tools"):
+            # As the field `tools`: the template would offer them, but no call would be understood.
+            name = "chat_template_kwargs.tools"
+            raise Refused(
+                400, f"{name}: not implemented; leave it out", name, "unsupported_parameter"
+            )
         if self.top_logprobs and not self.logprobs:
             raise Refused(
                 400,
@@ -271,7 +278,11 @@ def _object(data: bytes | bytearray, kind: type[RequestBody]) -> Json:
         raise Refused(400, f"the body is empty: send a JSON object such as {example}")
     try:
         body = json.loads(
-            data, object_pairs_hook=_unique, parse_float=_number, parse_constant=_no_constant
+            data,
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_float=_number,
+            parse_constant=_no_constant,
         )
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
@@ -287,6 +298,13 @@ def _unique(pairs: list[tuple[str, object]]) -> Json:
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
         raise Refused(400, f"{show(name)} is in the body twice: send it once", name)
     return found
+
+
+def _integer(text: str) -> int:
+    """Parse a number without a point; Python reads at most 4,300 digits, in quadratic time."""
+    if len(text) > _DIGITS:
+        raise Refused(400, f"a number in the body has {len(text):,} digits: at most {_DIGITS:,}")
+    return int(text)
 
 
 def _number(text: str) -> int | float:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 
+import anyio
 import prometheus_client as prometheus
 
 from ..config import check_int, check_positive
@@ -35,6 +36,8 @@ class Metrics:
     """Prometheus metrics: counts of the server, and how busy its engine is."""
 
     def __init__(self, engine: BatchEngine):
+        # Otherwise there is a time beside each counter, which nobody reads.
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = prometheus.CollectorRegistry()
         shared: Json = {"namespace": "nanogpt", "registry": self.registry}
         self.answers = prometheus.Counter("answers", "by HTTP status", ["status"], **shared)
@@ -90,6 +93,7 @@ class Server:
         self.parser = RequestParser(tokenizer, name, longest, self.most, aliases)
         self.metrics = Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}  # by the request's id
+        self.arriving: set[anyio.CancelScope] = set()  # of bodies that are not complete yet
         self.draining = False
         self.failure: Exception | None = None
         # Calls for the engine's thread to make before the next step; None ends it.
@@ -129,6 +133,17 @@ class Server:
             del self.answers[request.id]
             self.work.put(partial(self.engine.abort, request.id))  # no effect if it has ended
 
+    @contextmanager
+    def waits(self, body: anyio.CancelScope) -> Iterator[None]:
+        """A with-block that waits for a body: `drain` cancels it. Raises Refused."""
+        if self.trouble:
+            raise self.trouble
+        self.arriving.add(body)
+        try:
+            yield
+        finally:
+            self.arriving.remove(body)
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the engine's thread; responses are those of this event loop."""
         self.loop = loop
@@ -137,6 +152,8 @@ class Server:
     def drain(self) -> None:
         """In the loop: stop admitting requests, and leave those in progress DRAIN seconds."""
         self.draining = True
+        for body in self.arriving:
+            body.cancel()
         self.loop.call_later(DRAIN, self.hurry)
 
     def stop(self) -> None:

@@ -49,6 +49,11 @@ def stop_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tokenizer.stop if isinstance(tokenizer, PretrainedTokenizer) else ()
 
 
+def longest_token(tokenizer: Tokenizer) -> int | None:
+    """The most characters of a token; None for a character vocabulary, whose texts are quick."""
+    return tokenizer.longest_token if isinstance(tokenizer, PretrainedTokenizer) else None
+
+
 def bytes_of(tokenizer: Tokenizer, token: int) -> bytes | None:
     """A token's UTF-8 bytes, possibly a partial character; None for a control token."""
     if isinstance(tokenizer, PretrainedTokenizer):
@@ -68,14 +73,18 @@ def name_of(tokenizer: Tokenizer, token: int) -> str:
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A model's chat template: its text, and a function from messages to a prompt, (T,)."""
+    """A model's chat template.
+
+    It has a text, and functions from messages to a prompt, and from that to its tokens, (T,).
+    """
 
     source: str
-    encode: Callable[..., Tensor]
+    render: Callable[..., str]
+    encode: Callable[[str], Tensor]
 
 
 def template_of(tokenizer: Tokenizer) -> ChatTemplate | None:
     """The model's chat template; None for a model without one."""
     if isinstance(tokenizer, PretrainedTokenizer) and tokenizer.template is not None:
-        return ChatTemplate(tokenizer.template, tokenizer.chat)
+        return ChatTemplate(tokenizer.template, tokenizer.chat_text, tokenizer.encode_chat)
     return None

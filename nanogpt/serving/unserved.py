@@ -1,8 +1,8 @@
 """The fields of other servers that would change a response, and are not implemented here.
 
 A client sends more than its user has set: vLLM's benchmark a `repetition_penalty` of 1, LangChain a
-`frequency_penalty` of 0. So each row has the values that change nothing, and who sends them; with
-any other value the request is refused, by the name of the field.
+`frequency_penalty` of 0. So each row has the values that change nothing, and who sends them or
+documents the field. With any other value the request is refused, by the name of the field.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ def _as_sampled(value: Any, body: RequestBody) -> bool:
 class Unserved:
     """A field that would change the response, and is not implemented.
 
-    `values`, and values for which `when` holds, change nothing; `sent_by` are clients that send
-    such a value. `words` says what to send instead; by default one of `values`.
+    `values`, and values for which `when` holds, change nothing; `known_from` are clients that send
+    such a value, or whose documents have the field. `words` says what to send instead; by default
+    one of `values`.
     """
 
-    sent_by: str
+    known_from: str
     values: tuple[object, ...] = ()
     when: Callable[[Any, RequestBody], bool] = _never
     words: str = ""
@@ -63,10 +64,11 @@ def _equal(one: object, other: object) -> bool:
 
 
 _BENCHMARK = "vLLM's benchmark with its sampling flags"
-_SLIDERS = "SillyTavern, whose sliders are all sent"
+_SLIDERS = "SillyTavern's presets, by the names that text-generation-webui documents"
 _LLAMA = "llama.cpp's web UI and clients, whose settings are all sent"
-_DEFAULTS = "vLLM's clients that send its defaults"
-_ONLY_NULL = Unserved("whoever fills in all fields of openai's or vLLM's class")
+_VLLM = "vLLM's documented parameters, with their defaults"
+# Null never gets here: it is the same as leaving a field out.
+_NO_VALUE = Unserved("the documents of OpenAI, vLLM, SGLang and llama.cpp; no value is neutral")
 
 UNSERVED = {
     # OpenAI's parameters.
@@ -82,8 +84,10 @@ UNSERVED = {
     "tool_choice": Unserved("AutoGen 0.7.5; pydantic-ai 2.68", ("none", "auto")),
     "tools": Unserved("openai 3.57", ([],)),
     # Penalties, filters and other samplers: vLLM's, llama.cpp's, transformers'.
-    "bad_words": Unserved(_SLIDERS, ([],)),
-    "do_sample": Unserved("lm-eval; SillyTavern", when=_as_sampled, words="temperature instead"),
+    "bad_words": Unserved(_VLLM, ([],)),
+    "do_sample": Unserved(
+        "lm-eval; SillyTavern's presets", when=_as_sampled, words="temperature instead"
+    ),
     "dry_multiplier": Unserved(f"{_LLAMA}; SillyTavern", (0,)),
     "dynatemp_range": Unserved(_LLAMA, (0,)),
     "encoder_repetition_penalty": Unserved(_SLIDERS, (1,)),
@@ -108,36 +112,36 @@ UNSERVED = {
     "use_beam_search": Unserved("vLLM's older benchmark", (False,)),
     "xtc_probability": Unserved(f"{_LLAMA}; SillyTavern", (0,), _if_greedy),
     # Tokens, where the text begins, and other forms of log-probabilities.
-    "add_special_tokens": Unserved(_DEFAULTS, (True,)),
+    "add_special_tokens": Unserved(_VLLM, (True,)),
     "ban_eos_token": Unserved(_SLIDERS, (False,), words="ignore_eos instead"),
     "grammar": Unserved(f'{_LLAMA}: ""', ("",)),
     "n_probs": Unserved(_LLAMA, (0,), words="logprobs instead"),
-    "prompt_logprobs": Unserved(_DEFAULTS, words="logprobs with echo instead"),
-    "return_tokens_as_token_ids": Unserved(_DEFAULTS, (False,)),
-    "skip_special_tokens": Unserved(f"{_DEFAULTS}; SillyTavern", (True,)),
-    "stop_token_ids": Unserved("SillyTavern's []", ([],), words="stop instead"),
-    "truncate_prompt_tokens": Unserved(_DEFAULTS, (-1,)),
+    "prompt_logprobs": Unserved(_VLLM, words="logprobs with echo instead"),
+    "return_tokens_as_token_ids": Unserved(_VLLM, (False,)),
+    "skip_special_tokens": Unserved(f"{_VLLM}; SillyTavern", (True,)),
+    "stop_token_ids": Unserved(_VLLM, ([],), words="stop instead"),
+    "truncate_prompt_tokens": Unserved(_VLLM, (-1,)),
 } | dict.fromkeys(
-    # Structured output of OpenAI, vLLM, SGLang and llama.cpp, and what only code can send.
+    # Structured output, and what only code can send.
     """allowed_token_ids ebnf guided_choice guided_grammar guided_json guided_regex json_schema
     logits_processors prompt_embeds regex structured_outputs""".split(),
-    _ONLY_NULL,
+    _NO_VALUE,
 )
 
 # What differs in a chat, whose prompt the template writes.
 CHAT_UNSERVED = (
     UNSERVED
     | {
-        "add_generation_prompt": Unserved(_DEFAULTS, (True,)),
-        "add_special_tokens": Unserved(f"{_DEFAULTS}: the template adds them", (False,)),
-        "chat_template": Unserved(_DEFAULTS, words="null: the model's own is used"),
-        "continue_final_message": Unserved(_DEFAULTS, (False,)),
+        "add_generation_prompt": Unserved(_VLLM, (True,)),
+        "add_special_tokens": Unserved(f"{_VLLM}: the template adds them", (False,)),
+        "chat_template": Unserved(_VLLM, words="null: the model's own is used"),
+        "continue_final_message": Unserved(_VLLM, (False,)),
         "documents": Unserved("LiteLLM's []", ([],)),
-        "echo": Unserved(_DEFAULTS, (False,)),
+        "echo": Unserved(_VLLM, (False,)),
         "modalities": Unserved("openai", (["text"],)),
         "web_search_options": Unserved("openai", ({},)),
     }
-    | dict.fromkeys(["audio", "prediction"], _ONLY_NULL)
+    | dict.fromkeys(["audio", "prediction"], _NO_VALUE)
 )
 
 

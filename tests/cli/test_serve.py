@@ -1,6 +1,7 @@
 """python -m nanogpt serve: from a start to an end that leaves nothing."""
 
 import shlex
+import socket
 import subprocess
 import sys
 
@@ -76,6 +77,27 @@ def test_a_server_that_cannot_start_fails_with_one_line(serve, tmp_path):
             assert (code, len(err.splitlines())) == (2, 1)
             assert says in err
     assert main(["serve", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--allow-origin", "localhost:3000"], "write a scheme and a host, such as http://"),
+        (["--allow-origin", "http://localhost/page"], "write a scheme and a host"),
+        (["--name", ""], "--name '': write a name"),
+        (["--port", "99999"], "--port 99999"),
+    ],
+)
+def test_wrong_options_are_found_before_the_model_is_loaded(serve, tmp_path, capsys, words, says):
+    assert main(["serve", str(tmp_path / "none"), *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="one socket has one family here")
+def test_the_address_of_all_is_that_of_both_families():
+    (listener,) = bind("::", 0)
+    with listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1])):
+        pass
 
 
 def test_serve_ends_with_an_error_when_its_engine_has_died(serve, monkeypatch):

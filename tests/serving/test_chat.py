@@ -39,6 +39,7 @@ from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import load_pretrained
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.pretrained.padding import without_spare_tokens
+from nanogpt.pretrained.tokenizer import PretrainedTokenizer
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import memory
 from nanogpt.serving.batch import BatchEngine, serve
@@ -554,6 +555,12 @@ BAD = [
     ),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "Unicode"),
     ({"messages": [{"role": "user", "content": "a" * 4000}]}, "messages", "the context of 128"),
+    ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "content is missing: send a"),
+    (
+        {"messages": HELLO, "chat_template_kwargs": {"tools": [1]}},
+        "chat_template_kwargs.tools",
+        "not",
+    ),
     ({"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs", "dictionary"),
     ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "greater than or equal to -1"),
     ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: input should be a valid bool"),
@@ -590,6 +597,31 @@ def test_a_bad_body_is_a_line_that_names_the_field(body, param, says):
     found = refused(RequestParser(tokenizer(), "fox", 128).read_chat, body)
     assert (found.status, found.param) == (400, param)
     assert says in str(found)
+
+
+def test_a_template_that_fails_where_a_content_is_null_is_a_line_that_names_it():
+    """Null is left out, as in transformers; this template then misses it, as SmolLM2's does."""
+    strict = "{% for message in messages %}{{ message['role'] + message['content'] }}{% endfor %}"
+    read = RequestParser(tokenizer(strict), "fox", 128).read_chat
+    null = {"role": "assistant", "content": None}
+    found = refused(read, {"messages": [*HELLO, null, *HELLO]})
+    assert found.param == "messages[1].content"
+    assert "messages[1].content is null: " in str(found)
+    assert refused(read, {"messages": [*HELLO, {"role": "user"}]}).param == "messages[1].content"
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(monkeypatch):
+    most = 128 * tokenizer().longest_token
+    reader = RequestParser(tokenizer(), "fox", 128)
+    monkeypatch.setattr(PretrainedTokenizer, "_encoded", None)
+    for read, field, body in (
+        (reader.read, "prompt", {"prompt": "a" * (most + 1)}),
+        (reader.read, "prompt", {"prompt": ["\u00e9" * (most + 1)]}),
+        (reader.read_chat, "messages", {"messages": [{"role": "user", "content": "a" * most}]}),
+    ):
+        found = refused(read, body)
+        assert (found.param, found.code) == (field, "context_length_exceeded")
+        assert f"{most:,}, the most that the context of 128 tokens can hold" in str(found)
 
 
 def test_every_neutral_value_of_the_table_changes_nothing():

@@ -100,7 +100,7 @@ def test_a_refusal_names_the_field(body, param, says):
     assert says in error["message"]
 
 
-@pytest.mark.parametrize("data", [b"1", b"[]", b"\xff", b"[" * 100_000, b"9" * 5000])
+@pytest.mark.parametrize("data", [b"1", b"[]", b"\xff", b"[" * 100_000, b"9" * 500])
 def test_a_body_that_is_no_object_is_refused(data):
     with pytest.raises(Refused, match="JSON"):
         READER.read(data)

@@ -229,6 +229,7 @@ def test_a_chat_sent_to_the_address_of_completions_is_told_where_it_belongs():
         (b'"abc"', "must be a JSON object"),
         (b'{"prompt": "a"', "not JSON"),
         (b"\x1f\x8b\x08", "not JSON"),
+        (b'{"prompt": "a", "n": %s}' % (b"9" * 5000), "5,000 digits: at most 1,000"),
     ],
 )
 def test_a_body_that_is_ambiguous_or_no_json_is_refused(body, says):

@@ -10,6 +10,7 @@ from conftest import tiny_model
 from server_fixtures import CHARS, JSON, Counted, events, expected, post
 
 from nanogpt.serving import app as module
+from nanogpt.serving import http
 from nanogpt.serving.http import listening
 from nanogpt.serving.server import Server
 
@@ -57,10 +58,17 @@ REQUESTS = [
     ("GET", "/", None, {}, 404, "POST /v1/chat/completions, GET /v1/models"),
     ("GET", "/openapi.json", None, {}, 200, '"CompletionBody"'),
     ("GET", "/docs", None, {}, 200, "/openapi.json"),
+    ("GET", "/docs/oauth2-redirect", None, {}, 404, "does not exist"),
     # Addresses of other servers, and of clients with another base URL.
     ("POST", "/v1/responses", BODY, {}, 404, "use POST /v1/chat/completions"),
     ("POST", "/api/chat", BODY, {}, 404, "use POST /v1/chat/completions"),
     ("POST", "/chat/completions", BODY, {}, 404, "end the client's base URL with /v1"),
+    ("POST", "/v1/completions/completions", BODY, {}, 404, "end the client's base URL with /v1"),
+    ("GET", "/models", None, {}, 404, "end the client's base URL with /v1"),
+    # Addresses put together with a slash too many.
+    ("POST", "/v1/completions/", BODY, {}, 200, "text_completion"),
+    ("GET", "//v1//models/", None, {}, 200, '"object": "list"'),
+    ("GET", "/health/", None, {}, 200, "ok"),
     ("POST", "/v1/chat/completions", BODY, {}, 400, "no chat template"),
     ("POST", "/v1/embeddings", BODY, {}, 404, "POST /v1/completions"),
     ("GET", "/%0d%0aX-Evil:1", None, {}, 404, "does not exist"),
@@ -133,11 +141,11 @@ def test_a_page_of_an_allowed_origin_may_ask(allowed):
         assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def raw(url: str, head: str, body: str = "") -> bytes:
+def raw(url: str, head: str, body: str = "", end: str = "\r\n") -> bytes:
     """All that comes back until the server closes the connection."""
     host, port = urlsplit(url).netloc.split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall((head + "\r\n" + body).encode())
+        connection.sendall((head + end + body).encode())
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
@@ -175,11 +183,57 @@ def test_every_framing_gets_the_whole_answer(url, text, form):
     assert written(answer) == text
 
 
-# Java's HttpClient asks for HTTP/2 in its first request, and goes on without it.
+def test_a_stream_to_a_client_of_http_1_0_has_no_chunks(url, text):
+    """It ends with the connection."""
+    answer = raw(url, f"POST /v1/completions HTTP/1.0\r\n{TYPE}{line(STREAM)}", STREAM)
+    assert b"transfer-encoding" not in answer.partition(b"\r\n\r\n")[0].lower()
+    assert answer.endswith(b"data: [DONE]\n\n")
+    assert written(answer) == text
+
+
+# what is sent, and what is in the message
+NOT_HTTP = {
+    "no name of the server": (POST.replace(HOST, "") + "\r\n", "missing mandatory host"),
+    "words": ("hello there\r\n\r\n", "illegal request line"),
+    "an impossible length": (f"{POST}Content-Length: x\r\n\r\n", "content-length"),
+    # As many bytes as are needed: the rest would only be lost.
+    "headers without end": ((POST + "X: y\r\n" * http.HEAD)[: http.HEAD + 1], "65,536 bytes"),
+    "an endless header": (f"{POST}X: {'y' * http.HEAD}"[: http.HEAD + 1], "65,536 bytes"),
+}
+
+
+@pytest.mark.parametrize("form", NOT_HTTP)
+def test_what_is_not_http_is_refused_as_json(url, form):
+    sent, says = NOT_HTTP[form]
+    head, _, body = raw(url, sent, end="").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    error = json.loads(body)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert says in error["message"].lower()
+
+
+@pytest.mark.parametrize("first", ["", POST], ids=["nothing", "half a head"])
+def test_a_head_that_does_not_arrive_closes_its_connection(monkeypatch, first):
+    monkeypatch.setattr(http, "HEAD_TIME", 0.05)
+    with listening(Server(tiny_model(), CHARS)) as url:
+        host, port = urlsplit(url).netloc.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(first.encode())
+            assert connection.recv(65536) == b""
+
+
+# Java's HttpClient asks for HTTP/2 in its first request, and goes on without it; curl and browsers
+# may offer others.
 H2C = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIA"}
+OFFERS = {
+    "none": {},
+    "h2c": H2C,
+    "TLS": {"connection": "upgrade", "upgrade": "TLS/1.2"},
+    "websocket": {"Connection": "keep-alive, Upgrade", "Upgrade": "websocket"},
+}
 
 
-@pytest.mark.parametrize("headers", [{}, H2C], ids=["plain", "h2c"])
+@pytest.mark.parametrize("headers", OFFERS.values(), ids=OFFERS)
 def test_connections_are_kept_for_the_next_request(url, text, headers, caplog):
     connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
     for body in (BODY, STREAM, "{", BODY):
@@ -254,6 +308,11 @@ def test_fields_that_nobody_knows_are_logged_once_and_named_in_a_header(url, cap
     ]
     answer, _ = ask(url, "POST", "/v1/completions", json.dumps(fields | many))
     assert len(answer.headers["X-Ignored-Fields"]) < 250
+    caplog.clear()
+    for end in "ab":  # names as long as a body are neither logged nor remembered as a whole
+        ask(url, "POST", "/v1/completions", json.dumps(fields | {"y" * 10**5 + end: 1}))
+    (record,) = caplog.records
+    assert len(record.getMessage()) < 120
     answer, _ = ask(url, "POST", "/v1/completions", BODY)
     assert "X-Ignored-Fields" not in answer.headers
 

@@ -30,6 +30,7 @@ from server_fixtures import (
 from nanogpt.data import CharTokenizer
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import answers, http, server
+from nanogpt.serving.completions import Completion
 from nanogpt.serving.http import bind, listening
 from nanogpt.serving.refused import Refused
 from nanogpt.serving.server import Server
@@ -117,6 +118,21 @@ def test_a_prompt_is_given_back_with_no_token_more_and_texts_have_log_probabilit
     assert [x for p in pieces for x in p["logprobs"]["text_offset"]] == list(range(len(found)))
 
 
+@pytest.mark.parametrize("shown", [{}, {"logprobs": 2, "n": 3}], ids=str)
+def test_a_whole_answer_is_written_outside_of_the_event_loop(url, monkeypatch, shown):
+    plain = Completion.choice
+    threads = []
+
+    def choice(self):
+        threads.append(threading.current_thread().name)
+        return plain(self)
+
+    monkeypatch.setattr(Completion, "choice", choice)
+    code, answer = post(url, prompt="abc", max_tokens=5, **shown)
+    assert (code, len(answer["choices"])) == (200, shown.get("n", 1)) == (200, len(threads))
+    assert "server" not in threads
+
+
 def test_a_list_of_prompts_gives_each_its_text_and_its_seed(url):
     prompts = ["abc", "abc", "l"]
     code, answer = post(url, prompt=prompts, max_tokens=9, seed=5)
@@ -169,6 +185,7 @@ def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
     with urllib.request.urlopen(f"{url}/metrics") as response:
         found = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines())
     assert float(found['nanogpt_answers_total{status="413"}']) == 1
+    assert not [name for name in found if "_created" in name]
     drawn = float(found["nanogpt_generated_tokens_total"])
     assert drawn >= float(found["nanogpt_ttft_seconds_count"]) > 0
 
@@ -438,6 +455,20 @@ def test_an_end_lets_answers_finish_and_takes_no_more():
     with pytest.raises(OSError, match="refused"):
         post(url, prompt="a")
     assert not [t for t in set(threading.enumerate()) - before if t.name in ("engine", "server")]
+
+
+def test_an_end_while_a_body_arrives_refuses_the_request(caplog):
+    served = Counted(model())
+    with listening(served) as url:
+        connection = send(url)
+        connection.recv(65536)
+        connection.sendall(f"{HEAD}Content-Length: 15\r\n\r\n".encode() + b"{")
+        until(lambda: served.arriving)
+    answer = connection.recv(65536)
+    connection.close()
+    assert b" 503 " in answer
+    assert b"the server is shutting down" in answer
+    assert not caplog.records
 
 
 def test_an_end_that_takes_too_long_is_an_error_for_those_who_wait(monkeypatch):
