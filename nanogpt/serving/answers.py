@@ -56,6 +56,10 @@ class TextResponse(Response):
                     await self._stream(send)
                 else:
                     await self._whole(send)
+            # 4. What a client has not read by then is dropped, with its connection.
+            if self._patience.cancelled_caught:
+                scope["state"]["abort"]()
+                await leaving
         finally:
             leaving.remove_done_callback(self._left)
             leaving.cancel()

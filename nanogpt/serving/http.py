@@ -58,13 +58,15 @@ class _Protocol(H11Protocol):
     It costs a few microseconds more for each event than httptools, 8 instead of 2. But it declines
     every offer of another protocol, as Java's HttpClient sends one in its first request; httptools
     believes the offer, and the body is lost. It sends no chunks to clients of HTTP/1.0 and limits
-    the length of headers. Added here: a time limit for a head to arrive, and errors as JSON.
+    the length of headers. Added here: a time limit for a head to arrive, errors as JSON, and an end
+    for responses that nobody reads.
     """
 
     _late: asyncio.TimerHandle | None = None  # closes a connection whose head does not arrive
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, "abort": transport.abort}  # for `TextResponse`
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -141,7 +143,8 @@ def listening(
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=60,  # seconds; clients keep connections for later requests
-            timeout_graceful_shutdown=int(DRAIN) + 1,  # for clients that do not read
+            timeout_graceful_shutdown=int(DRAIN)
+            + 3,  # for clients that do not read: more than GRACE
         )
     )
     thread = threading.Thread(target=http.run, args=[sockets], name="server", daemon=True)

@@ -360,12 +360,16 @@ def unread(monkeypatch):
     served.engine.audit()
 
 
-def test_a_client_that_does_not_read_does_not_keep_its_handler(unread):
-    served, _ = unread
+def test_a_client_that_does_not_read_does_not_keep_its_handler(unread, caplog):
+    served, connection = unread
     found = list(served.answers.values())
     assert len(found) == 10  # they are all written, and not read
     served.loop.call_soon_threadsafe(found[0].end, LATE)
     until(lambda: not served.answers)
+    with suppress(ConnectionError):  # the connection has ended, too
+        while connection.recv(65536):
+            pass
+    assert not caplog.records
 
 
 def test_a_client_that_reads_late_gets_the_whole_stream(unread):
