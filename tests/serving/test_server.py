@@ -266,17 +266,18 @@ def test_a_choice_that_met_its_stop_leaves_the_engine_while_others_go_on(streame
     with gated() as (server, url, gate):
         with send(url, **body, stream=streamed):
             running = server.engine.scheduler.running
-            for step in range(1, n + 1):
+            # The two choices may come to the engine in one step or in two: count none of them.
+            for step in range(1, 20):
                 until(lambda step=step: gate.calls == step)
+                if any(answer.reason for answer in server.answers.values()):
+                    break
                 gate.open(1)
-            until(lambda: server.drawn == 2 * n)
-            gate.open(1)  # one that had begun already, perhaps
-            until(lambda: len(running) == 1)
-            assert running[0].request.seed == seed + 1
+            gate.open(1)  # the step that had begun already
+            until(lambda: [one.request.seed for one in running] == [seed + 1])
             assert len(server.answers) == 2
             gate.open()
             until(lambda: not server.answers)
-        assert 20 + n <= server.drawn <= 20 + n + 1
+        assert 20 + n <= server.drawn < 30  # of 40
     with listening(Server(model(), CHARS)) as url:
         choices = post(url, **body)[1]["choices"]
     assert [one["finish_reason"] for one in choices] == ["stop", "length"]
