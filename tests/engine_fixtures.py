@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import seeded, state_of, tiny_model
 
-from nanogpt import Batched, Compiled, Flat, Native, PerHead, SamplingParams, Static, Uncached
+from nanogpt import Batched, Compiled, Flat, Native, PerHead, SamplingParams, Uncached
 from nanogpt.cache import DynamicCache
 from nanogpt.engines import base, decoder_library, toolchain
 from nanogpt.engines.compiled import GraphLoop, empty_kv, next_token
@@ -48,7 +48,7 @@ class Interpreted(Compiled):
         self.step = partial(next_token, c=self.config)
 
 
-EAGER = [Uncached, PerHead, Batched, Static, Flat]
+EAGER = [Uncached, PerHead, Batched, Flat]
 GRAPHS = [OneStep, FiveSteps]
 COMPILING = [Compiled, Native]
 # A build of Compiled takes a quarter of a minute: one is in test_same_tokens.py, the others are for
@@ -60,7 +60,7 @@ _COMPILING = [
 compiling = pytest.mark.parametrize("kind", _COMPILING)
 every = pytest.mark.parametrize("kind", [*EAGER, *GRAPHS, *_COMPILING])
 # Those that do more than run the model's modules over a cache that grows.
-by_itself = pytest.mark.parametrize("kind", [Static, Flat, *GRAPHS, *_COMPILING])
+by_itself = pytest.mark.parametrize("kind", [Flat, *GRAPHS, *_COMPILING])
 SAMPLING = [
     SamplingParams(greedy=True),
     SamplingParams(top_k=3),

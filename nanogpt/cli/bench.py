@@ -56,7 +56,7 @@ def ladder_options(parser: argparse.ArgumentParser) -> None:
     common.add_shared(parser, "--size", "--checkpoint", "--tokens")
     common.add_shared(parser, "--repeats", "--threads", "--device")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--rungs", metavar="NUMBERS", help="only these rungs, for example 1467")
+    parser.add_argument("--rungs", metavar="NUMBERS", help="only these rungs, for example 1356")
     add_model(parser)
     about = "with --model: prompt length (64)"
     parser.add_argument("--prompt-tokens", **common.POSITIVE, help=about)

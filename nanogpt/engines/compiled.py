@@ -147,7 +147,7 @@ def prefill(w: step.Weights, kv: step.Buffers, prompt: Tensor, c: DecoderConfig)
 
 
 class Compiled(Exclusive):
-    """Rung 6. The step and its sampling as one compiled call; builds once, for ten seconds."""
+    """Rung 5. The step and its sampling as one compiled call; builds once, for ten seconds."""
 
     def build(self) -> None:
         require_float32_cpu(self)
@@ -204,7 +204,7 @@ class Compiled(Exclusive):
 
 
 class Graph(Exclusive):
-    """Rung 6 on CUDA. The compiled step, captured in a graph; Python replays it per token."""
+    """Rung 5 on CUDA. The compiled step, captured in a graph; Python replays it per token."""
 
     plain_only = True
     steps = 1  # steps captured in one graph
@@ -341,7 +341,7 @@ class Graph(Exclusive):
 
 
 class GraphLoop(Graph):
-    """Rung 7 on CUDA. Sixteen steps in one graph: Python runs once for sixteen tokens."""
+    """Rung 6 on CUDA. Sixteen steps in one graph: Python runs once for sixteen tokens."""
 
     fallback = Graph
     steps = MOST_STEPS
