@@ -137,8 +137,9 @@ def test_a_step_that_is_compiled_wrong_runs_uncompiled(gpu, kind, logits_of, rea
     model = tiny_model()
     expected = complete(model, tokens(2, 5), N_NEW, generator=seeded(1), cache=None)
     there = model.to("cuda"), tokens(2, 5).to("cuda")
-    with pytest.warns(UserWarning, match=f"^{kind.__name__} runs the step uncompiled: {reason}"):
+    with pytest.warns(match=f"^{kind.__name__} runs the step uncompiled: {reason}") as warned:
         text = complete(*there, N_NEW, engine=kind, generator=seeded(1))
+    assert [warning.filename for warning in warned] == [__file__]
     assert torch.equal(text.cpu(), expected)
     assert torch.equal(complete(*there, N_NEW, engine=kind, generator=seeded(1)).cpu(), expected)
 

@@ -297,7 +297,6 @@ class Graph(Exclusive):
         self.pos.fill_(prompt.shape[1] - 1)
         self.count.zero_()
 
-    @torch.no_grad()
     def _prove(self, model: LanguageModel) -> None:
         """Compare the graph's logits after a text with the model's own, once for an engine.
 
@@ -308,7 +307,8 @@ class Graph(Exclusive):
         places = torch.arange(min(self.capacity, PROOF), device=self.device)
         rows = torch.arange(self.batch, device=self.device)
         text = (7 * places + 3 * rows[:, None]) % self.config.vocab_size  # (B, T)
-        own = UncachedReader(model).read(text)[:, -1]
+        with torch.no_grad():
+            own = UncachedReader(model).read(text)[:, -1]
         if not own.isfinite().all():  # nothing to compare with: wait for another model
             return
         # 2. Rounding leaves more than half of the digits, an error fewer. But sharp attention
