@@ -163,6 +163,15 @@ def test_rounding_passes_for_rounding(gpu, dtype):
     assert graph.is_compiled
 
 
+def test_tf32_may_round_more(gpu, monkeypatch):
+    monkeypatch.setattr(torch, "compile", compiled_to(lambda logits: logits * 1.001))
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    model = tiny_model().to("cuda")
+    graph = Graph(model.config, batch=2, device="cuda")
+    complete(model, tokens(2, 5).to("cuda"), N_NEW, engine=graph, generator=seeded(1))
+    assert graph.is_compiled
+
+
 @pytest.mark.parametrize("fields", GROUPED.values(), ids=GROUPED)
 @pytest.mark.parametrize("cache", [None, DynamicCache, PagedCache])
 def test_grouped_attention_gives_the_texts_of_the_cpu(gpu, cache, fields):

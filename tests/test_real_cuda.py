@@ -145,6 +145,17 @@ def test_the_host_waits_once_for_a_text(way):
         assert len(waits) <= 2, [(w.filename, w.lineno) for w in waits]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("row", ["plain", "Llama 3"])
+def test_a_graph_runs_the_compiled_step(row, batch, dtype):
+    model = decoder(row, dtype)
+    graph = GraphLoop(model.config, batch=batch, dtype=dtype, device=GPU)
+    complete(model, text(model, batch=batch), N_NEW, engine=graph, generator=seeded(1))
+    assert graph.proven
+    assert graph.is_compiled, "torch.compile failed, or its logits were wrong"
+
+
 DRAFTS = {
     "table": lambda model: NGram(tokens(200), 13, 2, 3),
     "look-up": lambda model: PromptLookup(2, 3),
