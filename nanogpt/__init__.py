@@ -68,7 +68,7 @@ _HOME = {
     "engines.generation": ["generate", "complete"],
     "engines.exact": ["exact"],
     "engines.drafts": ["NGram", "PromptLookup", "DraftModel"],
-    "engines.eager": ["Uncached", "PerHead", "Batched", "Static", "Flat"],
+    "engines.eager": ["Uncached", "PerHead", "Batched", "Flat"],
     "engines.compiled": ["Compiled", "Graph", "GraphLoop"],
     "engines.native": ["Native", "Native8"],
     "serving.batch": ["BatchEngine", "serve"],
@@ -106,7 +106,6 @@ if TYPE_CHECKING:  # The same names, for editors and type checkers: a test compa
     from .engines.eager import Batched as Batched
     from .engines.eager import Flat as Flat
     from .engines.eager import PerHead as PerHead
-    from .engines.eager import Static as Static
     from .engines.eager import Uncached as Uncached
     from .engines.exact import exact as exact
     from .engines.generation import complete as complete

@@ -21,9 +21,9 @@ from nanogpt.comparison import compare
 from nanogpt.config import GPTConfig
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import Decoder
-from nanogpt.engines import base
+from nanogpt.engines import base, compiled
 from nanogpt.engines import exact as exact_module
-from nanogpt.engines.compiled import Graph
+from nanogpt.engines.compiled import Graph, GraphLoop
 from nanogpt.engines.drafts import PromptLookup
 from nanogpt.engines.eager import Flat, PerHead
 from nanogpt.engines.exact import exact
@@ -73,7 +73,7 @@ def test_the_pretended_device_refuses_what_cuda_refuses(gpu):
 # How to decode. Each once waited for the device at every token, or was refused by it.
 WAYS = [
     *({"cache": cache} for cache in (None, DynamicCache, StaticCache, PagedCache)),
-    *({"engine": engine} for engine in (PerHead, Flat, Graph)),
+    *({"engine": engine} for engine in (PerHead, Flat, Graph, GraphLoop)),
     {"sampling": SamplingParams(temperature=0.7, top_k=5)},
     {"sampling": SamplingParams(top_p=0.8)},
 ]
@@ -94,12 +94,82 @@ def test_texts_are_those_of_the_cpu_and_the_host_waits_once(gpu, way):
     there = tiny_model().to("cuda"), prompt.to("cuda")
     sampling = way.get("sampling", PLAIN)
     expected = generate(model, prompt, N_NEW, sampling, generator=seeded(1), cache=None)
+
+    def steps():
+        return generate(*there, N_NEW, generator=seeded(1), **way)
+
     if "engine" in way:
-        way["engine"].ready(there[0], len(prompt))  # built once for many texts
-    steps = partial(generate, *there, N_NEW, generator=seeded(1), **way)
+        list(steps())  # built, and compared with the model, once for many texts
     waits, text = counted(gpu, steps)
     assert torch.equal(text, torch.cat(list(expected), dim=1))
     assert waits == 1, gpu.waits
+
+
+def compiled_to(logits_of):
+    """What stands in for torch.compile: its function gives these logits in place of its own."""
+
+    def compile(function, **_):
+        def changed(*inputs):
+            token, logits = function(*inputs)
+            return token, logits_of(logits)
+
+        return changed
+
+    return compile
+
+
+def no_compiler(logits):
+    raise RuntimeError("Cannot find a working triton installation\nand more")
+
+
+@pytest.mark.parametrize(
+    ("logits_of", "reason"),
+    [
+        (no_compiler, r"torch.compile fails here \(Cannot find a working triton installation\)"),
+        (lambda logits: logits.roll(1, -1), "its logits differ from the model's by .* of their "),
+        (lambda logits: logits * 1.001, "its .* 1.0e-03 of .* in torch.float32 allows 3.5e-04"),
+    ],
+    ids=["fails", "wrong", "inexact"],
+)
+@pytest.mark.parametrize("kind", [Graph, GraphLoop])
+def test_a_step_that_is_compiled_wrong_runs_uncompiled(gpu, kind, logits_of, reason, monkeypatch):
+    monkeypatch.setattr(torch, "compile", compiled_to(logits_of))
+    model = tiny_model()
+    expected = complete(model, tokens(2, 5), N_NEW, generator=seeded(1), cache=None)
+    there = model.to("cuda"), tokens(2, 5).to("cuda")
+    with pytest.warns(match=f"^{kind.__name__} runs the step uncompiled: {reason}") as warned:
+        text = complete(*there, N_NEW, engine=kind, generator=seeded(1))
+    assert [warning.filename for warning in warned] == [__file__]
+    assert torch.equal(text.cpu(), expected)
+    assert torch.equal(complete(*there, N_NEW, engine=kind, generator=seeded(1)).cpu(), expected)
+
+
+def test_a_graph_whose_logits_are_not_the_models_refuses_in_one_line(gpu, monkeypatch):
+    monkeypatch.setattr(compiled, "seen_slots", lambda slots, *_: (slots == 0)[None, None, None])
+    model = tiny_model().to("cuda")
+    steps = generate(model, tokens(2, 5).to("cuda"), N_NEW, engine=Graph, generator=seeded(1))
+    words = "^Graph: its logits differ from the model's by .*: use Flat, or leave engine out$"
+    with pytest.warns(match="uncompiled"), pytest.raises(ValueError, match=words) as error:
+        next(steps)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_passes_for_rounding(gpu, dtype):
+    model = sharpened(tiny_model(dtype=dtype, n_layer=6)).to("cuda")
+    graph = GraphLoop(model.config, batch=2, dtype=dtype, device="cuda")
+    complete(model, tokens(2, 5).to("cuda"), N_NEW, engine=graph, generator=seeded(1))
+    assert graph.proven
+    assert graph.is_compiled
+
+
+def test_tf32_may_round_more(gpu, monkeypatch):
+    monkeypatch.setattr(torch, "compile", compiled_to(lambda logits: logits * 1.001))
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    model = tiny_model().to("cuda")
+    graph = Graph(model.config, batch=2, device="cuda")
+    complete(model, tokens(2, 5).to("cuda"), N_NEW, engine=graph, generator=seeded(1))
+    assert graph.is_compiled
 
 
 @pytest.mark.parametrize("fields", GROUPED.values(), ids=GROUPED)

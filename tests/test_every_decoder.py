@@ -31,7 +31,6 @@ from nanogpt import (
     PromptLookup,
     Request,
     RollingCache,
-    Static,
     StaticCache,
     complete,
     draw_noise,
@@ -135,7 +134,7 @@ def restored(tmp_path) -> DecodingPath:
 PATHS: dict[str, DecodingPath] = {
     **{name(cache): with_cache(cache) for cache in (DynamicCache, StaticCache, RollingCache)},
     "PagedCache": with_cache(type("SmallPages", (PagedCache,), {"page": 3})),
-    **{name(engine): with_engine(engine) for engine in (Batched, Static, Flat, OneStep)},
+    **{name(engine): with_engine(engine) for engine in (Batched, Flat, OneStep)},
     "a draft": looked_up,
     "exact mode": in_exact_mode,
     "served": served(ModuleBackend, torch.float64),

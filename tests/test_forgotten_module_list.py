@@ -91,7 +91,7 @@ def as_a_draft(engine=None):
 
 CACHES = [nanogpt.DynamicCache, nanogpt.StaticCache, nanogpt.RollingCache, nanogpt.PagedCache]
 CACHES += [nanogpt.Int8Cache]
-ENGINES = [nanogpt.Batched, nanogpt.Static, nanogpt.Flat, nanogpt.Compiled, nanogpt.Native]
+ENGINES = [nanogpt.Batched, nanogpt.Flat, nanogpt.Compiled, nanogpt.Native]
 MODELS = [own_class, in_place, heads]
 OWN_CODE = {  # paths that run the model's own modules
     "kv_cache": by_hand,

@@ -654,7 +654,6 @@ PATHS = {
     "Uncached": by(engine=nanogpt.Uncached),
     "PerHead": by(engine=nanogpt.PerHead),
     "Batched": by(engine=nanogpt.Batched),
-    "Static": by(engine=nanogpt.Static),
     "Flat": by(engine=nanogpt.Flat),
     "Native": by(engine=nanogpt.Native),
     "a draft": as_a_draft(None),
@@ -672,7 +671,7 @@ OWN_CODE = (  # the model's own modules run: every modification is computed
     "serve",
 )
 # Here what torch says of the model's own code comes through, if the model itself does not run.
-CALLED = (*OWN_CODE, "Uncached", "PerHead", "Batched", "Static", "a draft", "a draft of Native")
+CALLED = (*OWN_CODE, "Uncached", "PerHead", "Batched", "a draft", "a draft of Native")
 CALLED += ("a loop by hand", "exact mode")
 LECTURE_ONLY = ("PerHead", "pack", "export", "export, lecture")  # they refuse all that is beyond it
 

@@ -49,7 +49,7 @@ CACHES = {
 COMPILER = ("Compiled", "Native")  # engines that need one; they compute float32 only
 # A build of Compiled takes a quarter of a minute, so its two rows wait for a release.
 MARKS = {"Compiled": [pytest.mark.slow, pytest.mark.release], "Native": [pytest.mark.slow]}
-ENGINES = ("Uncached", "PerHead", "Batched", "Static", "Flat", *COMPILER)
+ENGINES = ("Uncached", "PerHead", "Batched", "Flat", *COMPILER)
 DRAFTS = {
     "no draft": lambda text, small: None,
     "table": lambda text, small: nanogpt.NGram(text.flatten(), V, 2, k=3),

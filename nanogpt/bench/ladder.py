@@ -19,7 +19,7 @@ from ..decoder.pack import as_decoder
 from ..decoder.standard import check_standard
 from ..engines.base import Engine
 from ..engines.compiled import Compiled, Graph, GraphLoop
-from ..engines.eager import Batched, Flat, PerHead, Static, Uncached, as_heads
+from ..engines.eager import Batched, Flat, PerHead, Uncached, as_heads
 from ..engines.generation import complete
 from ..engines.native import Native, Native8
 from ..engines.toolchain import CannotBuild
@@ -77,18 +77,17 @@ EAGER = (
     Rung("1", "per-Head, no cache", Uncached),
     Rung("2", "per-Head, cache by torch.cat", PerHead),
     Rung("3", "batched heads, torch.cat", Batched),
-    Rung("4", "static cache, inference_mode", Static),
-    Rung("5", "flat step, eager", Flat),
+    Rung("4", "flat step, eager", Flat),
 )
 BUILT = {
     "cpu": (
-        Rung("6", "compiled step", Compiled),
-        Rung("7", "native loop", Native),
-        Rung("8", "native loop, 8-bit weights", Native8, itemsize=1),
+        Rung("5", "compiled step", Compiled),
+        Rung("6", "native loop", Native),
+        Rung("7", "native loop, 8-bit weights", Native8, itemsize=1),
     ),
     "cuda": (
-        Rung("6", "CUDA graph of a step", Graph),
-        Rung("7", "CUDA graph of 16 steps", GraphLoop),
+        Rung("5", "CUDA graph of a step", Graph),
+        Rung("6", "CUDA graph of 16 steps", GraphLoop),
     ),
 }
 
@@ -110,7 +109,7 @@ def ladder(
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
     The rungs and the `peers` are interleaved, repeat by repeat, after one warm-up each. The time
-    includes noise and checks. `only` selects rungs, for example "1467". The machine's limits are
+    includes noise and checks. `only` selects rungs, for example "1356". The machine's limits are
     measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
@@ -160,11 +159,11 @@ def ladder(
 
 
 def chosen_rungs(device: torch.device, only: str | None) -> list[Rung]:
-    """The rungs selected by `only`, for example "1467"; None: all. Raises ValueError."""
+    """The rungs selected by `only`, for example "1356"; None: all. Raises ValueError."""
     known = {rung.number: rung for rung in rungs(device)}
     if only is not None and (not only or set(only) - set(known)):
         raise ValueError(
-            f"there are no rungs {only}: choose from {''.join(known)}, for example 1467"
+            f"there are no rungs {only}: choose from {''.join(known)}, for example 1356"
         )
     return [rung for number, rung in known.items() if only is None or number in only]
 

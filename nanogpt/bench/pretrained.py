@@ -27,7 +27,7 @@ from .ladder import Rung, build_engine, chosen_rungs
 from .roofline import Limits, LimitsData, work
 
 _GREEDY = SamplingParams(greedy=True)
-_USUAL = {"cpu": "134578"}  # rungs by the kind of device: a compiled step takes minutes to build
+_USUAL = {"cpu": "13467"}  # rungs by the kind of device: a compiled step takes minutes to build
 
 # Returns the n greedy tokens after a prompt (T,); calls its last argument at the first one.
 Decode = Callable[[Tensor, int, Callable[[], None]], Tensor]
@@ -89,7 +89,7 @@ def pretrained_ladder(
     """Time every rung on this model: batch 1, n_new greedy tokens after a prompt (T,).
 
     The rungs and the `peers` are interleaved, repeat by repeat, after one warm-up each.
-    `only` selects rungs, for example "1457"; None: all but the compiled step. Raises ValueError.
+    `only` selects rungs, for example "1346"; None: all but the compiled step. Raises ValueError.
     """
     n_prompt = len(prompt)
     check_int("n_new", n_new, 2, max(2, model.config.block_size - n_prompt))

@@ -70,7 +70,7 @@ def ladder_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", choices=sizes, default="small", help=about)
     common.add_shared(parser, "--checkpoint", "--tokens", "--repeats", "--threads", "--device")
     parser.add_argument("--dtype", **_DTYPE)
-    parser.add_argument("--rungs", metavar="NUMBERS", help="only these rungs, for example 1467")
+    parser.add_argument("--rungs", metavar="NUMBERS", help="only these rungs, for example 1356")
     add_model(parser)
     about = "with --model: prompt length (64)"
     parser.add_argument("--prompt-tokens", **common.POSITIVE, help=about)

@@ -52,7 +52,7 @@ def certificate(
     """Check the lesson, write the certificate, and print it. Returns its facts, by name.
 
     `speed` and `rung` are the notebook's measurements as text: "420 tokens a second [410 to 430]",
-    "rung 2 of 9"; `equal` is whether the reader's loop produced the right tokens there. `name` is
+    "rung 2 of 8"; `equal` is whether the reader's loop produced the right tokens there. `name` is
     the reader's; "" takes it from NANOGPT_NAME or an earlier page. The page is certificate.txt next
     to the lesson, with a copy of the weights beside it. Returns {} and writes nothing if the reader
     has written no cache. Raises LessonError for a lesson with a bug, and keeps an earlier page;

@@ -10,7 +10,7 @@ Shapes: B batch, T tokens, C width, H query heads, Hkv key/value heads, hs head 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ def named_tensors(w: Weights) -> dict[str, Tensor]:
     return named
 
 
-def from_names(named: dict[str, Tensor | None], n_layer: int) -> Weights:
+def from_names(named: Mapping[str, Tensor | None], n_layer: int) -> Weights:
     """The inverse of named_tensors."""
 
     def affine(name: str) -> Affine:

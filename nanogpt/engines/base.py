@@ -8,7 +8,7 @@ even while they train.
 Weights that change in the middle of a text are undefined: begin a new text after a change. Native
 engines and CUDA graphs copy all weights when a text begins. The others read the model's own memory
 at every step, but not what they must convert first, which is a copy from the text's start: for a
-GPT, Batched and Static pack everything, Flat and Compiled only the heads' matrices, so their next
+GPT, Batched packs everything, Flat and Compiled only the heads' matrices, so their next
 token would be computed with a mixture; for a Decoder, Uncached and PerHead unpack everything.
 """
 

@@ -1,4 +1,4 @@
-"""Rungs 1 to 5: eager PyTorch, operation by operation."""
+"""Rungs 1 to 4: eager PyTorch, operation by operation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..cache import DynamicCache, StaticCache
+from ..cache import DynamicCache
 from ..config import GPTConfig
 from ..decoder import step
 from ..decoder.config import DecoderConfig, beyond_lecture
@@ -59,25 +59,6 @@ class Batched(Engine):
         return CachedReader(as_decoder(model), DynamicCache, self.capacity)
 
 
-class Static(Engine):
-    """Rung 4. A cache allocated once and written in place, in inference mode."""
-
-    runs = (Decoder,)
-    fallback = Batched
-    in_torch = True
-
-    def reader(self, model: LanguageModel) -> Reader:
-        return InferenceReader(as_decoder(model), StaticCache, self.capacity)
-
-
-class InferenceReader(CachedReader):
-    """A cached reader in inference mode: no autograd bookkeeping at all."""
-
-    def read(self, tokens: Tensor) -> Tensor:
-        with torch.inference_mode():
-            return super().read(tokens)
-
-
 def as_heads(model: LanguageModel) -> LanguageModel:
     """The model with the lecture's separate heads, if it has the lecture's architecture."""
     if isinstance(model, GPT) or beyond_lecture(model.config):
@@ -103,9 +84,9 @@ class StepReader:
 
 
 class Flat(Engine):
-    """Rung 5. The decode step as one function over plain tensors, called once for each token."""
+    """Rung 4. The decode step as one function over plain tensors, with static caches."""
 
-    fallback: type[Engine] | None = Static
+    fallback: type[Engine] | None = Batched
     in_torch = True
 
     def reader(self, model: LanguageModel) -> Reader:

@@ -1,4 +1,4 @@
-"""Rung 7: the whole decode loop in C++ (decoder.cpp), float32 on the CPU.
+"""Rung 6: the whole decode loop in C++ (decoder.cpp), float32 on the CPU.
 
 decoder.cpp is compiled once, on first use, for all models, kept in the user's cache folder, and
 called through ctypes. Weights have 32 or 8 bits.
@@ -47,7 +47,7 @@ WORK = 1e8  # multiplications in one call of several steps: about ten millisecon
 
 
 class Native(Engine):
-    """Rung 7. The whole loop as one native function: Python runs once for up to 64 tokens.
+    """Rung 6. The whole loop as one native function: Python runs once for up to 64 tokens.
 
     `bits` per weight are 32 or 8. With 8, every row of a matrix is rounded to 255 steps of its own
     size when a generation begins, and every vector that it multiplies to 16 bits; embeddings, norms

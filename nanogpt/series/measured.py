@@ -22,6 +22,7 @@ DOES = {  # the work of a rung, by the labels of bench.ladder
     "your loop (notebook 02)": "Your heads keep keys and values; your loop reads one token a step.",
     "per-Head, cache by torch.cat": "Reads one token a step; torch.cat copies each head's cache.",
     "batched heads, torch.cat": "All heads of a layer in one product, with one cache: fewer calls.",
+    # In ladders that were published before it was found to be no faster than the one before it.
     "static cache, inference_mode": "The cache is allocated once and written in place: no copies.",
     "flat step, eager": "One function over plain tensors: no module is called.",
     "compiled step": "The step is compiled: many small operations become a few loops.",

@@ -18,7 +18,7 @@ from ..comparison import decode_both, rounding
 from ..config import GPTConfig, check_int, check_switch
 from ..console import Progress
 from ..decoder.pack import pack_heads
-from ..engines.eager import Batched, Flat, Static
+from ..engines.eager import Batched, Flat
 from ..engines.exact import exact
 from ..engines.generation import complete
 from ..engines.native import Native
@@ -43,7 +43,6 @@ WAYS: dict[
     "batched, dynamic": (False, {"cache": DynamicCache}),
     "batched, static": (False, {"cache": StaticCache}),
     "Batched": (True, {"engine": Batched}),
-    "Static": (True, {"engine": Static}),
     "Flat": (True, {"engine": Flat}),
     "Native": (True, {"engine": Native}),
 }

@@ -45,7 +45,6 @@ from nanogpt import (
     Native,
     Native8,
     PerHead,
-    Static,
     Uncached,
 )
 from nanogpt.decoder.config import beyond_lecture
@@ -310,7 +309,7 @@ def test_an_engine_first_used_in_inference_mode_works_outside_of_it(kind):
 # ------------------------------------------------------------------ refused at the call
 
 
-@pytest.mark.parametrize("kind", [Static, OneStep])
+@pytest.mark.parametrize("kind", [Batched, OneStep])
 def test_an_engine_built_for_something_else_is_refused(kind):
     built = kind(shared_model().config, batch=BATCH, capacity=10)
     model = shared_model()
@@ -357,9 +356,7 @@ def odd_model(form):
     return model, "OddAttention as .*, where nanogpt.decoder.model.CausalSelfAttention"
 
 
-@pytest.mark.parametrize(
-    ("form", "runs"), [("heads", {Uncached, PerHead}), ("packed", {Batched, Static})]
-)
+@pytest.mark.parametrize(("form", "runs"), [("heads", {Uncached, PerHead}), ("packed", {Batched})])
 @pytest.mark.parametrize("kind", [*EAGER, *GRAPHS, *COMPILING, Native8])
 def test_attention_of_ones_own_is_run_or_refused_before_anything_is_built(
     kind, form, runs, monkeypatch
@@ -387,7 +384,7 @@ def test_in_exact_mode_compiled_engines_are_refused(kind, monkeypatch):
 def test_no_engine_but_that_of_the_lectures_heads_refuses_an_architecture(row, monkeypatch):
     """And that one names the fields, at the call and where it is built."""
     config = DecoderConfig(**SMALL | DECODERS[row])
-    others = {Uncached, Batched, Static, Flat, Compiled, Native, Native8, Graph, GraphLoop}
+    others = {Uncached, Batched, Flat, Compiled, Native, Native8, Graph, GraphLoop}
     assert {kind.refuses(config) for kind in others} == {None}
     fields = beyond_lecture(config)
     if not fields:

@@ -1,4 +1,4 @@
-"""Rungs 1 to 5: PyTorch, operation by operation, and the model as a function."""
+"""Rungs 1 to 4: PyTorch, operation by operation, and the model as a function."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from decoding_fixtures import decoder as decoder_of
 from engine_fixtures import EAGER, prompt_of, shared_model
 from shapes import COMBINED
 
-from nanogpt import Batched, Flat, Static, Uncached
+from nanogpt import Batched, Flat, Uncached
 
 
 @torch.no_grad()
@@ -34,7 +34,7 @@ def test_a_decoder_reads_chunks_of_any_size_at_any_place_and_forgets_its_end(kin
 
 # The step and the modules that they run are compared for every field in tests/decoder/test_step.py.
 @pytest.mark.parametrize("row", COMBINED)
-@pytest.mark.parametrize("kind", [Uncached, Batched, Static, Flat])
+@pytest.mark.parametrize("kind", [Uncached, Batched, Flat])
 def test_every_architecture_is_computed(kind, row):
     model = decoder_of(**COMBINED[row])
     c = model.config

@@ -19,7 +19,7 @@ from nanogpt.caches.paged import PagedCache
 from nanogpt.config import GPTConfig
 from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines import exact as exact_module
-from nanogpt.engines.eager import Flat, PerHead, Static
+from nanogpt.engines.eager import Batched, Flat, PerHead
 from nanogpt.engines.exact import exact, in_exact_mode
 from nanogpt.engines.generation import complete
 from nanogpt.model import GPT
@@ -104,7 +104,7 @@ def test_the_number_of_threads_changes_no_bit():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name)
 @pytest.mark.parametrize(
-    ("engine", "per_head"), [(PerHead, True), (Static, False), (Flat, False)], ids=name
+    ("engine", "per_head"), [(PerHead, True), (Batched, False), (Flat, False)], ids=name
 )
 def test_engines_in_torch_give_the_same_bits(engine, per_head, dtype, monkeypatch):
     """The logits that `sample` gets, each in its own arithmetic."""

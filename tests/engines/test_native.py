@@ -1,4 +1,4 @@
-"""Rung 7: decoder.cpp for every shape, and what surrounds it."""
+"""Rung 6: decoder.cpp for every shape, and what surrounds it."""
 
 import ctypes
 import gc

@@ -7,7 +7,7 @@ from engine_fixtures import BLOCK, OneStep, every, prompt_of, shared_model, unca
 import nanogpt
 from nanogpt import SamplingParams, complete, generate
 from nanogpt.engines import native
-from nanogpt.engines.eager import Static
+from nanogpt.engines.eager import Flat
 from nanogpt.engines.native import NativeGeneration
 
 N_NEW = 9
@@ -145,7 +145,7 @@ def test_an_engine_is_free_after_the_end_and_after_close():
 def test_no_stop_is_what_it_was():
     model = shared_model()
     want = uncached(model, prompt_of(T), N_NEW)
-    for engine in (None, Static):
+    for engine in (None, Flat):
         how = {"engine": engine, "generator": torch.Generator().manual_seed(1)}
         assert torch.equal(complete(model, prompt_of(T), N_NEW, stop=(), **how), want)
 

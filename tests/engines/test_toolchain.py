@@ -3,16 +3,13 @@
 import ctypes
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from engine_fixtures import forget, shared_model
-from shapes import DECODERS, SMALL
 
-from nanogpt.decoder.config import DecoderConfig, lecture_config
-from nanogpt.engines import compiled, decoder_library, toolchain
+from nanogpt.engines import decoder_library, toolchain
 from nanogpt.engines.compiled import Compiled
 from nanogpt.engines.decoder_library import SOURCE
 from nanogpt.engines.native import Native
@@ -143,34 +140,6 @@ def test_a_native_library_is_of_its_source_and_its_header(asked, monkeypatch, tm
         ask(toolchain.load_library, "decoder", copy, HEADER)
     ask(toolchain.load_library, "decoder", copy, HEADER + "// another field")
     assert len(set(notes)) == 4
-
-
-def test_a_compiled_step_is_of_its_source_its_shape_and_the_threads(asked, monkeypatch):
-    (ask, notes) = asked
-    config = shared_model().config
-    for same in (config, replace(config, dropout=0.0), lecture_config(config)):
-        ask(Compiled, same, capacity=16)
-    assert len(set(notes)) == 1, "what leaves the arithmetic the same builds nothing new"
-    ask(Compiled, config, batch=2)
-    ask(Compiled, config, capacity=9)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    ask(Compiled, config)
-    monkeypatch.setattr(compiled.inspect, "getsource", lambda module: "another source")
-    ask(Compiled, config)
-    assert len(set(notes)) == 5
-
-
-def test_a_compiled_step_is_of_every_field_of_its_config(asked):
-    (ask, notes) = asked
-    built = []
-    for fields in DECODERS.values():
-        with pytest.raises(CannotBuild) as error:
-            Compiled(DecoderConfig(**SMALL | fields))
-        if error.match("stop|is compiled in") and "stop" in str(error.value):
-            built.append(fields)
-    drop = [fields for fields in built if "dropout" in fields]
-    assert len(built) > len(DECODERS) // 2
-    assert len(set(notes)) == len(built) - len(drop)
 
 
 # ------------------------------------------------------------------ kept
@@ -349,18 +318,5 @@ def test_a_build_that_does_not_load_is_described_in_one_line(tmp_path, monkeypat
         raise OSError("wrong ELF class\nraised from somewhere")
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", refuse)
-    monkeypatch.setattr(Compiled, "_compile", lambda self, path: path.write_bytes(b""))
-    for load in (
-        lambda: toolchain.load_library("answer", source, ""),
-        lambda: Compiled(shared_model().config),
-    ):
-        with pytest.raises(CannotBuild, match="loaded .wrong ELF class.: delete it to build"):
-            load()
-
-
-@pytest.mark.parametrize("small", [{"vocab_size": 8}, {"n_embd": 8}, {"block_size": 8}])
-def test_sizes_that_torch_would_compile_in_are_refused_before_a_build(monkeypatch, small):
-    monkeypatch.setattr(toolchain, "kept_build", None)
-    with pytest.raises(CannotBuild, match="up to 8 numbers is compiled in"):
-        Compiled(replace(shared_model().config, **small))
+    with pytest.raises(CannotBuild, match="loaded .wrong ELF class.: delete it to build"):
+        toolchain.load_library("answer", source, "")

@@ -215,7 +215,8 @@ def stand_ins(machine) -> Iterator[tuple[object, dict]]:
         return autocast("cpu" if kind == "cuda" else kind, **how)
 
     kinds = [Tensor, torch.nn.Parameter, CudaTensor]
-    yield torch, {"autocast": autocast_here}
+    # What would be compiled is run as it is: Triton writes kernels for a real GPU only.
+    yield torch, {"autocast": autocast_here, "compile": lambda function, **_: function}
     yield torch._C, {"_group_tensors_by_device_and_dtype": by_device}
     yield sys.modules["torch.optim.optimizer"], {"_foreach_supported_types": kinds}
     for module in (standard, own_code):  # to the host no number is in memory, and all are plain

@@ -17,7 +17,7 @@ SAMPLINGS = [
     SamplingParams(0.7, top_k=20),
     SamplingParams(1.2, top_p=0.9),
 ]
-ENGINES = ["Uncached", "Batched", "Static", "Flat", "Native"]
+ENGINES = ["Uncached", "Batched", "Flat", "Native"]
 PATHS = {
     "no cache": lambda: {"cache": None},
     "cache": dict,
