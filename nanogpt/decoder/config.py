@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, get_args
 
 from ..config import (
@@ -284,9 +285,11 @@ BIASES = tuple(field.name for field in fields(DecoderConfig) if field.name.endsw
 
 def decoder_config(config: GPTConfig | DecoderConfig) -> DecoderConfig:
     """The config of the Decoder that computes the same function."""
-    if isinstance(config, DecoderConfig):
-        return config
-    c = config
+    return config if isinstance(config, DecoderConfig) else _of_lecture(config)
+
+
+@lru_cache(maxsize=16)  # every text asks for it, and checking all fields takes 20 microseconds
+def _of_lecture(c: GPTConfig) -> DecoderConfig:
     return DecoderConfig(
         vocab_size=c.vocab_size,
         block_size=c.block_size,

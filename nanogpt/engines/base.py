@@ -163,12 +163,12 @@ class Engine:
     def check_fits(self, model: LanguageModel, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError if this generation does not fit the shape the engine was built for."""
         name = type(self).__name__
-        built = _described(self.config, self.batch, self.dtype, self.device)
-        got = _described(model.config, len(prompt), model.dtype, model.device)
-        if got != built:
+        own = (self.config, self.batch, self.dtype, self.device)
+        given = (_inference(model.config), len(prompt), model.dtype, model.device)
+        if given != own:
             raise ValueError(
-                f"this {name} was built for {built}, but got {got}: build another, or pass the "
-                f"class: engine={name}"
+                f"this {name} was built for {_described(*own)}, but got {_described(*given)}: "
+                f"build another, or pass the class: engine={name}"
             )
         instead = ", or leave engine out"
         check_length(prompt.shape[1], n_new, self.capacity, f"this {name}: ", "capacity", instead)
