@@ -12,6 +12,16 @@ YOURS = re.compile(r"^Yours so far: (.*)\.$", re.M)
 DEFS = (ast.FunctionDef, ast.ClassDef)
 
 
+def read(path: Path) -> str:
+    """The text of a lesson. Raises OSError, and ValueError for a file in another encoding."""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"is not UTF-8 in line {line}: save the file as UTF-8") from None
+
+
 def begin() -> str:
     """A lesson with none of the reader's code yet; it already runs."""
     return Path(__file__).with_name("frame.py").read_text(encoding="utf-8").partition("\n")[2]
@@ -53,16 +63,16 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
     body = ast.parse(cell).body
     if name not in [x.name for x in body if isinstance(x, DEFS)]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
-    body = [x for x in body if not _made(x) & ({*others} - {name})]
+    body = [x for x in body if not made_by(x) & ({*others} - {name})]
     used = {name}
     for _ in body:  # the longest possible chain of uses
         for x in body:
-            if _made(x) & used:
+            if made_by(x) & used:
                 used |= names_in(x)
     lines = cell.splitlines()
     section: list[str] = []
     for x in body:
-        if not _made(x) & used:
+        if not made_by(x) & used:
             continue
         first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
         while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment directly above
@@ -72,7 +82,7 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
     return "\n".join(section)
 
 
-def _made(statement: ast.stmt) -> set[str]:
+def made_by(statement: ast.stmt) -> set[str]:
     """The names defined by an import, a def, a class or an assignment.
 
     Empty for other statements, and for `Head = check(Head)`, which is not part of an answer.
@@ -97,7 +107,7 @@ def names_in(tree: ast.AST) -> set[str]:
 
 def made_in(cell: str) -> set[str]:
     """The names that a cell defines at its top level; empty if the cell is not Python."""
-    return set().union(*map(_made, _body(cell)))
+    return set().union(*map(made_by, _body(cell)))
 
 
 def names_used(cell: str) -> set[str]:
