@@ -40,9 +40,10 @@ def borrowed(text: str, scope: Scope, name: str) -> str:
     for part in parts:
         things += _used(part, scope)
     for thing in things:
-        if isinstance(thing, (FunctionType, type)) and id(thing) not in allowed:
-            if thing.__module__.startswith("nanogpt."):
-                return f"{thing.__module__}.{thing.__qualname__}"
+        if id(thing) in allowed or not isinstance(thing, (FunctionType, type)):
+            continue
+        if thing.__module__.startswith("nanogpt."):
+            return f"{thing.__module__}.{thing.__qualname__}"
     return ""
 
 

@@ -152,7 +152,7 @@ BLANK = Blank(
         Case(run_stop),
         Case(run_past),
         Case(run_training),
-        Case(run_loop, B=1, T=3, n=138, block_size=140),
+        Case(run_loop, B=1, T=3, n=158, block_size=160),
     ],
     mistakes={
         "a list or a tensor of all tokens is returned: `yield` each one.": (
