@@ -13,7 +13,7 @@ from typing import Any
 
 from .blanks import BLANKS
 from .lesson import Scope
-from .program import made_by, names_in
+from .program import needed
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
@@ -28,17 +28,13 @@ def borrowed(text: str, scope: Scope, name: str) -> str:
     allowed |= {id(blank.solution) for other, blank in BLANKS.items() if other != name}
 
     # 2. The answer, and all that it uses of the learner's own definitions.
-    body = ast.parse(text).body
-    parts: list[ast.stmt] = []
-    used = {name}
-    for _ in body:  # the longest possible chain of uses
-        parts = [x for x in body if made_by(x) & used and not isinstance(x, _IMPORTS)]
-        used |= set().union(*map(names_in, parts)) - BLANKS.keys()
+    parts = needed(ast.parse(text).body, name, BLANKS)
 
     # 3. Its names that stand for the package's functions or classes.
     things = [scope.get(name)]
     for part in parts:
-        things += _used(part, scope)
+        if not isinstance(part, _IMPORTS):
+            things += _used(part, scope)
     for thing in things:
         if id(thing) in allowed or not isinstance(thing, (FunctionType, type)):
             continue

@@ -11,8 +11,6 @@ import contextlib
 import datetime
 import io
 import os
-import re
-import textwrap
 from pathlib import Path
 
 import torch
@@ -40,8 +38,6 @@ SPINE = [name for name, one in BLANKS.items() if one.notebook <= "06"]  # the bl
 COMMAND = "python -m nanogpt verify certificate certificate.txt, in the folder of this page"
 TITLE = "The certificate of a KV cache"
 QUOTE = "  | "  # begins each line of the text
-_NAMES = 18  # columns for the names of facts
-_WIDE = 96
 
 
 def certificate(
@@ -201,21 +197,11 @@ def _is_plain(model: LanguageModel, prompt: Tensor, noise: Tensor, text: Tensor)
 
 
 def page_of(facts: dict[str, str]) -> str:
-    """The page: the text, then a line or more for each other fact; `facts_at` reads it back."""
+    """The page: the text, then a line for each other fact; `facts_at` reads it back."""
     lines = [TITLE, "=" * len(TITLE), ""]
     lines += [QUOTE + line for line in facts["text"].split("\n")]
     lines.append("")
-    for name, words in facts.items():
-        if name != "text":
-            margin = f"{name + ':':{_NAMES}}"
-            lines += textwrap.wrap(
-                words,
-                _WIDE,
-                initial_indent=margin,
-                subsequent_indent=" " * _NAMES,
-                break_long_words=False,
-                break_on_hyphens=False,
-            ) or [margin]
+    lines += [f"{name}: {words}" for name, words in facts.items() if name != "text"]
     return "\n".join(lines) + "\n"
 
 
@@ -224,19 +210,10 @@ def facts_at(path: Path) -> dict[str, str]:
     page = path.read_bytes().decode(errors="replace") if path.is_file() else ""
     if not page.startswith(TITLE):
         return {}
-    text: list[str] = []
-    facts: dict[str, str] = {}
-    name = ""
-    for line in page.split("\n"):
-        begins = re.match("([a-z][a-z ]*):", line[:_NAMES])
-        if line.startswith(QUOTE):
-            text.append(line.removeprefix(QUOTE))
-        elif begins:
-            name = begins[1]
-            facts[name] = line[_NAMES:].strip()
-        elif name:
-            facts[name] = f"{facts[name]} {line.strip()}".strip()
-    return {"text": "\n".join(text)} | facts
+    lines = page.split("\n")
+    text = [line.removeprefix(QUOTE) for line in lines if line.startswith(QUOTE)]
+    rest = [line.partition(": ") for line in lines if not line.startswith(QUOTE)]
+    return {"text": "\n".join(text)} | {name: words for name, colon, words in rest if colon}
 
 
 # ------------------------------------------------------------------ the check
@@ -261,21 +238,8 @@ def recomputed(path: Path) -> tuple[dict[str, str], list[str]]:
     except LessonError as error:
         return facts, [str(error)]
     now["its weights"] = trained.sha256
-    reasons = []
-    for key, words in now.items():
-        page = facts.get(key, "")
-        if words != page:
-            same = os.path.commonprefix([words, page])
-            reasons.append(
-                f"{key} has changed: it is now {_cut(words, len(same))} "
-                f"(the page says {_cut(page, len(same))})"
-            )
-    return facts, reasons
-
-
-def _cut(words: str, same: int) -> str:
-    """A fact on one line, from shortly before its first difference."""
-    start = max(0, same - 20)
-    words = " ".join(words[start:].split())
-    dots = "…" if start else ""
-    return f"{dots}{words[:70]}…" if len(words) > 70 else f"{dots}{words}" or "nothing"
+    changed = [key for key in now if now[key] != facts.get(key)]
+    return facts, [
+        f"{key} has changed: it is now {now[key]:.200}; the page says {facts.get(key, ''):.200}"
+        for key in changed
+    ]

@@ -103,7 +103,7 @@ class Lesson:
         self.broken: dict[str, str] = {}  # a line for each name that fails its check
         self._right: set[str] = set()
         self._checked: set[str] = set()
-        self._uses = _uses(text)
+        self._parts = [x for x in program.body_of(text) if isinstance(x, program.DEFS)]
 
     @property
     def yours(self) -> list[str]:
@@ -120,7 +120,8 @@ class Lesson:
         for name in names:
             if name in BLANKS and name not in self._checked:
                 self._checked.add(name)
-                self.check(self._uses.get(name, ()))
+                for part in program.needed(self._parts, name):
+                    self.check(program.names_in(part))
                 self._check_one(name)
         return self
 
@@ -131,7 +132,7 @@ class Lesson:
         if self.stops:
             self.broken[name] = self.stops
         elif answer is None or answer is solution:  # it is missing
-            if name in program.written(self.text) or name in self._uses:
+            if name in program.written(self.text) or program.needed(self._parts, name):
                 self.broken[name] = (
                     f"Your {name} is gone from {self.path}: fill in its blank again."
                 )
@@ -220,20 +221,6 @@ def put_solution(scope: Scope, name: str, text: str) -> None:
                 replaced.add(node.name)
                 with suppress(Exception):
                     exec(compile(ast.Module([node], []), file, "exec"), scope)
-
-
-def _uses(text: str) -> dict[str, set[str]]:
-    """The names used by each function and class, directly or through other names in the text."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return {}
-    parts = [node for node in body if isinstance(node, program.DEFS)]
-    uses = {node.name: program.names_in(node) - {node.name} for node in parts}
-    for _ in uses:  # the longest possible chain of uses
-        for used in uses.values():
-            used |= set().union(*(uses.get(name, ()) for name in used))
-    return uses
 
 
 # ------------------------------------------------------------------ keeping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _FOOTER = "# %% What you add below this line stays"
@@ -63,23 +63,28 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
     body = ast.parse(cell).body
     if name not in [x.name for x in body if isinstance(x, DEFS)]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
-    body = [x for x in body if not made_by(x) & ({*others} - {name})]
-    used = {name}
-    for _ in body:  # the longest possible chain of uses
-        for x in body:
-            if made_by(x) & used:
-                used |= names_in(x)
     lines = cell.splitlines()
     section: list[str] = []
-    for x in body:
-        if not made_by(x) & used:
-            continue
+    for x in needed([x for x in body if not made_by(x) & ({*others} - {name})], name):
         first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
         while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment directly above
             first -= 1
         gap = ["", ""] if section and isinstance(x, DEFS) else []
         section += [*gap, *lines[first - 1 : x.end_lineno]]
     return "\n".join(section)
+
+
+def needed(body: Sequence[ast.stmt], name: str, others: Collection[str] = ()) -> list[ast.stmt]:
+    """The statements that define a name, and all that it uses but `others`, in their order."""
+    used = {name}
+    found: list[ast.stmt] = []
+    for _ in body:  # the longest possible chain of uses
+        found = [x for x in body if made_by(x) & used]
+        more = set().union(*map(names_in, found)) - {*others}
+        if more <= used:
+            break
+        used |= more
+    return found
 
 
 def made_by(statement: ast.stmt) -> set[str]:
@@ -107,15 +112,16 @@ def names_in(tree: ast.AST) -> set[str]:
 
 def made_in(cell: str) -> set[str]:
     """The names that a cell defines at its top level; empty if the cell is not Python."""
-    return set().union(*map(made_by, _body(cell)))
+    return set().union(*map(made_by, body_of(cell)))
 
 
 def names_used(cell: str) -> set[str]:
     """All names in the defs and classes of a cell; empty if the cell is not Python."""
-    return set().union(*(names_in(x) for x in _body(cell) if isinstance(x, DEFS)))
+    return set().union(*(names_in(x) for x in body_of(cell) if isinstance(x, DEFS)))
 
 
-def _body(cell: str) -> list[ast.stmt]:
+def body_of(cell: str) -> list[ast.stmt]:
+    """The statements of a cell or a lesson; none if it is not Python."""
     try:
         return ast.parse(without_magics(cell)).body
     except (SyntaxError, ValueError):

@@ -64,7 +64,7 @@ def test_a_certificate_is_written_verified_and_invalidated_by_a_change(lesson, c
     there.write_text(text.replace("over 2 seeds", "over 9 seeds"), encoding="utf-8")
     assert main(["verify", "certificate", str(there)]) == 1
     said = capsys.readouterr().out
-    assert "It does not hold: the referee has changed: it is now …" in said
+    assert "It does not hold: the referee has changed: it is now only" in said
 
 
 @pytest.mark.release
