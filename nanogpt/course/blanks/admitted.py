@@ -76,20 +76,8 @@ BLANK = Blank(
         "the smallest requests come first: the queue has an order, and none may overtake.": [
             "needs[:most] -> sorted(needs)[:most]"
         ],
-        "this is the number of blocks they take: count the requests.": [
-            "count += 1 -> count += need"
-        ],
-        "this is the number of blocks left free: count the requests.": [
-            "return count -> return free"
-        ],
         "these are the needs of the admitted requests: return how many there are.": [
             "return count -> return needs[:count]"
-        ],
-        "those admitted are removed from `needs`, which is the queue itself: only count.": [
-            "return count -> del needs[:count]\n    return count"
-        ],
-        "the function returns inside the loop, after one request: move `return` out of it.": [
-            "    return count ->         return count"
         ],
     },
     wrong=[

@@ -73,22 +73,8 @@ BLANK = Blank(
         "the weights are swapped: each gradient is weighted by its own rows.": [
             "zip(rows -> zip(rows[::-1]"
         ],
-        "// rounds down to whole numbers: divide with /.": (
-            [" / sum(rows) ->  // sum(rows)"],
-            ["n * gradient -> n // sum(rows) * gradient", " / sum(rows) -> "],
-        ),
-        "only the first two processes count: there may be any number.": [
-            """
-def average(gradients, rows):
-    (m, n), (a, b) = rows[:2], gradients[:2]
-    return (m * a + n * b) / (m + n)
-"""
-        ],
         "only the process with the most rows counts: all rows do.": [
             "sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows) -> gradients[rows.index(max(rows))].clone()"
-        ],
-        "one number is returned: the average is element-wise, with the shape of a gradient.": [
-            "return sum(n * gradient for n, gradient in zip(rows, gradients)) -> return sum((n * gradient).mean() for n, gradient in zip(rows, gradients))"
         ],
         "gradients are changed in place, with *= or +=, which other processes still need: n * gradient is a new tensor.": (
             [

@@ -55,17 +55,6 @@ BLANK = Blank(
                 "1 / max(flop / peak, n_bytes / bandwidth) -> min(peak, bandwidth) / max(flop, n_bytes)"
             ],
         ),
-        "the result is rounded: leave it as it is.": (
-            [
-                "1 / max(flop / peak, n_bytes / bandwidth) -> round(1 / max(flop / peak, n_bytes / bandwidth))"
-            ],
-            [
-                "1 / max(flop / peak, n_bytes / bandwidth) -> int(1 / max(flop / peak, n_bytes / bandwidth))"
-            ],
-            [
-                "1 / max(flop / peak, n_bytes / bandwidth) -> round(1 / max(flop / peak, n_bytes / bandwidth), 2)"
-            ],
-        ),
     },
     wrong=["1 / max -> 1 // max", "flop / peak -> 2 * flop / peak"],
     right=[

@@ -62,9 +62,6 @@ BLANK = Blank(
         "the second half of the whole matrix is negated: it has n_head heads, and the second half of each is.": [
             "view(n_head, -> view(1,"
         ],
-        "all rows are negated, which is a half turn and not a mirror image: negate the second half of each head.": [
-            "[halves[:, :1] -> [-halves[:, :1]"
-        ],
         "only one head is flipped: all of them are, and rows.view(n_head, …) holds them.": (
             [
                 "return -> halves = halves.clone()\n    halves[0, 1] *= -1\n    return",
@@ -75,16 +72,6 @@ BLANK = Blank(
                 "-halves -> halves",
             ],
         ),
-        "heads and halves are swapped in the view: n_head comes first, then 2.": [
-            "n_head, 2 -> 2, n_head"
-        ],
-        "n_head is mistaken for the head size: a head has len(rows) // n_head rows.": [
-            """
-def flip(rows, n_head):
-    second = torch.arange(len(rows)) % n_head >= n_head // 2
-    return torch.where(second[:, None], -rows, rows)
-"""
-        ],
         "the halves change places: negate the second one where it is, and move nothing.": (
             ["[halves[:, :1], -halves[:, 1:]] -> [-halves[:, 1:], halves[:, :1]]"],
             ["[halves[:, :1], -halves[:, 1:]] -> [halves[:, 1:], -halves[:, :1]]"],
@@ -110,9 +97,6 @@ def flip(rows, n_head):
             [".reshape(rows.shape) -> "],
             ["reshape(rows.shape) -> flatten(1, 2)"],
         ),
-        "only the negated halves are returned: return the whole matrix.": [
-            "torch.cat([halves[:, :1], -halves[:, 1:]], dim=1).reshape(rows.shape) -> -halves[:, 1].flatten(0, 1)"
-        ],
         "your code changes `rows`, which is the model's own matrix: return a new one.": [
             """
 def flip(rows, n_head):

@@ -89,18 +89,7 @@ BLANK = Blank(
         "SiLU is applied to x, before the gate's matrix: apply it to the matrix's output.": [
             "F.silu(x @ gate.T) -> (F.silu(x) @ gate.T)"
         ],
-        "one matrix computes both factors: `gate` and `up` each compute their own.": (
-            ["gate.T -> up.T"],
-            ["up.T -> gate.T"],
-        ),
-        "`down` is missing: the output has the width of x.": [" @ down.T -> "],
-        "`down` is applied to each factor: multiply them first, in parentheses, then @ down.T once.": [
-            "return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T -> return (F.silu(x @ gate.T) @ down.T) * (x @ up.T @ down.T)"
-        ],
         "x is added: the block adds the residual, not this layer.": ["return ( -> return x + ("],
-        "SiLU is applied to the output: nothing follows `down`.": [
-            "return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T -> return F.silu((F.silu(x @ gate.T) * (x @ up.T)) @ down.T)"
-        ],
     },
     wrong=[
         "F.silu(x @ gate.T) -> (x @ gate.T) * (x @ gate.T).exp() / (1 + (x @ gate.T).exp())",

@@ -170,15 +170,9 @@ BLANK = Blank(
         "the caches are not of the class passed in: kv_cache(model, cache).": [
             "kv_cache(model, cache) -> kv_cache(model)"
         ],
-        "no cache is on: put the loop inside `with kv_cache(model, cache):`.": [
-            "with kv_cache(model, cache): -> if True:"
-        ],
         "new caches at each step forget what was read: use one with-block around all steps.": [
             "    with kv_cache(model, cache):\n        for row in noise:\n -> "
             "    for row in noise:\n        with kv_cache(model, cache):\n"
-        ],
-        "PyTorch records each pass for gradients: put @torch.no_grad() above the function.": [
-            "@torch.no_grad()\n -> "
         ],
         "positions are a tensor, not an integer: pos[-1:] + 1 keeps it one.": (
             ["pos = pos[-1:] + 1 -> pos = int(pos[-1]) + 1"],
@@ -213,9 +207,6 @@ BLANK = Blank(
         "the first new token is never yielded: yield it before it is read.": [
             "            yield tokens ->             if pos[0]:\n                yield tokens"
         ],
-        "the prompt is yielded first: yield only new tokens.": [
-            "    with ->     yield from prompt.split(1, dim=1)\n    with"
-        ],
         "the first logits are used: the last ones, logits[:, -1], decide.": [
             "logits[:, -1] -> logits[:, 0]"
         ],
@@ -227,20 +218,6 @@ BLANK = Blank(
             ["-1], row) -> -1], row[:1].expand_as(row))"],
             ["in noise: -> in noise.flip(0):"],
         ),
-        "a token comes late: `yield` each as soon as it is sampled, and read it after that.": (
-            [
-                "    with ->     all_tokens = []\n    with",
-                "yield tokens -> all_tokens.append(tokens)",
-                "one position further\n -> \n    yield from all_tokens\n",
-            ],
-        ),
-        "the mode of the model is changed: leave eval() and train() to the caller.": (
-            ["    tokens = prompt ->     model.eval()\n    tokens = prompt"],
-            ["one position further\n -> \n    model.train()\n"],
-        ),
-        "the block is full, and the text ends silently: let the model's error propagate.": [
-            "pos = pos[-1:] + 1 -> pos = pos[-1:] + 1\n            if pos >= model.config.block_size:\n                return"
-        ],
     },
     wrong=[
         "one position further\n -> \n        model(tokens, pos=pos)\n",

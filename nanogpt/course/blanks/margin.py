@@ -113,17 +113,6 @@ BLANK = Blank(
             ".topk(2).values -> .unique()[-2:]",
             "best - second -> second - best",
         ],
-        "half of the margin is returned: the half-margin rule halves it later.": [
-            ".item() -> .item() / 2"
-        ],
-        "a probability of 0 has no logarithm: subtract log(noise) from the logits, without a softmax.": (
-            ["logits - noise -> logits.float().softmax(-1).log() - noise"],
-            ["logits - noise.log() -> (logits.float().softmax(-1) / noise).log()"],
-        ),
-        "a method that ends in _ changes the caller's tensor: log() and - do not.": (
-            ["noise.log() -> noise.log_()"],
-            ["logits - noise.log() -> logits.sub_(noise.log())"],
-        ),
     },
     wrong=["logits - -> logits / 0.8 -", "(logits - noise.log()) -> (logits - noise.log()).abs()"],
     right=[

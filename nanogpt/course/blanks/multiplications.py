@@ -53,7 +53,6 @@ BLANK = Blank(
             "T * 2 -> T"
         ],
         "only one layer's attention is counted: each of the L layers has its own.": ["2 * L -> 2"],
-        "the matrices are counted L times: W already includes all layers.": ["n * W -> n * W * L"],
         "without a cache each of the T tokens attends to T: you count one token's attention.": [
             "n * T * 2 -> T * 2"
         ],
@@ -76,9 +75,6 @@ BLANK = Blank(
             ["n * T -> n * (T + cached)"],
             ["n * T -> n * (T + 1)"],
         ),
-        "C is squared: attention takes C multiplications for a key and C for a value.": [
-            "* C -> * C * C"
-        ],
         "these are FLOPs, two for each multiplication: count multiplications only.": [
             "n * W + n * T * 2 -> 2 * n * W + n * T * 4"
         ],

@@ -136,13 +136,6 @@ BLANK = Blank(
         ],
         "after an error half-way the memories are full: clean-up that must always run belongs in "
         "`finally`.": [NO_FINALLY],
-        "the stop button raises no Exception, so it leaves the memories full: `finally` also runs "
-        "after it.": [ONLY_EXCEPTIONS],
-        "an error or the stop button does not reach the caller: `finally` alone lets it propagate, "
-        "without `except` and without a `return` inside it.": (
-            ["finally: -> except Exception:\n        pass\n    finally:"],
-            ["finally: -> except BaseException:\n        pass\n    finally:"],
-        ),
         "only some heads are emptied: each head of each layer has a memory of its own, and "
         "`model.modules()` has them all.": (
             [f"{HEADS} -> {HEADS}[:1]"],
@@ -150,17 +143,11 @@ BLANK = Blank(
             [f"{HEADS} -> {HEADS}[-1:]"],
             [f"finally:\n{CLEAR_INSIDE} -> finally:\n        head.memory.clear()\n"],
         ),
-        "the memories are None afterwards, but a head appends to a list: empty them with clear().": [
-            f"finally:\n{CLEAR_INSIDE} -> finally:\n{CLEAR_INSIDE.replace('.clear()', ' = None')}"
-        ],
         "all heads get the same list: each needs its own, or clear() the existing ones.": [
             f"{CLEAR}    try ->     memory = []\n{CLEAR.replace('.clear()', ' = memory')}    try"
         ],
         "only the last piece is removed from each memory: clear() removes all.": [
             "head.memory.clear() -> head.memory[-1:] = []"
-        ],
-        "the prompt is returned in front of the new tokens: decode returns only the new ones.": [
-            "return decode(model, prompt, noise) -> return torch.cat([prompt, decode(model, prompt, noise)], dim=1)"
         ],
     },
     right=[

@@ -89,17 +89,8 @@ BLANK = Blank(
             "(0, 0, 0, more) -> (0, 0, more, 0)",
             "(mask, (0, more)) -> (mask, (more, 0))",
         ],
-        "keys and values are padded in front, but the mask at the end: pad all of them at the end.": [
-            "(0, 0, 0, more) -> (0, 0, more, 0)"
-        ],
-        "the mask is padded in front, but keys and values at the end: pad all of them at the end.": [
-            "(mask, (0, more)) -> (mask, (more, 0))"
-        ],
         "`length` rows are added: add only the missing ones, length - S.": [
             "length - k.shape[-2] -> length"
-        ],
-        "one row too many is added: attention runs over exactly `length` keys.": [
-            "length - k.shape[-2] -> length - k.shape[-2] + 1"
         ],
         "the given mask is ignored: it says which keys are visible, so pad that one, F.pad(mask, (0, more)).": (
             ["F.pad(mask, (0, more)) -> F.pad(torch.ones_like(mask), (0, more))"],

@@ -87,9 +87,6 @@ BLANK = Blank(
         "the loop ends when two numbers are left, and only one of them is returned: loop while len(x) > 1.": [
             "> 1 -> > 2"
         ],
-        "each number is added to both of its neighbours: x[0::2] and x[1::2] form pairs, and no number is in two of them.": [
-            "x[0::2] + x[1::2] -> x[:-1] + x[1:]"
-        ],
         "the numbers are sorted first: add neighbours in the given order.": (
             ["while -> x = x.sort().values\n    while"],
             ["while -> x = x[x.abs().argsort()]\n    while"],

@@ -94,7 +94,6 @@ BLANK = Blank(
             ["== k_seq -> >= k_seq"],
             ["== k_seq -> <= k_seq"],
         ),
-        "a query sees every sequence except its own: ==, not !=.": ["== -> !="],
         "the mask is inverted: True is where a query may attend.": [
             "return same -> return ~(same",
             "None]) -> None]))",
@@ -118,16 +117,6 @@ def ragged_mask(q_seq, q_pos, k_seq, k_pos):
                 "(k_pos[None, :] <= q_pos[:, None]) -> torch.ones(len(q_pos), len(k_pos)).tril(len(k_pos) - len(q_pos)).bool()"
             ],
         ),
-        "the mask is transposed: it has a row for each query and a column for each key.": [
-            "return same & (k_pos[None, :] <= q_pos[:, None]) -> return (same & (k_pos[None, :] <= q_pos[:, None])).T"
-        ],
-        "all queries are assigned to the sequence of the first one: each has its own, q_seq[:, None].": [
-            "q_seq[:, None] == k_seq[None, :] -> (q_seq[0] == k_seq).expand(len(q_seq), -1)"
-        ],
-        "sequences and positions are swapped: sequences must be equal, positions ordered.": [
-            "q_seq[:, None] == k_seq -> q_pos[:, None] == k_pos",
-            "k_pos[None, :] <= q_pos -> k_seq[None, :] <= q_seq",
-        ],
     },
     wrong=[
         "None]) -> None]) & (k_pos > 0)",

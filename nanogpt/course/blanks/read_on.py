@@ -103,17 +103,8 @@ BLANK = Blank(
         ),
         "the positions are one too large: after N tokens the next one is at N, because the first "
         "is at 0.": [f"{COUNT} -> {COUNT} + 1"],
-        "from the second call on, the positions are one too small: after N tokens the next one is "
-        "at N.": [f"{COUNT} -> max(0, {COUNT} - 1)"],
         "the new tokens are counted before they are read: `start` is the number of tokens before "
         "them.": ["places(start, -> places(start + x.shape[1],"],
-        "your function keeps its own count: the memories hold what was read, and another text "
-        "begins at 0 again.": [COUNTED],
-        "model(…) returns logits and a loss: return only the logits, [0].": ["))[0] -> ))"],
-        "only the last token's logits are returned: return all T, (B, T, V).": (
-            ["))[0] -> ))[0][:, -1]"],
-            ["))[0] -> ))[0][:, -1:]"],
-        ),
         "probabilities or tokens are returned: leave softmax and choice to `sample`, which needs "
         "logits.": (
             ["))[0] -> ))[0].softmax(-1)"],

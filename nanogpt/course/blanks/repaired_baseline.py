@@ -104,9 +104,6 @@ BLANK = Blank(
         ],
         "the model is put into training mode at the end, whatever it was before: model.train(mode) "
         "takes the mode.": ["(was_training) -> ()"],
-        "the mode at the end is the opposite of the original one: model.train(was_training).": [
-            "(was_training) -> (not was_training)"
-        ],
         "model.training is set by hand, so the layers keep their mode: model.train(was_training) "
         "sets all.": ["model.train(was_training) -> model.training = was_training"],
         "the prompt is returned in front of the new tokens: leave it out.": [
@@ -115,17 +112,8 @@ BLANK = Blank(
         "only the last token is read: without a cache every pass needs the whole text.": [
             "model(text) -> model(text[:, -1:])"
         ],
-        "only the prompt is read, again and again: read the text so far.": [
-            "model(text) -> model(prompt)"
-        ],
         "the first logits are used: use the last ones, which are logits[:, -1].": [
             "logits[:, -1] -> logits[:, 0]"
-        ],
-        "the noise is not used, and the likeliest token is chosen.": [
-            "sample(logits[:, -1], row) -> logits[:, -1].argmax(-1, keepdim=True)"
-        ],
-        "each step uses the first row of noise: there is one for each token.": [
-            "row) -> noise[0])"
         ],
     },
     wrong=[

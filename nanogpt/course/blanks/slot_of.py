@@ -104,24 +104,11 @@ BLANK = Blank(
         "the ring is one slot too long: take the remainder by `window`.": [
             "% window -> % (window + 1)"
         ],
-        "the ring is one slot too short: take the remainder by `window`.": [
-            "% window -> % max(window - 1, 1)"
-        ],
         "the ring never wraps: after `window` positions its first slot is reused, with %.": [
             "return sinks + (position - sinks) % window -> return position"
         ],
         "all positions past the end get the last slot: the ring's first slot is reused, with %.": [
             "sinks + (position - sinks) % window -> min(position, sinks + window - 1)"
-        ],
-        "the ring starts with its second slot: position `sinks` takes the first one, with remainder 0.": [
-            "(position - sinks) -> (position - sinks + 1)"
-        ],
-        "this is the quotient, which is how often the ring has wrapped: use the remainder, %.": [
-            "% window -> // window"
-        ],
-        "the sinks' slots come last: they must be the first ones.": [
-            "return position\n -> return window + position\n",
-            "return sinks + -> return ",
         ],
     },
     wrong=[

@@ -31,11 +31,7 @@ BLANK = Blank(
         "one vector is counted for each layer, head and token: there are two, a key and a value.": [
             "2 * n_layer -> n_layer"
         ],
-        "three vectors are counted for each layer, head and token: queries are not cached.": [
-            "2 * n_layer -> 3 * n_layer"
-        ],
         "only one layer is counted: each layer has its own keys and values.": ["* n_layer -> "],
-        "only one head is counted: each head has its own keys and values.": ["* n_head -> "],
         "the cache's numbers also take itemsize bytes each: this counts numbers.": [
             "(n_weights + cache) * itemsize -> n_weights * itemsize + cache"
         ],
@@ -47,11 +43,6 @@ BLANK = Blank(
             ["(n_weights + cache) * itemsize -> n_weights * 4 + cache * itemsize"],
         ),
         "itemsize is missing: each number takes that many bytes.": [" * itemsize -> "],
-        "`tokens` may be a mean, such as 6.5: do not round it.": (
-            ["* tokens -> * int(tokens)"],
-            ["* tokens -> * math.ceil(tokens)"],
-            ["head_size * tokens -> int(head_size * tokens)"],
-        ),
         "the weights are missing: a step reads all of them.": ["(n_weights + cache) -> cache"],
         "the weights are counted once for each token: a step reads them once, however long the text is.": [
             "(n_weights + cache) -> (n_weights * tokens + cache)"

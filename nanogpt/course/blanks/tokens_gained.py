@@ -72,9 +72,6 @@ BLANK = Blank(
         "choices after a wrong proposal are kept: they belong to a different text. Stop after the first that differs.": [
             "[: n + 1] -> "
         ],
-        "one choice after the wrong proposal is kept: it belongs to a different text. Stop after n + 1 choices.": [
-            "n + 1] -> n + 2]"
-        ],
         "the wrong proposal itself is kept: at that position the text gains the model's choice.": (
             [
                 "return choices[: n + 1] -> return proposals[: n + 1] if n < len(proposals) else choices"
@@ -100,16 +97,6 @@ BLANK = Blank(
         ),
         "you check whether a proposal is anywhere among the choices: compare it with the choice at its own index.": [
             "== choices[n] -> in choices"
-        ],
-        "each proposal is compared with a choice at another index: proposals[n] belongs to choices[n].": (
-            ["== choices[n] -> == choices[n + 1]"],
-            ["== choices[n] -> == choices[n - 1]"],
-        ),
-        "`is` checks whether two numbers are the same object: compare with ==.": [
-            "== choices -> is choices"
-        ],
-        "the loop continues while proposal and choice differ: it must continue while they agree.": [
-            "== -> !="
         ],
         "the loop runs past the last proposal: check n < len(proposals) first.": [
             "n < len(proposals) and -> "
