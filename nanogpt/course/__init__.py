@@ -3,7 +3,7 @@
 from nanogpt.course import check, hint
 
 page        a blank as data: its solution, cases, mistakes and hints
-blanks      one page for each blank
+blanks      one page for each blank; `drivers` has what several of them use
 finding     run an answer on the cases, and find the mistake that explains what it shows; it uses
             observing, comparing, words, editing and limits
 checking    check and hint, for notebooks

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from nanogpt.course.comparing import alike
+from nanogpt.course.drivers import Arguments, numbers
 from nanogpt.course.finding import objection
 from nanogpt.course.limits import TooLong, limit
-from nanogpt.course.observing import Arguments, numbers
 from nanogpt.course.page import Blank, Case
 
 

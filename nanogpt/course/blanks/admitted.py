@@ -1,7 +1,7 @@
 """Notebook 09, blank 3: admitted, how many waiting requests may start."""
 
+from ..drivers import whole
 from ..page import Blank, Case
-from .key_head import whole
 
 
 def admitted(needs: list[int], free: int, most: int) -> int:

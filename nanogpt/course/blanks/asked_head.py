@@ -3,7 +3,7 @@
 import torch
 
 from ...attention import attend
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 from .head import WIDTH, Head, new_head, run_gradients
 from .visible import visible

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..observing import Arguments, form, gradient, numbers
+from ..drivers import Arguments, form, gradient, numbers
 from ..page import Blank, Case
 
 

@@ -1,7 +1,7 @@
 """Notebook 07, blank 3: expected_gain, the mean tokens of a pass."""
 
+from ..drivers import number
 from ..page import Blank, Case
-from .multiplications import number
 
 
 def expected_gain(a: float, k: int) -> float:

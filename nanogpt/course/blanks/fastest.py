@@ -1,7 +1,7 @@
 """Notebook 06, blank 2: fastest, the tokens per second that the roofline allows."""
 
+from ..drivers import calls
 from ..page import Blank
-from .multiplications import calls
 
 
 def fastest(flop: float, n_bytes: float, peak: float, bandwidth: float) -> float:

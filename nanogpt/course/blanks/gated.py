@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from ..observing import Arguments, form, gradient, numbers
+from ..drivers import Arguments, form, gradient, numbers
 from ..page import Blank, Case
 
 

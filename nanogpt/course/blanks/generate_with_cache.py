@@ -7,7 +7,7 @@ from ...config import GPTConfig
 from ...model import GPT
 from ...model import Head as ModelHead
 from ...sampling import draw_noise
-from ..observing import Arguments, form
+from ..drivers import Arguments, form
 from ..page import Blank, Case
 from .kv_cache import KVCache
 from .sample import sample

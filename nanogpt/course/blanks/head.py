@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from ...config import GPTConfig
 from ..comparing import alike
-from ..observing import Arguments, form, gradient, numbers
+from ..drivers import Arguments, form, gradient, numbers
 from ..page import Blank, Case
 from .attention_weights import attention_weights
 from .kv_cache import KVCache

@@ -1,7 +1,6 @@
 """Notebook 08, blank 1: key_head, the KV head that a query head reads in grouped-query attention."""
 
-import operator
-
+from ..drivers import kind, whole
 from ..page import Blank, Case
 
 
@@ -26,19 +25,6 @@ def run_any_order(answer):
     for h, n_head, n_kv_head in ((63, 64, 8), (2, 3, 3), (11, 12, 3), (5, 8, 1), (0, 32, 8)):
         what = f"the KV head of query head {h} of {n_head}, with {n_kv_head} KV heads"
         yield what, whole(answer(h, n_head, n_kv_head))
-
-
-def whole(number):
-    """An integer of any kind, such as NumPy's, as a Python integer; anything else as it is."""
-    try:
-        return number if isinstance(number, bool) else operator.index(number)
-    except (TypeError, ValueError):
-        return number
-
-
-def kind(value):
-    """The name of a value's type."""
-    return type(value).__name__
 
 
 # ------------------------------------------------------------------ what people write

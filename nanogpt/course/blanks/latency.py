@@ -1,7 +1,7 @@
 """Notebook 05, blank 2: latency, the four numbers of one text's timestamps."""
 
+from ..drivers import number
 from ..page import Blank, Case
-from .multiplications import number
 
 
 def latency(moments: list[float]) -> dict:

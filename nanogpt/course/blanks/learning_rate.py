@@ -2,8 +2,8 @@
 
 import torch
 
+from ..drivers import number
 from ..page import Blank, Case
-from .multiplications import number
 
 
 def learning_rate(step, steps, warmup):

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..observing import Arguments, numbers
+from ..drivers import Arguments, numbers
 from ..page import Blank, Case
 
 

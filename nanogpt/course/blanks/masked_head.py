@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 from ...attention import attend
-from ..observing import numbers
+from ..drivers import numbers
 from ..page import Blank, Case
 from .head import (
     WIDTH,

@@ -1,7 +1,7 @@
 """Notebook 11, blank 3: mfu, the fraction of a machine's peak that training uses."""
 
+from ..drivers import calls
 from ..page import Blank
-from .multiplications import calls
 
 
 def mfu(chars, seconds, parameters, layers, width, block, peak):

@@ -1,39 +1,13 @@
 """Notebook 05, blank 1: multiplications, what a step costs with a cache and without."""
 
-import math
-import operator
-
-from ..page import Blank, Case
+from ..drivers import calls
+from ..page import Blank
 
 
 def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
     """Multiplications of the step after T tokens, with W weights in matrices and L layers of width C."""
     n = 1 if cached else T
     return n * W + n * T * 2 * L * C
-
-
-# ------------------------------------------------------------------ what a check runs
-
-
-def run_count(answer, **given):
-    """One call, with these arguments in this order."""
-    yield "the number", number(answer(*given.values()))
-
-
-def calls(names, *rows):
-    """A case for each row of arguments; a row may be shorter than their names."""
-    return [Case(run_count, **dict(zip(names.split(), row))) for row in rows]
-
-
-def number(value):
-    """A number of any kind, such as NumPy's or a tensor of one, as Python's; else what it is."""
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        return "None" if value is None else f"a {type(value).__name__} instead of a number"
-    try:
-        return operator.index(value)
-    except TypeError:
-        found = float(value)
-        return "NaN" if math.isnan(found) else found
 
 
 # ------------------------------------------------------------------ what people write

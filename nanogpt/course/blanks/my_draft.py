@@ -8,7 +8,7 @@ from ...engines.drafts import Draft
 from ...engines.generation import generate
 from ...model import GPT
 from ...sampling import PLAIN, draw_noise
-from ..observing import Arguments, form
+from ..drivers import Arguments, form
 from ..page import Blank, Case
 
 

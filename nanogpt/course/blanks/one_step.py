@@ -5,7 +5,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..observing import Arguments, numbers
+from ..drivers import Arguments, numbers
 from ..page import Blank, Case
 
 

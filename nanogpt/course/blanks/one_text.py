@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 from ..traps import MemoryHead, decode
 from .generate_with_cache import texts

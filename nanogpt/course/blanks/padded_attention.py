@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ...attention import attend
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 from .row_by_row import Products, aten
 

@@ -2,8 +2,8 @@
 
 from statistics import median
 
+from ..drivers import number
 from ..page import Blank, Case
-from .multiplications import number
 
 
 def paired_speedup(a: list[float], b: list[float]) -> float:

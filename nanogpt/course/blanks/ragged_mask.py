@@ -2,7 +2,7 @@
 
 import torch
 
-from ..observing import Arguments, form
+from ..drivers import Arguments, form
 from ..page import Blank, Case
 
 

@@ -5,7 +5,7 @@ import inspect
 import torch
 import torch.nn as nn
 
-from ..observing import Arguments, form
+from ..drivers import Arguments, form
 from ..page import Blank, Case
 from ..traps import MemoryHead, places
 from .generate_with_cache import SIZE, Watched

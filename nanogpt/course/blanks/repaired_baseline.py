@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 from .generate_with_cache import Watched, texts
 from .sample import sample

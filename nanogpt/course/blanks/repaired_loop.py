@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ...cache import kv_cache
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 from ..traps import places
 from .generate_with_cache import Watched, texts

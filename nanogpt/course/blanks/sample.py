@@ -4,7 +4,7 @@ import torch
 
 from ...sampling import draw_noise
 from ..comparing import alike
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 

@@ -1,7 +1,7 @@
 """Notebook 08, blank 4: slot_of, the slots of a ring with sinks."""
 
+from ..drivers import kind, whole
 from ..page import Blank, Case
-from .key_head import kind, whole
 
 
 def slot_of(position, window, sinks=0):

@@ -1,7 +1,7 @@
 """Notebook 06, blank 1: step_bytes, what one decode step reads."""
 
+from ..drivers import calls
 from ..page import Blank
-from .multiplications import calls
 
 
 def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4) -> int:

@@ -1,6 +1,6 @@
 """Notebook 07, blank 1: tokens_gained, what one pass adds to the text."""
 
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 
 

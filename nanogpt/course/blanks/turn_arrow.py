@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 
 
