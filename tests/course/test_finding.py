@@ -29,6 +29,7 @@ def double(x):
 
 DOUBLE = Blank(
     number="02.1",
+    minutes=1,
     solution=double,
     hints=("What is twice 2?", "Add x to itself.", "x + x"),
     cases=[

@@ -92,6 +92,7 @@ def type_of(loss):
 
 BLANK = Blank(
     number="11.2",
+    minutes=9,
     solution=accumulate,
     cases=[
         batch(examples=6, parts=2),

@@ -30,6 +30,7 @@ def run_queue(answer, needs, free, most):
 
 BLANK = Blank(
     number="09.3",
+    minutes=11,
     solution=admitted,
     cases=[
         Case(run_queue, needs=[2, 3], free=12, most=4),

@@ -91,6 +91,7 @@ MASK = "visible(order[-x.shape[1] :], order)"
 BOTH = "check both conditions, `self.memory is not None and not self.training`"
 BLANK = Blank(
     number="04.5",
+    minutes=6,
     solution=AskedHead,
     method="forward",
     cases=[

@@ -61,6 +61,7 @@ def some_mask(T, S, seed=0):
 
 BLANK = Blank(
     number="01.1",
+    minutes=6,
     solution=attention_weights,
     cases=[
         Case(run_weights, lead=(3,), T=4, S=7, hs=5, dtype=torch.float32),

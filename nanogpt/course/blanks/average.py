@@ -34,6 +34,7 @@ def run_average(answer, rows, size, dtype=torch.float32):
 
 BLANK = Blank(
     number="10.3",
+    minutes=5,
     solution=average,
     cases=[
         Case(run_average, NEAR, rows=[6, 2], size=3),

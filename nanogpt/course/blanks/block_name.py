@@ -86,6 +86,7 @@ LARGE = [([[3, 257]], [[3, 1]]), ([[50_256, 65_536]], [[50_256, 0]])]
 
 BLANK = Blank(
     number="09.2",
+    minutes=6,
     solution=block_name,
     cases=[
         Case(run_again, blocks=[[1, 2]]),

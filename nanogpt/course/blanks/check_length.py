@@ -47,6 +47,7 @@ def run(answer, T, n_new, block_size):
 MESSAGE = 'f"a prompt of {T} leaves room for {max(room, 0)} tokens, not {n_new}"'
 BLANK = Blank(
     number="04.6",
+    minutes=4,
     solution=check_length,
     cases=[
         Case(run, T=20, n_new=1, block_size=64),

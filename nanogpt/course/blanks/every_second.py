@@ -53,6 +53,7 @@ FAR = [0, 40_000, 3, -1, 2**31, 39_999, 2**53 - 1, 2**53 + 1]
 
 BLANK = Blank(
     number="08.3",
+    minutes=5,
     solution=every_second,
     cases=[
         Case(run_pattern, queries=[*range(2, 8)], keys=[*range(8)]),

@@ -21,6 +21,7 @@ def run_gain(answer, a, k):
 
 BLANK = Blank(
     number="07.3",
+    minutes=3,
     solution=expected_gain,
     # Powers of 1/2 in all of them, so that float32 is as exact as float64.
     cases=[

@@ -18,6 +18,7 @@ NAMES = "flop n_bytes peak bandwidth"
 
 BLANK = Blank(
     number="06.2",
+    minutes=4,
     solution=fastest,
     cases=calls(
         NAMES,

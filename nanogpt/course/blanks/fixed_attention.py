@@ -75,6 +75,7 @@ JOINED = [
 ]
 BLANK = Blank(
     number="04.8",
+    minutes=5,
     solution=FixedAttention,
     method="forward",
     cases=[

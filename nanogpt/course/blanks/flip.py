@@ -44,6 +44,7 @@ def sign_of(row):
 
 BLANK = Blank(
     number="10.2",
+    minutes=5,
     solution=flip,
     cases=[
         Case(run_flip, heads=3, size=4, width=5),

@@ -56,6 +56,7 @@ def run_near_singular(answer):
 
 BLANK = Blank(
     number="10.1",
+    minutes=6,
     solution=fold,
     cases=[
         Case(run_fold, V=5, C=4),

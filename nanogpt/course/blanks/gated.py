@@ -48,6 +48,7 @@ def run_gradients(answer):
 
 BLANK = Blank(
     number="13.2",
+    minutes=6,
     solution=gated,
     cases=[
         Case(run_part, shape=(2, 3, 5), hidden=7),

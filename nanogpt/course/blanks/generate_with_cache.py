@@ -144,6 +144,7 @@ def run_training(answer):
 
 BLANK = Blank(
     number="02.5",
+    minutes=7,
     solution=generate_with_cache,
     cases=[
         Case(run_loop, B=1, T=5, n=4, block_size=16),

@@ -206,6 +206,7 @@ def run_dropout(answer, cached=False, texts=4000):
 GUARD = "the guard must check both whether there is a cache and whether this is training."
 BLANK = Blank(
     number="02.3",
+    minutes=10,
     solution=Head,
     method="forward",
     cases=[

@@ -31,6 +31,7 @@ def run_any_order(answer):
 
 BLANK = Blank(
     number="08.1",
+    minutes=5,
     solution=key_head,
     cases=[
         Case(run_heads, n_head=12, n_kv_head=3),

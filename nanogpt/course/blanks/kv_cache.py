@@ -113,6 +113,7 @@ class Unwritten(TorchFunctionMode):
 
 BLANK = Blank(
     number="02.2",
+    minutes=8,
     solution=KVCache,
     method="update",
     cases=[

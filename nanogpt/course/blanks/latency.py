@@ -39,6 +39,7 @@ LONG = [50_000 + moment / 2**20 for moment in (0, 1294, 2038, 2097)]
 
 BLANK = Blank(
     number="05.2",
+    minutes=6,
     solution=latency,
     cases=[
         Case(run_latency, moments=[10.0, 13.0, 14.0, 16.0]),

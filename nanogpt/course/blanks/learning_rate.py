@@ -35,6 +35,7 @@ def schedule(steps, warmup):
 LINE = "(1 - step / steps)"
 BLANK = Blank(
     number="11.1",
+    minutes=7,
     solution=learning_rate,
     cases=[
         schedule(steps=100, warmup=10),

@@ -53,6 +53,7 @@ def measured(answer, given, what):
 
 BLANK = Blank(
     number="03.3",
+    minutes=5,
     solution=margin,
     cases=[
         Case(run_margin, 1e-4, logits=[2.0, 1.0, 0.0], noise=[1.0, 1.0, 1.0]),

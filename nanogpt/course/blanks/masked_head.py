@@ -64,6 +64,7 @@ class MaskedHead(Head):
         return """
 BLANK = Blank(
     number="04.1",
+    minutes=5,
     solution=MaskedHead,
     method="forward",
     # In training mode no cache is on here, so a head may or may not check the mode.

@@ -19,6 +19,7 @@ NAMES = "chars seconds parameters layers width block peak"
 
 BLANK = Blank(
     number="11.3",
+    minutes=6,
     solution=mfu,
     cases=calls(
         NAMES,

@@ -14,6 +14,7 @@ def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
 
 BLANK = Blank(
     number="05.1",
+    minutes=5,
     solution=multiplications,
     cases=calls(
         "T W L C cached",

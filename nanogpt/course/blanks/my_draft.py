@@ -115,6 +115,7 @@ LONG = [token * token % 7 for token in range(200)]
 
 BLANK = Blank(
     number="07.4",
+    minutes=5,
     solution=MyDraft,
     method="begin",
     cases=[

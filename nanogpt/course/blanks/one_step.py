@@ -113,6 +113,7 @@ def flat(tensors):
 
 BLANK = Blank(
     number="01.2",
+    minutes=7,
     solution=one_step,
     cases=[
         Case(run_step, optimizer=torch.optim.SGD, lr=1e-5, momentum=0.9),

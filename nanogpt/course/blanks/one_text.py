@@ -118,6 +118,7 @@ def one_text(model, prompt, noise):
 """
 BLANK = Blank(
     number="04.7",
+    minutes=5,
     solution=one_text,
     cases=[
         Case(run_texts),

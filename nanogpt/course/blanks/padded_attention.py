@@ -70,6 +70,7 @@ def run_padded(answer, T, S, length, size=16, dtype=torch.float32, factor=1.0, w
 
 BLANK = Blank(
     number="12.3",
+    minutes=7,
     solution=padded_attention,
     cases=[
         Case(run_padded, T=3, S=9, length=32),

@@ -23,6 +23,7 @@ def run_ratio(answer, a, b):
 
 BLANK = Blank(
     number="05.3",
+    minutes=5,
     solution=paired_speedup,
     # All ratios are exact in float32, so that it is as good as float64.
     cases=[

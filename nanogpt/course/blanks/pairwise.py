@@ -45,6 +45,7 @@ ORDER = "add neighbours first, 1 and 2, 3 and 4, then their sums"
 
 BLANK = Blank(
     number="12.1",
+    minutes=8,
     solution=pairwise,
     cases=[
         Case(run_sum, terms=[3.0]),

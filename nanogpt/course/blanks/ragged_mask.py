@@ -63,6 +63,7 @@ FAR = [(1, 2), (9, 5), (9, 39_999), (9, 40_001), (1, 3_000_001), (2, 5)]
 
 BLANK = Blank(
     number="09.1",
+    minutes=7,
     solution=ragged_mask,
     cases=[
         Case(run_ragged, queries=[(0, 2), (1, 0), (1, 1)], keys=positions_of(3, 2)),

@@ -71,6 +71,7 @@ def read_on(model, x):
 """
 BLANK = Blank(
     number="04.3",
+    minutes=3,
     solution=read_on,
     cases=[
         Case(run, pieces=[5, 1, 1], texts=2),

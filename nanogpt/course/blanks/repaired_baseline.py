@@ -79,6 +79,7 @@ def modes(model):
 
 BLANK = Blank(
     number="04.4",
+    minutes=6,
     solution=repaired_baseline,
     cases=[
         Case(run, T=5, n=6, training=False),

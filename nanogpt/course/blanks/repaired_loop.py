@@ -62,6 +62,7 @@ WHOLE_TEXT = (
 )
 BLANK = Blank(
     number="04.2",
+    minutes=6,
     solution=repaired_loop,
     cases=[
         Case(run, T=5, n=4, block_size=16),

@@ -44,6 +44,7 @@ def row(*numbers):
 
 BLANK = Blank(
     number="06.3",
+    minutes=6,
     solution=round_row,
     cases=[
         row(1.1, -2.0, 0.5),

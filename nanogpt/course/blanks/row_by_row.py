@@ -85,6 +85,7 @@ def run_alone(answer, rows, N, K):
 
 BLANK = Blank(
     number="12.2",
+    minutes=8,
     solution=row_by_row,
     cases=[
         Case(run_rows, shape=(5, 8), N=6),

@@ -47,6 +47,7 @@ def run_again(answer):
 
 BLANK = Blank(
     number="02.4",
+    minutes=4,
     solution=sample,
     cases=[
         Case(run_again),

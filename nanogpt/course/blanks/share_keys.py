@@ -47,6 +47,7 @@ def run_gradient(answer):
 
 BLANK = Blank(
     number="13.1",
+    minutes=6,
     solution=share_keys,
     cases=[
         Case(run_keys, heads=3, n_head=9),

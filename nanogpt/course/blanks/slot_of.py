@@ -68,6 +68,7 @@ def run_any_order(answer):
 
 BLANK = Blank(
     number="08.4",
+    minutes=6,
     solution=slot_of,
     cases=[
         Case(run_ring, window=4, sinks=0),

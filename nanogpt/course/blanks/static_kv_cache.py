@@ -69,6 +69,7 @@ def storages(cache, held):
 
 BLANK = Blank(
     number="02.6",
+    minutes=9,
     solution=StaticKVCache,
     method="update",
     cases=[

@@ -19,6 +19,7 @@ NAMES = "n_weights n_layer n_head head_size tokens itemsize"
 
 BLANK = Blank(
     number="06.1",
+    minutes=5,
     solution=step_bytes,
     cases=calls(
         NAMES,

@@ -49,6 +49,7 @@ MANY = [token % 65 for token in range(300)]
 
 BLANK = Blank(
     number="07.1",
+    minutes=5,
     solution=tokens_gained,
     cases=[
         Case(run_pass, proposals=[7, 8, 9], choices=[7, 8, 5, 6]),

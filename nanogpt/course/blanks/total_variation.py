@@ -44,6 +44,7 @@ def compare(answer, p, q):
 
 BLANK = Blank(
     number="07.2",
+    minutes=3,
     solution=total_variation,
     cases=[
         Case(run_by_hand, tolerance=1e-5),

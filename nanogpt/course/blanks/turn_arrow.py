@@ -43,6 +43,7 @@ def kind(got):
 
 BLANK = Blank(
     number="08.2",
+    minutes=6,
     solution=turn_arrow,
     cases=[
         Case(run_turn, NEAR, a=0.6, b=0.8, angle=1.0),

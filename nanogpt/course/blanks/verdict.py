@@ -51,6 +51,7 @@ def run_verdict(answer, in_float32, in_float64):
 
 BLANK = Blank(
     number="03.1",
+    minutes=6,
     solution=verdict,
     # No pair is at the edge: exactly a thousandth is left open. So is a difference that is infinite
     # only in float32.

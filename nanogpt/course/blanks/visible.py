@@ -47,6 +47,7 @@ def run_two(answer):
 
 BLANK = Blank(
     number="02.1",
+    minutes=4,
     solution=visible,
     cases=[
         Case(run_mask, queries=[0, 1, 2, 3], keys=[0, 1, 2, 3]),
