@@ -22,12 +22,11 @@ from ..training.folders import held
 from . import program
 from .blanks import BLANKS
 from .editing import execute
-from .errors import InOneLine
 from .finding import objection
 from .limits import limit
 from .solutions import lesson_names
 
-LESSON_SECONDS = 60  # time limit for a lesson's top-level statements
+LESSON_SECONDS = 20  # time limit for a lesson's top-level statements, which are definitions
 MODULE = "nanogpt_lesson"
 FILLED_IN = "# @title The solution, filled in by a run without a reader"
 
@@ -36,8 +35,14 @@ Scope = dict[str, Any]  # a lesson's names and their values
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code may run
 
 
-class LessonError(InOneLine, ValueError):
-    """An exercise that does not exist, or a lesson that gets no certificate."""
+class LessonError(ValueError):
+    """An exercise that does not exist, or a lesson that gets no certificate.
+
+    A notebook shows it in one line, without a traceback; its message says what to do.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
 
 
 def choose(mine: str | bool) -> None:

@@ -101,21 +101,6 @@ def one_text(model, prompt, noise):
         head.memory.clear()
     return tokens
 """
-ONLY_EXCEPTIONS = """
-def one_text(model, prompt, noise):
-    heads = [module for module in model.modules() if isinstance(module, MemoryHead)]
-    for head in heads:
-        head.memory.clear()
-    try:
-        tokens = decode(model, prompt, noise)
-    except Exception:
-        for head in heads:
-            head.memory.clear()
-        raise
-    for head in heads:
-        head.memory.clear()
-    return tokens
-"""
 BLANK = Blank(
     number="04.7",
     minutes=5,
