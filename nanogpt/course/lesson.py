@@ -21,7 +21,7 @@ from ..files import ROOT, path_in, write_whole
 from ..training.folders import held
 from . import program
 from .blanks import BLANKS
-from .editing import execute
+from .editing import execute, execute_again
 from .finding import objection
 from .limits import limit
 from .solutions import lesson_names
@@ -225,7 +225,7 @@ def put_solution(scope: Scope, name: str, text: str) -> None:
             if bases & replaced:
                 replaced.add(node.name)
                 with suppress(Exception):
-                    exec(compile(ast.Module([node], []), file, "exec"), scope)
+                    execute_again(node, file, scope)
 
 
 # ------------------------------------------------------------------ keeping
