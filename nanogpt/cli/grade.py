@@ -6,7 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from ..course import grade
+from ..course import grade, grade_report
+from ..course.outcomes import one_line
 from ..course.submissions import submissions
 from ..files import check_file, check_no_file, check_writable, write_whole
 from .common import add_overwrite, check_clone, positive
@@ -54,12 +55,12 @@ def run(args: argparse.Namespace) -> int:
     grades = grade.grade(found, names, limits, workers)
     names = names if args.only else grade.handed_in(grades, names)
     if args.csv:
-        write_whole(args.csv, grade.as_csv(grades, names))
-    print(grade.report(grades, names))
+        write_whole(args.csv, grade_report.as_csv(grades, names))
+    print(grade_report.report(grades, names))
     unjudged = sum(one.problem is not None for one in grades)
     print(f"\n{len(grades) - unjudged} of {len(grades)} files were graded")
     if others:
-        print(f"not a submission: {', '.join(map(grade.one_line, others))}")
+        print(f"not a submission: {', '.join(map(one_line, others))}")
     if args.csv:
         print(f"written: {args.csv}")
     return int(unjudged > 0)

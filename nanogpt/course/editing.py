@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 from functools import cache, partial
 from typing import Any
@@ -37,3 +38,8 @@ def execute(text: str, name: str, scope: dict[str, Any]) -> None:
     """Execute code so that inspect and error messages can find its lines."""
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     exec(compile(text, name, "exec"), scope)
+
+
+def execute_again(statement: ast.stmt, name: str, scope: dict[str, Any]) -> None:
+    """Execute one statement of code that was executed under this name; its lines stay the same."""
+    exec(compile(ast.Module([statement], []), name, "exec"), scope)

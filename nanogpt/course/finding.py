@@ -79,9 +79,8 @@ def _first_difference(blank: Blank, answer: Answer | Anew) -> Objection | None:
         what = difference(shown[-1], right, case.tolerance)
         if what is None:
             continue
-        if results and all(result is None for result in results) and _returns(blank):
-            yields = inspect.isgeneratorfunction(inspect.unwrap(blank.solution))
-            words = YIELDS_NOTHING if yields else RETURNS_NOTHING
+        words = _nothing_but_none(blank.solution) if results else ""
+        if words and all(result is None for result in results):
             return Objection(words, words)
         return _explain(blank, answer, shown, what, right)
     return None
@@ -99,13 +98,11 @@ def _noted(function: FunctionType, results: list[Any]) -> Answer:
     return noted
 
 
-def _returns(blank: Blank) -> bool:
-    """Whether the reference solution, a function, returns something in the first case."""
-    results: list[Any] = []
-    right = blank.solution
-    if isinstance(right, FunctionType):
-        observe(blank.cases[0], _noted(right, results))
-    return any(result is not None for result in results)
+def _nothing_but_none(solution: Answer) -> str:
+    """What to say of an answer that only returns None; "" if its solution does, too."""
+    if inspect.isgeneratorfunction(inspect.unwrap(solution)):
+        return YIELDS_NOTHING
+    return RETURNS_NOTHING if "return " in inspect.getsource(solution) else ""
 
 
 @cache

@@ -1,30 +1,25 @@
 """Grade one learner's lesson in a separate process, which `course.grade` starts and may kill.
 
-    python -m nanogpt.course.grade_one PIPE FOLDER SECONDS GIB NAME... < LESSON
+    python -m nanogpt.course.grade_one FOLDER SECONDS GIB NAME... < LESSON > RESULTS
 
 The lesson is read before anything of it can run, and executed once; then each exercise is checked
-once. Each result is immediately written to the pipe as a line of JSON, so a killed process leaves
-its results so far.
+once. Each result is written as soon as it is known, so a killed process leaves its results so far.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from traceback import extract_tb
-from types import ModuleType
-from typing import IO, Any
 
 from .blanks import BLANKS
 from .borrowed import borrowed
-from .editing import execute
 from .finding import objection
-from .lesson import MODULE, Scope, put_solution
-from .limits import limit
+from .lesson import put_solution, run_program
+from .outcomes import ExerciseResult, Outcome, to_line
 from .solutions import lesson_names
 
 FILE = "lesson.py"  # what messages call the lesson
@@ -32,31 +27,29 @@ FILE = "lesson.py"  # what messages call the lesson
 
 def main() -> None:
     """Grade the lesson given by the arguments, and end this process."""
-    pipe, folder, seconds, gib, *names = sys.argv[1:]
-    text = sys.stdin.buffer.read().decode("utf-8-sig", errors="surrogateescape")
-    enter(folder)
-    with open(int(pipe), "w", encoding="utf-8") as results:
-        # Before the limits, because importing torch and its optimizers takes seconds.
+    folder, seconds, gib, *names = sys.argv[1:]
+    text = sys.stdin.buffer.read().decode()
+    os.chdir(folder)
+
+    # 1. Results keep the output to themselves: what a lesson prints goes nowhere.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as results:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+        # 2. Before the limits, because importing torch and its optimizers takes seconds. The empty
+        #    line says that the lesson's time begins.
         importlib.import_module("torch._dynamo")
-        solved = lesson_names()
         set_limits(float(gib))
-        report(results, event="ready")
-        judge_text(text, solved, names, float(seconds), results)
-        report(results, event="done")
+        print(file=results, flush=True)
+
+        # 3. Each result at once.
+        for name, result in judge_text(text, names, float(seconds)):
+            results.write(to_line(name, result))
+            results.flush()
         os._exit(0)  # ignore the lesson's threads and exit handlers
 
 
-def enter(folder: str) -> None:
-    """Work in that folder, which another lesson may just have deleted."""
-    for _ in range(5):
-        with suppress(OSError):
-            os.makedirs(folder, exist_ok=True)
-            os.chdir(folder)
-            return
-
-
 def set_limits(gib: float) -> None:
-    """Limit this process to one thread, `gib` more GiB of memory, and no large files.
+    """Limit this process to one thread, `gib` more GiB of memory, and files of 100 MB.
 
     Limits that the system does not support are skipped.
     """
@@ -66,65 +59,52 @@ def set_limits(gib: float) -> None:
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000_000, 100_000_000))
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most = pages * resource.getpagesize() + int(gib * 2**30)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def report(results: IO[str], **facts: str | None) -> None:
-    """Send a line of results now."""
-    results.write(json.dumps(facts) + "\n")
-    results.flush()
-
-
 def judge_text(
-    text: str, solved: Scope, names: list[str], seconds: float, results: IO[str]
-) -> None:
-    """Execute a lesson, and check the exercises `names` in it, each for at most `seconds`."""
-    module = ModuleType(MODULE)
-    sys.modules[MODULE] = module
-    scope = vars(module)
-    scope.update(solved)
-    scope.update({"__name__": MODULE, "__file__": FILE})
-    stops = run(text, scope, seconds)
+    text: str, names: Sequence[str], seconds: float
+) -> Iterator[tuple[str, ExerciseResult]]:
+    """Execute a lesson, and check the exercises `names` in it, each for at most `seconds`.
+
+    Yields NOT_GRADED when the check of an exercise begins, and later its result; at the end, under
+    the name "", whether the whole lesson was graded.
+    """
+    # 1. The lesson as a module.
+    solved = lesson_names()
+    scope, stops = run_program(text, FILE, seconds)
     if stops:
-        report(results, event="stops", words=stops)
+        yield "", ExerciseResult(Outcome.NOT_GRADED, stops)
         return
-    answers: dict[str, Any] = {name: scope.get(name) for name in names}
-    scope.update({name: solved[name] for name in BLANKS if name not in names})
-    for name, answer in answers.items():
+
+    # 2. What does not count is replaced by its solution.
+    for name in BLANKS:
+        if name not in names and scope.get(name) is not solved[name]:
+            put_solution(scope, name, text)
+
+    # 3. The exercises in the notebooks' order; users of a wrong one are checked with its solution.
+    for name in names:
+        answer = scope.get(name)
         if answer is None or answer is solved[name]:
             scope[name] = solved[name]
-            report(results, event="missing", name=name)
+            yield name, ExerciseResult(Outcome.MISSING)
             continue
-        report(results, event="begins", name=name)
+        yield name, ExerciseResult(Outcome.NOT_GRADED)
         found = objection(BLANKS[name], answer, seconds)
-        words = str(found) if found else None
-        mistake = found.mistake if found else None
+        if found:
+            yield name, ExerciseResult(Outcome.MISTAKE, str(found), found.mistake)
+            put_solution(scope, name, text)
+            continue
         used = borrowed(text, scope, name)
-        report(results, event="judged", name=name, words=words, mistake=mistake, borrowed=used)
-        if found:  # check its users with the solution
-            put_solution(scope, name)
-
-
-def run(text: str, scope: Scope, seconds: float) -> str | None:
-    """Execute a lesson. Returns where and why it stops, or None if it reaches its end."""
-    try:
-        with limit(seconds, f"{FILE} did not finish"):
-            execute(text, FILE, scope)
-    except BaseException as error:  # also exit(), and TooLong is no Exception
-        lines = [
-            frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == FILE
-        ]
-        line = lines[-1] if lines else getattr(error, "lineno", None)
-        at = f" at line {line}" if line else ""
-        reason = str(getattr(error, "msg", error)).partition("\n")[
-            0
-        ]  # of a SyntaxError: without the location
-        return f"stops{at} ({type(error).__name__}{f': {reason}' if reason else ''})"
-    return None
+        if used:
+            words = f"{Outcome.BORROWED.words}: {used}"
+            yield name, ExerciseResult(Outcome.BORROWED, words)
+        else:
+            yield name, ExerciseResult(Outcome.PASSED)
+    yield "", ExerciseResult(Outcome.PASSED)
 
 
 if __name__ == "__main__":

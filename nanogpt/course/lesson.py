@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -20,13 +21,12 @@ from ..files import ROOT, path_in, write_whole
 from ..training.folders import held
 from . import program
 from .blanks import BLANKS
-from .editing import execute
-from .errors import InOneLine
+from .editing import execute, execute_again
 from .finding import objection
 from .limits import limit
 from .solutions import lesson_names
 
-LESSON_SECONDS = 60  # time limit for a lesson's top-level statements
+LESSON_SECONDS = 20  # time limit for a lesson's top-level statements, which are definitions
 MODULE = "nanogpt_lesson"
 FILLED_IN = "# @title The solution, filled in by a run without a reader"
 
@@ -35,8 +35,14 @@ Scope = dict[str, Any]  # a lesson's names and their values
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code may run
 
 
-class LessonError(InOneLine, ValueError):
-    """An exercise that does not exist, or a lesson that gets no certificate."""
+class LessonError(ValueError):
+    """An exercise that does not exist, or a lesson that gets no certificate.
+
+    A notebook shows it in one line, without a traceback; its message says what to do.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
 
 
 def choose(mine: str | bool) -> None:
@@ -91,20 +97,18 @@ class Lesson:
     `path` is where the text is, or will be, stored.
     """
 
-    def __init__(self, text: str = "", path: Path | None = None) -> None:
-        module = ModuleType(MODULE)
-        sys.modules[MODULE] = module
+    def __init__(self, text: str = "", path: Path | None = None, unreadable: str = "") -> None:
         self.path = path
         self.text = text
-        self.scope: Scope = vars(module)  # the solution replaces anything that fails
-        self.scope.update(lesson_names())
-        self.scope.update({"__name__": MODULE, "__file__": str(path)})
-        self.stops = _run(text, path, self.scope)  # where and why it stops, if it does
+        self.scope, stops = run_program(text, str(path), LESSON_SECONDS)
+        stops = unreadable or stops
+        # Where and why it stops, if it does; no name of it is used then.
+        self.stops = f"The solutions run until it is fixed: {path} {stops}" if stops else ""
         self.written = dict(self.scope)  # the reader's own version, even if it fails
         self.broken: dict[str, str] = {}  # a line for each name that fails its check
         self._right: set[str] = set()
         self._checked: set[str] = set()
-        self._uses = _uses(text)
+        self._parts = [x for x in program.body_of(text) if isinstance(x, program.DEFS)]
 
     @property
     def yours(self) -> list[str]:
@@ -121,7 +125,8 @@ class Lesson:
         for name in names:
             if name in BLANKS and name not in self._checked:
                 self._checked.add(name)
-                self.check(self._uses.get(name, ()))
+                for part in program.needed(self._parts, name):
+                    self.check(program.names_in(part))
                 self._check_one(name)
         return self
 
@@ -132,7 +137,7 @@ class Lesson:
         if self.stops:
             self.broken[name] = self.stops
         elif answer is None or answer is solution:  # it is missing
-            if name in program.written(self.text) or name in self._uses:
+            if name in program.written(self.text) or program.needed(self._parts, name):
                 self.broken[name] = (
                     f"Your {name} is gone from {self.path}: fill in its blank again."
                 )
@@ -142,7 +147,7 @@ class Lesson:
                 self._right.add(name)
                 return
             self.broken[name] = f"Your {name} in {self.path} does not pass its check: {found}"
-            put_solution(self.scope, name)
+            put_solution(self.scope, name, self.text)
             return
         self.scope[name] = self.written[name] = solution
 
@@ -169,51 +174,58 @@ def read_lesson(path: Path | None = None) -> Lesson:
     if path is None and not (_runs and lesson_path().is_file()):
         return _lesson("", None)
     path = path or lesson_path()
-    return _lesson(path.read_text(encoding="utf-8-sig", errors="surrogateescape"), path)
+    try:
+        return _lesson(program.read(path), path)
+    except ValueError as error:
+        return _lesson("", path, str(error))
 
 
 @functools.lru_cache(maxsize=4)
-def _lesson(text: str, path: Path | None) -> Lesson:
-    return Lesson(text, path)
+def _lesson(text: str, path: Path | None, unreadable: str = "") -> Lesson:
+    return Lesson(text, path, unreadable)
 
 
-def put_solution(scope: Scope, name: str) -> None:
-    """Replace an answer by the solution, also as the base of derived classes."""
-    wrong = scope[name]
-    solution: Any = BLANKS[name].solution
-    scope[name] = solution
-    for thing in [*scope.values()]:
-        if isinstance(thing, type) and wrong in thing.__bases__:
-            thing.__bases__ = tuple(solution if base is wrong else base for base in thing.__bases__)
+def run_program(text: str, file: str, seconds: float) -> tuple[Scope, str]:
+    """Execute a lesson as a module, with the solutions for the names that it does not define.
 
-
-def _run(text: str, path: Path | None, scope: Scope) -> str | None:
-    """Execute a lesson. Returns where and why it stops, in one line, if it does."""
+    Returns its names, and in one line where and why it stops; "" if it reaches its end.
+    """
+    module = ModuleType(MODULE)
+    sys.modules[MODULE] = module
+    scope: Scope = vars(module)
+    scope.update(lesson_names())
+    scope.update({"__name__": MODULE, "__file__": file})
     try:
-        with limit(LESSON_SECONDS, "the lesson did not finish"):
-            execute(text, str(path), scope)
+        with limit(seconds, "the lesson did not finish"):
+            execute(text, file, scope)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
-        lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
-        at = lines[-1] if lines else getattr(error, "lineno", "?")
-        reason = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
-        return f"The solutions run until it is fixed: {reason}"
-    return None
+    except BaseException as error:  # also exit(), and TooLong is no Exception
+        lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == file]
+        line = lines[-1] if lines else getattr(error, "lineno", None)
+        at = f" at line {line}" if line else ""
+        # The message of a SyntaxError without its location, and the first line of any other.
+        reason = str(getattr(error, "msg", error)).partition("\n")[0]
+        return scope, f"stops{at} ({type(error).__name__}{f': {reason}' if reason else ''})"
+    return scope, ""
 
 
-def _uses(text: str) -> dict[str, set[str]]:
-    """The names used by each function and class, directly or through other names in the text."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return {}
-    parts = [node for node in body if isinstance(node, program.DEFS)]
-    uses = {node.name: program.names_in(node) - {node.name} for node in parts}
-    for _ in uses:  # the longest possible chain of uses
-        for used in uses.values():
-            used |= set().union(*(uses.get(name, ()) for name in used))
-    return uses
+def put_solution(scope: Scope, name: str, text: str) -> None:
+    """Replace a lesson's answer by the solution, and define what inherits from it once more.
+
+    `text` is the lesson. Raises nothing: what cannot be defined with the solution as its base
+    stays as it was, and fails its own check.
+    """
+    scope[name] = BLANKS[name].solution
+    file = str(scope["__file__"])
+    replaced = {name}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and node.name not in replaced:
+            bases = set().union(*map(program.names_in, node.bases))
+            if bases & replaced:
+                replaced.add(node.name)
+                with suppress(Exception):
+                    execute_again(node, file, scope)
 
 
 # ------------------------------------------------------------------ keeping
@@ -227,11 +239,14 @@ def keep(name: str, cell: str) -> str:
     earlier = path.with_name("earlier.py")
 
     def merged() -> tuple[str, str]:
-        old = path.read_text(encoding="utf-8-sig").rstrip() if path.is_file() else ""
+        old = program.read(path).rstrip() if path.is_file() else ""
         return program.merge((old or program.begin().rstrip()) + "\n", cell, name, [*BLANKS])
 
     try:
-        lesson = Lesson(merged()[0], path)
+        # One that never ends is executed once: only this exercise's own section can mend it.
+        lesson = read_lesson()
+        if not lesson.stops or name in program.written(lesson.text):
+            lesson = Lesson(merged()[0], path)
         if lesson.stops:
             return f", but is not kept, because {path} stops: fix or move it. {lesson.stops}"
         found = lesson.check([name]).broken.get(name)

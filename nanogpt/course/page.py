@@ -64,6 +64,7 @@ class Blank:
     """
 
     number: str  # the notebook and the blank's place in it: "02.2"
+    minutes: int  # a learner's, from the task to a check that passes: an estimate
     solution: Answer
     cases: Sequence[Case]  # from simple to full: the first that fails is explained
     mistakes: Mapping[str, Edits | tuple[Edits, ...]]  # a message: its edits, or ways to make it

@@ -19,16 +19,18 @@ from ..comparison import rounding
 from ..data import send
 from ..decoder.checkpoint import load_checkpoint
 from ..decoder.config import beyond_lecture
-from ..decoder.model import CausalSelfAttention
+from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import unpack_heads
 from ..model import GPT, LanguageModel
 from ..sampling import draw_noise
 from ..training.trainer import Trainer
-from . import proof
 from .lesson import Lesson, LessonError, read_lesson
+from .limits import TooLong, limit
 
 if TYPE_CHECKING:
     from ..serving.jobs import Job  # it imports the servers, which a notebook does not need
+
+WRITE_SECONDS = 120  # time limit for one text
 
 
 def trainer_with(
@@ -54,10 +56,9 @@ def trainer_with(
         """The recipe's batches and learning rates, and the reader's step."""
 
         def __post_init__(self) -> None:
+            if isinstance(self.model, Decoder):
+                self.model = with_attention(self.model, Mine)
             super().__post_init__()
-            for module in self.model.blocks.modules():
-                if isinstance(module, CausalSelfAttention):
-                    module.__class__ = Mine  # the same weights
             self.windows = WindowedModel(self)
             self.together = Together(self)
 
@@ -70,6 +71,13 @@ def trainer_with(
             return torch.tensor(one_step(self.windows, self.together, x, y))
 
     return Practice
+
+
+def with_attention(model: Decoder, attention: type[CausalSelfAttention]) -> Decoder:
+    """A model of the same weights, not copies of them, whose attention layers are of this class."""
+    other = Decoder(model.config, attention).to(model.lm_head.weight.device)
+    other.load_state_dict(model.state_dict(keep_vars=True), assign=True)
+    return other.train(model.training)
 
 
 class WindowedModel(nn.Module):
@@ -130,17 +138,38 @@ def lesson_of(path: Path, *names: str) -> Lesson:
 
 def model_with(lesson: Lesson, model: LanguageModel) -> GPT:
     """The model with the lesson's heads. Raises LessonError if they do not support it."""
-    c = model.config
-    if beyond_lecture(c):
+    if beyond_lecture(model.config):
         raise LessonError(
             "your Head is the lecture's, but this model has newer ones: pass a checkpoint of "
             "the lecture's architecture, for example outputs/mine/model.safetensors"
         )
     lecture = model if isinstance(model, GPT) else unpack_heads(model)
+    weight = lecture.lm_head.weight
     try:
-        return proof.with_heads(lesson.scope, lecture)
-    except proof.Fault as fault:
-        raise LessonError(f"your {fault}") from None
+        theirs = GPT(lecture.config, lesson.scope["Head"]).to(weight.device, weight.dtype)
+        theirs.load_state_dict(lecture.state_dict())
+    except (KeyboardInterrupt, TooLong):
+        raise
+    except BaseException as error:  # a lesson may call exit()
+        raise LessonError(
+            f"your Head cannot build a model: {type(error).__name__}: {error}"
+        ) from None
+    return theirs.train(model.training)
+
+
+def write(lesson: Lesson, model: GPT, prompt: Tensor, noise: Tensor, cache: Any) -> Tensor:
+    """Generate a text with the lesson's loop.  (B, T), (n, B, V) -> (B, n). Raises LessonError."""
+    name = getattr(cache, "__name__", "its cache")
+    loop = lesson.scope["generate_with_cache"]
+    try:
+        with limit(WRITE_SECONDS, f"your generate_with_cache, with {name}, did not finish"):
+            return torch.cat(list(loop(model, prompt, noise, cache)), dim=1)
+    except (KeyboardInterrupt, TooLong):
+        raise
+    except BaseException as error:
+        raise LessonError(
+            f"your generate_with_cache with {name} stops: {type(error).__name__}: {error}"
+        ) from None
 
 
 @torch.no_grad()
@@ -178,10 +207,5 @@ class LessonWriter:
         generator = torch.Generator().manual_seed(seed)
         noise = draw_noise(n, 1, len(tokenizer), generator) ** self.temperature
         ids = tokenizer.encode(prompt)[None]
-        try:
-            cache = self.lesson.scope["KVCache"]
-            return tokenizer.decode(
-                proof.write(self.lesson.scope, self.model, ids, noise, cache)[0]
-            )
-        except proof.Fault as fault:
-            raise LessonError(f"your {fault}") from None
+        cache = self.lesson.scope["KVCache"]
+        return tokenizer.decode(write(self.lesson, self.model, ids, noise, cache)[0])

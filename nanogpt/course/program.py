@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _FOOTER = "# %% What you add below this line stays"
 YOURS = re.compile(r"^Yours so far: (.*)\.$", re.M)
 DEFS = (ast.FunctionDef, ast.ClassDef)
+
+
+def read(path: Path) -> str:
+    """The text of a lesson. Raises OSError, and ValueError for a file in another encoding."""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"is not UTF-8 in line {line}: save the file as UTF-8") from None
 
 
 def begin() -> str:
@@ -53,17 +63,9 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
     body = ast.parse(cell).body
     if name not in [x.name for x in body if isinstance(x, DEFS)]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
-    body = [x for x in body if not _made(x) & ({*others} - {name})]
-    used = {name}
-    for _ in body:  # the longest possible chain of uses
-        for x in body:
-            if _made(x) & used:
-                used |= names_in(x)
     lines = cell.splitlines()
     section: list[str] = []
-    for x in body:
-        if not _made(x) & used:
-            continue
+    for x in needed([x for x in body if not made_by(x) & ({*others} - {name})], name):
         first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
         while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment directly above
             first -= 1
@@ -72,7 +74,20 @@ def kept_parts(cell: str, name: str, others: Collection[str] = ()) -> str:
     return "\n".join(section)
 
 
-def _made(statement: ast.stmt) -> set[str]:
+def needed(body: Sequence[ast.stmt], name: str, others: Collection[str] = ()) -> list[ast.stmt]:
+    """The statements that define a name, and all that it uses but `others`, in their order."""
+    used = {name}
+    found: list[ast.stmt] = []
+    for _ in body:  # the longest possible chain of uses
+        found = [x for x in body if made_by(x) & used]
+        more = set().union(*map(names_in, found)) - {*others}
+        if more <= used:
+            break
+        used |= more
+    return found
+
+
+def made_by(statement: ast.stmt) -> set[str]:
     """The names defined by an import, a def, a class or an assignment.
 
     Empty for other statements, and for `Head = check(Head)`, which is not part of an answer.
@@ -97,15 +112,16 @@ def names_in(tree: ast.AST) -> set[str]:
 
 def made_in(cell: str) -> set[str]:
     """The names that a cell defines at its top level; empty if the cell is not Python."""
-    return set().union(*map(_made, _body(cell)))
+    return set().union(*map(made_by, body_of(cell)))
 
 
 def names_used(cell: str) -> set[str]:
     """All names in the defs and classes of a cell; empty if the cell is not Python."""
-    return set().union(*(names_in(x) for x in _body(cell) if isinstance(x, DEFS)))
+    return set().union(*(names_in(x) for x in body_of(cell) if isinstance(x, DEFS)))
 
 
-def _body(cell: str) -> list[ast.stmt]:
+def body_of(cell: str) -> list[ast.stmt]:
+    """The statements of a cell or a lesson; none if it is not Python."""
     try:
         return ast.parse(without_magics(cell)).body
     except (SyntaxError, ValueError):

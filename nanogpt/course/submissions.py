@@ -10,22 +10,17 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-DEPTH = 4  # folder levels that are searched
+DEPTH = 4  # folder levels that are searched: NAME/clone/outputs/mine
 # lesson.py, and what browsers and editors make of it: "lesson (1).py", "lesson.py.txt", "LESSON.PY"
 LESSON = re.compile(r"lesson([ _-]?\(?\d+\)?)?\.py(\.txt)?", re.I)
 MOODLE = re.compile(r"_\d+_assignsubmission_file_?(.*)$")
 SKIPPED = {"__pycache__", "__MACOSX", "node_modules", "site-packages"}
 LESSON_PLACE = Path("outputs", "mine", "lesson.py")  # where the notebooks keep it
-_UNPACK = "an archive: unpack it into a folder with the learner's name"
 CURES = {  # the suffix of what was handed in instead: what to do
-    ".zip": _UNPACK,
-    ".gz": _UNPACK,
-    ".7z": _UNPACK,
-    ".rar": _UNPACK,
-    ".tar": _UNPACK,
+    ".zip": "an archive: unpack it into a folder with the learner's name",
     ".ipynb": f"a notebook: ask for {LESSON_PLACE}, in which its checks keep the learner's code",
 }
 
@@ -52,10 +47,9 @@ def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
     for path in _visible(folder):
         name = MOODLE.sub("", path.name)
         if path.is_dir() and not path.is_symlink():
-            found += _in_folder(path, name, DEPTH)
+            found += _in_folder(path, name)
         elif _is_python(path):
-            short = path.name.removesuffix(".txt").rpartition(".")[0]  # of anna.py, anna.py.txt
-            found.append(_submission(name if name != path.name else short, path))
+            found.append(_submission(_stem(path) if name == path.name else name, path))
         elif path.suffix in CURES:
             found.append(Submission(path.stem, path, CURES[path.suffix]))
         else:
@@ -67,9 +61,43 @@ def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
     names = Counter(one.name for one in found)
     for i, one in enumerate(found):
         if names[one.name] > 1:  # anna.py next to anna/lesson.py
-            name = one.path.relative_to(folder).as_posix()
-            found[i] = Submission(name, one.path, one.problem)
+            found[i] = replace(one, name=one.path.relative_to(folder).as_posix())
     return found, others
+
+
+def _in_folder(folder: Path, name: str) -> list[Submission]:
+    """The submissions in a learner's folder, or in one that has a folder for each learner."""
+    files, is_clone = _files_in(folder)
+
+    # 1. Every file with the lesson's name; if there is none, any program that is not a clone's.
+    programs = [path for path in files if _is_python(path)]
+    lessons = [path for path in programs if LESSON.fullmatch(path.name)]
+    chosen = lessons or ([] if is_clone else programs)
+    if len(chosen) == 1:
+        return [_submission(name, chosen[0])]
+    if chosen:
+        return [_submission(f"{name}/{_first_part(folder, path)}", path) for path in chosen]
+
+    # 2. None: what else is there, and what to do with it.
+    if is_clone:
+        words = f"a clone without {LESSON_PLACE}, which git ignores: git add -f {LESSON_PLACE}"
+        return [Submission(name, folder, words)]
+    cures = [CURES[path.suffix] for path in files if path.suffix in CURES]
+    return [Submission(name, folder, cures[0] if cures else "the folder contains no lesson.py")]
+
+
+def _files_in(folder: Path) -> tuple[list[Path], bool]:
+    """The files in a folder, up to DEPTH levels down, and whether it is a clone or has one."""
+    found: list[Path] = []
+    is_clone = False
+    for place, folders, _ in os.walk(folder):
+        here = Path(place)
+        is_clone |= (here / "nanogpt" / "__init__.py").is_file()
+        paths = _visible(here)
+        found += [path for path in paths if path.name not in folders]
+        deepest = len(here.relative_to(folder).parts) >= DEPTH
+        folders[:] = [] if deepest else [path.name for path in paths if path.name in folders]
+    return found, is_clone
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -80,60 +108,23 @@ def _visible(folder: Path) -> list[Path]:
 
 def _is_foreign(path: Path) -> bool:
     """Whether a path cannot hold a lesson: caches, environments, and this package."""
-    return (
-        path.name in SKIPPED or (path / "pyvenv.cfg").is_file() or (path / "__init__.py").is_file()
-    )
+    marks = (path / "pyvenv.cfg", path / "__init__.py")
+    return path.name in SKIPPED or any(mark.is_file() for mark in marks)
 
 
 def _is_python(path: Path) -> bool:
-    return path.suffix.lower() == ".py" or path.name.lower().endswith(".py.txt")
+    return path.name.lower().endswith((".py", ".py.txt"))
 
 
-def _in_folder(folder: Path, name: str, depth: int) -> list[Submission]:
-    """The submissions in the folder of that name, up to `depth` levels down."""
-    try:
-        paths = _visible(folder)
-    except OSError as error:
-        return [Submission(name, folder, f"the folder cannot be read ({error.strerror})")]
-    files = [path for path in paths if _is_python(path)]
-    lessons = [path for path in files if LESSON.fullmatch(path.name)]
-    exact = [path for path in lessons if path.name == "lesson.py"]
-    is_clone = (folder / "nanogpt" / "__init__.py").is_file()
+def _stem(path: Path) -> str:
+    """anna for anna.py and for anna.py.txt."""
+    return path.name.removesuffix(".txt").rpartition(".")[0]
 
-    # 1. The file itself, here or where the notebooks keep it.
-    if len(exact or lessons) == 1:
-        return [_submission(name, (exact or lessons)[0])]
-    if len(lessons) > 1:
-        names = ", ".join(path.name for path in lessons)
-        return [Submission(name, folder, f"{len(lessons)} lessons ({names}): keep one")]
-    if (folder / LESSON_PLACE).is_file():
-        return [_submission(name, folder / LESSON_PLACE)]
-    if is_clone:
-        words = f"a clone without {LESSON_PLACE}, which git ignores: git add -f {LESSON_PLACE}"
-        return [Submission(name, folder, words)]
 
-    # 2. A folder with one file, or below it a folder for an assignment or for each learner.
-    if files:
-        if len(files) == 1:
-            return [_submission(name, files[0])]
-        return [_submission(f"{name}/{path.stem}", path) for path in files]
-    folders = [path for path in paths if path.is_dir() and not path.is_symlink()]
-    if depth > 1:
-        below = [(path, _in_folder(path, path.name, depth - 1)) for path in folders]
-        with_lesson = [one for one in below if any(not x.problem for x in one[1])]
-        chosen = with_lesson or below[:1]
-        if len(chosen) == 1:
-            return _in_folder(chosen[0][0], name, depth - 1)
-        if chosen:
-            return [
-                Submission(f"{name}/{one.name}", one.path, one.problem)
-                for _, found in chosen
-                for one in found
-            ]
-
-    # 3. None: what else is there, and what to do with it.
-    cures = [CURES[path.suffix] for path in paths if path.suffix in CURES]
-    return [Submission(name, folder, cures[0] if cures else "the folder contains no lesson.py")]
+def _first_part(folder: Path, path: Path) -> str:
+    """The part of a path right below a folder, without a suffix."""
+    first = path.relative_to(folder).parts[0]
+    return _stem(path) if first == path.name else first
 
 
 def _submission(name: str, path: Path) -> Submission:

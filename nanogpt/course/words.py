@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from .comparing import close, is_number, size
-from .observing import ERROR, REPEATED, Observed, form
+from .drivers import form
+from .observing import ERROR, REPEATED, Observed
 from .page import Anew, Answer, Blank, Case
 
 CALLERS = (

@@ -11,6 +11,7 @@ from nanogpt.course.finding import is_empty
 from nanogpt.course.lesson import FILLED_IN
 from nanogpt.course.solutions import lesson_names
 from nanogpt.series.execute import normalise
+from nanogpt.series.html import minutes
 from nanogpt.series.nbfile import (
     FILLED,
     SyncError,
@@ -67,6 +68,12 @@ def test_a_blank_is_empty_and_asks_for_what_its_solution_has(name):
         for function, words in signatures(solution(name)).items()
         if function in signatures(source)
     }
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_box_of_a_notebook_adds_the_minutes_of_its_blanks(path):
+    read, whole = minutes(book(path))
+    assert whole - read == sum(x.minutes for x in PAGES.values() if x.notebook == path.name[:2])
 
 
 # ------------------------------------------------------------------ filled in

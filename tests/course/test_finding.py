@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from nanogpt.course.comparing import alike
+from nanogpt.course.drivers import Arguments, numbers
 from nanogpt.course.finding import objection
 from nanogpt.course.limits import TooLong, limit
-from nanogpt.course.observing import Arguments, numbers
 from nanogpt.course.page import Blank, Case
 
 
@@ -29,6 +29,7 @@ def double(x):
 
 DOUBLE = Blank(
     number="02.1",
+    minutes=1,
     solution=double,
     hints=("What is twice 2?", "Add x to itself.", "x + x"),
     cases=[

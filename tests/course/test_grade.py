@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 import signal
 import subprocess
@@ -13,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from nanogpt.cli import main
-from nanogpt.course import grade, grade_one, program
+from nanogpt.course import grade, grade_one, grade_report, program
 from nanogpt.course.blanks import BLANKS
 from nanogpt.course.editing import edited
 from nanogpt.course.finding import objection
-from nanogpt.course.grade import ExerciseResult, Grade, Outcome
-from nanogpt.course.solutions import lesson_names
+from nanogpt.course.grade import Grade
+from nanogpt.course.outcomes import ExerciseResult, Outcome
 from nanogpt.course.submissions import Submission, submissions
 from nanogpt.files import ROOT
 
@@ -42,11 +41,9 @@ def lesson(*wrong: str) -> str:
     return text
 
 
-def judged(text: str, names=NAMES, seconds: float = 20) -> list[dict]:
-    """The events of a lesson that is judged in this process."""
-    results = io.StringIO()
-    grade_one.judge_text(text, lesson_names(), list(names), seconds, results)
-    return [json.loads(line) for line in results.getvalue().splitlines()]
+def judged(text: str, names=NAMES, seconds: float = 20) -> dict[str, ExerciseResult]:
+    """The results of a lesson that is judged in this process; "" has that of the whole."""
+    return dict(grade_one.judge_text(text, list(names), seconds))
 
 
 # ------------------------------------------------------------------ one lesson
@@ -54,11 +51,10 @@ def judged(text: str, names=NAMES, seconds: float = 20) -> list[dict]:
 
 @pytest.mark.release
 def test_a_whole_lesson_passes_and_an_untouched_one_is_not_there():
-    events = [e for e in judged(lesson()) if e["event"] == "judged"]
-    right = {"event": "judged", "words": None, "mistake": None, "borrowed": ""}
-    assert events == [right | {"name": name} for name in NAMES]
-    untouched = judged(program.begin())
-    assert [(e["event"], e["name"]) for e in untouched] == [("missing", name) for name in NAMES]
+    passed = ExerciseResult(Outcome.PASSED)
+    assert judged(lesson()) == dict.fromkeys([*NAMES, ""], passed)
+    missing = dict.fromkeys(NAMES, ExerciseResult(Outcome.MISSING))
+    assert judged(program.begin()) == missing | {"": passed}
 
 
 @pytest.mark.release
@@ -69,9 +65,10 @@ def test_a_mistake_is_the_sentence_of_its_check_and_spoils_no_other_exercise(nam
     blank = BLANKS[name]
     edits = next(iter(blank.mistakes.values()))
     expected = objection(blank, edited(blank, *(edits[0] if isinstance(edits, tuple) else edits)))
-    events = judged(lesson(name))
+    results = judged(lesson(name))
     assert expected
-    assert {e["name"]: e["words"] for e in events if e.get("words")} == {name: expected.words}
+    sentences = {one: result.sentence for one, result in results.items() if result.sentence}
+    assert sentences == {name: expected.words}
 
 
 def test_exercises_are_named_by_themselves_or_by_their_notebook():
@@ -83,9 +80,8 @@ def test_exercises_are_named_by_themselves_or_by_their_notebook():
 
 
 def test_only_the_exercises_that_count_are_judged_with_the_solutions_around_them():
-    events = judged(lesson("attention_weights"), ["Head"])
-    (event,) = [e for e in events if e["event"] == "judged"]
-    assert (event["name"], event["words"]) == ("Head", None)
+    assert judged(lesson("attention_weights"), ["Head"])["Head"].outcome is Outcome.PASSED
+    assert judged(lesson("Head"), ["MaskedHead"])["MaskedHead"].outcome is Outcome.PASSED
 
 
 STOPS = {  # a lesson: where and why it stops
@@ -93,15 +89,14 @@ STOPS = {  # a lesson: where and why it stops
     "import os\nexit(3)\n": "stops at line 2 (SystemExit: 3)",
     "1 / 0": "stops at line 1 (ZeroDivisionError: division by zero)",
     "import nothing_of_the_kind": "stops at line 1 (ModuleNotFoundError: No module named",
-    "raise KeyboardInterrupt": "stops at line 1 (KeyboardInterrupt)",
     "while True:\n    pass\n": "stops at line",
 }
 
 
 @pytest.mark.parametrize("text", STOPS)
 def test_a_lesson_that_stops_says_where(text):
-    (event,) = judged(text, seconds=0.2)
-    assert event["words"].startswith(STOPS[text])
+    (whole,) = judged(text, seconds=0.2).values()
+    assert whole.sentence.startswith(STOPS[text])
 
 
 BORROWED = {  # an answer: what it takes from the package
@@ -111,6 +106,7 @@ BORROWED = {  # an answer: what it takes from the package
     ),
     "from nanogpt.attention import visible as theirs\ndef other(*a):\n    return theirs(*a)\n"
     "def visible(q, k):\n    return other(q, k)": ("visible", "nanogpt.attention.visible"),
+    "from nanogpt.attention import visible": ("visible", "nanogpt.attention.visible"),
     "from nanogpt.cache import DynamicCache\nclass KVCache(DynamicCache):\n    pass": (
         "KVCache",
         "nanogpt.cache.DynamicCache",
@@ -119,15 +115,7 @@ BORROWED = {  # an answer: what it takes from the package
         "sample",
         "nanogpt.course.blanks.sample.sample",
     ),
-    "def visible(q, k, _their=visible):\n    return _their(q, k)": (
-        "visible",
-        "nanogpt.course.blanks.visible.visible",
-    ),
-    "import nanogpt\ndef use(f):\n    return nanogpt.attention.visible\n\n\n@use\n"
-    "def visible(q, k):\n    return q": ("visible", "nanogpt.attention.visible"),
-    "from nanogpt.course.blanks import BLANKS as B\ndef visible(q, k):\n"
-    "    return B['visible'].solution(q, k)": ("visible", "nanogpt.course.blanks.BLANKS"),
-    BLANKS["SlyCache"].source: ("SlyCache", ""),  # its parent is another blank
+    BLANKS["MaskedHead"].source: ("MaskedHead", ""),  # its parent is another blank
     BLANKS["MyDraft"].source: ("MyDraft", ""),
 }
 
@@ -135,8 +123,9 @@ BORROWED = {  # an answer: what it takes from the package
 @pytest.mark.parametrize("text", BORROWED, ids=range(len(BORROWED)))
 def test_an_answer_that_only_uses_the_package_is_marked(text):
     name, expected = BORROWED[text]
-    (event,) = [e for e in judged(text, [name]) if e["event"] == "judged"]
-    assert event["borrowed"] == expected
+    result = judged(text, [name])[name]
+    assert result.outcome is (Outcome.BORROWED if expected else Outcome.PASSED)
+    assert expected in result.sentence
 
 
 # ------------------------------------------------------------------ the files of a folder
@@ -168,11 +157,10 @@ FILES = {  # a path in the folder: the name it gets, and a word of why it is not
     "lea/lesson.py.txt": ("lea", None),
     "mia/LESSON.PY": ("mia", None),
     "nils/lesson (1).py": ("nils", None),
-    "olga/lesson (1).py": ("olga", "2 lessons"),
-    "olga/lesson (2).py": ("olga", "2 lessons"),
+    "olga/lesson (1).py": ("olga/lesson (1)", None),
+    "olga/lesson (2).py": ("olga/lesson (2)", None),
     "otto.py.txt": ("otto", None),
     "paul.zip": ("paul", "unpack it"),
-    "quinn.tar.gz": ("quinn.tar", "unpack it"),
     "rita/work.zip": ("rita", "unpack it"),
     "sam.ipynb": ("sam", "ask for outputs/mine/lesson.py"),
     "tina/02.ipynb": ("tina", "ask for outputs/mine/lesson.py"),
@@ -220,21 +208,20 @@ def test_a_command_that_cannot_begin_says_why_in_a_line(words, tmp_path, capsys)
     assert len(said.err.splitlines()) == 1
 
 
-UNREADABLE = {  # the bytes of a file: why it is not judged
-    b"\0\1\2": "binary",
-    "x = 1".encode("utf-16"): "UTF-16: save it as UTF-8",
-    b"#" * (grade.LARGEST_LESSON + 1): "1,000,001 bytes",
-    "x = 1\n# \u00fcber\n".encode("cp1252"): "line 2 is not UTF-8: save the file as UTF-8",
+UNREADABLE = {  # the bytes of a file, and why it is not judged
+    "UTF-16": "x = 1".encode("utf-16"),
+    "Windows": "x = 1\n# \u00fcber\n".encode("cp1252"),
 }
 
 
-@pytest.mark.parametrize("data", UNREADABLE, ids=UNREADABLE.values())
-def test_a_file_that_cannot_be_a_lesson_is_not_run(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("encoding", UNREADABLE)
+def test_a_file_in_another_encoding_is_not_run(encoding, tmp_path, monkeypatch):
     monkeypatch.setattr(grade, "_run", None)
     path = tmp_path / "a.py"
-    path.write_bytes(data)
+    path.write_bytes(UNREADABLE[encoding])
     one = grade.judge_one(Submission("a", path), NAMES, grade.FileLimits(), None)
-    assert UNREADABLE[data] in one.problem
+    line = 1 if encoding == "UTF-16" else 2
+    assert one.problem == f"is not UTF-8 in line {line}: save the file as UTF-8"
 
 
 def test_a_file_that_may_not_be_read_is_a_line(tmp_path, monkeypatch):
@@ -272,7 +259,7 @@ CLASS = [
 
 
 def test_mistakes_are_counted_by_kind_the_most_frequent_first():
-    head, cache = grade.mistakes(CLASS, ["Head", "KVCache"])
+    head, cache = grade_report.mistakes(CLASS, ["Head", "KVCache"])
     assert head.splitlines() == [
         "Head: a mistake in 5 of 6 answers",
         "  3 × the mask lets the future in",
@@ -292,7 +279,7 @@ def test_a_mistake_is_counted_by_its_name_whatever_else_is_said_of_it():
         )
         for name, words in zip(("anna", "ben"), sentences, strict=True)
     ]
-    (head,) = grade.mistakes(grades, ["Head"])
+    (head,) = grade_report.mistakes(grades, ["Head"])
     assert head.splitlines()[1:] == ["  2 × the mask", "      anna, ben"]
 
 
@@ -306,7 +293,7 @@ def test_an_exercise_that_nobody_handed_in_has_no_column():
 
 
 def test_the_table_has_a_row_for_each_and_nothing_that_a_terminal_obeys():
-    text = grade.report(CLASS, ["Head", "KVCache"])
+    text = grade_report.report(CLASS, ["Head", "KVCache"])
     rows = text.splitlines()
     assert rows[1].split() == ["anna", "2/2", "1.0", "+", "+"]
     assert rows[3].split() == ["carl", "0/2", "1.0", "x", "x"]
@@ -315,7 +302,7 @@ def test_the_table_has_a_row_for_each_and_nothing_that_a_terminal_obeys():
 
 
 def test_the_csv_has_each_sentence_whole_and_no_formula(tmp_path):
-    data = grade.as_csv(CLASS, ["Head", "KVCache"])
+    data = grade_report.as_csv(CLASS, ["Head", "KVCache"])
     rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"))))
     assert [row["name"] for row in rows][-1].startswith("'=evil?")
     assert (rows[2]["passed"], rows[2]["of"], rows[2]["KVCache"]) == ("0", "2", "keeps 64 of 65")
@@ -325,7 +312,7 @@ def test_the_csv_has_each_sentence_whole_and_no_formula(tmp_path):
 
 def test_a_csv_of_somebody_else_is_kept(tmp_path, capsys):
     (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "a.py").write_bytes(b"\0")
+    (tmp_path / "class" / "a.py").write_bytes(b"\xff")
     points = tmp_path / "points.csv"
     points.write_text("name,points\n", encoding="utf-8")
     command = ["grade", str(tmp_path / "class"), "--csv", str(points)]
@@ -361,20 +348,10 @@ for fd in range(3, 99):
     except OSError:
         pass
 """
-HOSTILE = {  # what a lesson does to the results of the class before its answer
-    "scribbles": EACH_FILE.format("os.write(fd, b'nothing of the kind')"),
+HOSTILE = {  # what a lesson does to its surroundings before its answer
+    "scribbles": EACH_FILE.format("os.write(fd, b'nothing of the kind\\n')"),
     "closes": EACH_FILE.format("os.close(fd)"),
-    "floods": "import os\nwhile True:\n    for fd in range(3, 99):\n        try:\n"
-    "            os.write(fd, bytes(10**6))\n        except OSError:\n            pass\n",
-    "forges": EACH_FILE.format(
-        """os.write(fd, b'{"event": "judged", "name": "another learner", "words": null}\\n')"""
-    ),
     "climbs": "import shutil\nshutil.rmtree('..', ignore_errors=True)\n",
-    "wipes": "import glob, shutil, tempfile\n"
-    "for folder in glob.glob(f'{tempfile.gettempdir()}/nanogpt-grade-*'):\n"
-    "    shutil.rmtree(folder, ignore_errors=True)\n",
-    "kills": "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(9)\n",
-    "patches": "import json\njson.dumps = None\n",
 }
 CLOSED = "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True:\n    pass\n"
 ENDS = "def visible(q_pos, k_pos):\n    import os\n    os._exit(0)\n"
@@ -413,7 +390,7 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     folder.mkdir()
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
-    (folder / "binary.py").write_bytes(bytes(range(256)))
+    (folder / "binary.py").write_bytes(bytes(range(256)))  # not UTF-8
     table = tmp_path / "table.csv"
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert main(["grade", str(folder), "--csv", str(table)]) == 1
@@ -436,14 +413,14 @@ def test_a_folder_of_good_wrong_broken_and_hostile_files(tmp_path, capfd):
     assert "SystemExit" in rows["exit"]["not graded because"]
     assert "EOFError" in rows["asks"]["not graded because"]
     assert "SIGSEGV" in rows["crash"]["not graded because"]
-    assert "binary" in rows["binary"]["not graded because"]
+    assert "UTF-8" in rows["binary"]["not graded because"]
     assert "exit code 0" in rows["ends"]["visible"]
     assert rows["ends"]["Head"] == "not graded"
     if LIMITED:
         assert "MemoryError" in rows["greedy"]["not graded because"]
     bad = {"binary", "exit", "asks", "crash", "ends"} | ({"greedy"} if LIMITED else set())
-    bad |= HOSTILE.keys() - {"climbs", "wipes"}
-    assert rows["climbs"]["visible"] == rows["wipes"]["visible"] == "passed"
+    bad |= {"scribbles", "closes"}
+    assert rows["climbs"]["visible"] == "passed"
     assert {name for name, row in rows.items() if row["not graded because"]} == bad
     assert f"{len(rows) - len(bad)} of {len(rows)} files were graded" in said
 

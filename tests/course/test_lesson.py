@@ -118,7 +118,7 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
         (f"{RIGHT}\n1 +", "stops at line 4 (SyntaxError"),
         (f"import gone\n{RIGHT}", "stops at line 1 (ModuleNotFoundError"),
         (RIGHT.replace("k_pos[None", "gone[None"), "NameError"),
-        (f"# caf\udce9\n{RIGHT}", "stops at line ? (UnicodeEncodeError"),
+        (f"# caf\udce9\n{RIGHT}", "is not UTF-8 in line 1: save the file as UTF-8"),
     ],
 )
 def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
@@ -155,6 +155,26 @@ def test_an_answer_is_not_kept_in_a_lesson_that_stops_which_is_said(lesson, caps
     answer(RIGHT)
     assert f"is not kept, because {lesson} stops: fix or move it" in capsys.readouterr().out
     assert lesson.read_text(encoding="utf-8") == "1 +\n"
+
+
+def test_a_lesson_that_never_ends_is_executed_once(lesson, capsys, monkeypatch):
+    """For all checks of a kernel, which otherwise wait for its time limit again and again."""
+    runs = lesson.with_name("runs")
+    monkeypatch.setattr(mine, "LESSON_SECONDS", 0.2)
+    loop = f"open({str(runs)!r}, 'a').write('x')\nwhile True:\n    pass\n"
+    lesson.write_text(loop, encoding="utf-8")
+    for text in (RIGHT, WRONG):
+        answer(text)
+    assert "is not kept, because" in capsys.readouterr().out
+    assert runs.read_text(encoding="utf-8") == "x"
+
+
+def test_a_lesson_that_stops_in_a_section_is_mended_by_the_answer_to_its_blank(lesson, capsys):
+    answer(RIGHT)
+    text = lesson.read_text(encoding="utf-8")
+    lesson.write_text(text.replace("return (k_pos", "return ((k_pos"), encoding="utf-8")
+    answer(RIGHT)
+    assert lesson.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize("use", ["auto", "true", "false"])
@@ -328,6 +348,16 @@ def test_users_of_a_wrong_answer_are_checked_with_the_solution_in_its_place(less
     found = mine.Lesson(f"{WRONG}\n\n\n{solution('Head')}", lesson).check(["Head"])
     assert found.yours == ["Head"]
     assert list(found.broken) == ["visible"]
+
+
+def test_a_class_that_inherits_from_a_wrong_answer_is_checked_on_the_solution(lesson):
+    wrong = solution("Head").replace("visible(pos, k_pos)", "visible(pos, k_pos) > 1")
+    between = "class Middle(Head):\n    pass"
+    masked = solution("MaskedHead").replace("(Head)", "(Middle)")
+    found = mine.Lesson(f"{wrong}\n\n\n{between}\n\n\n{masked}", lesson).check(["MaskedHead"])
+    assert found.yours == ["MaskedHead"]
+    assert list(found.broken) == ["Head"]
+    assert found.scope["MaskedHead"].__mro__[2] is BLANKS["Head"].solution
 
 
 def test_a_lesson_of_an_earlier_version_with_an_import_for_each_name_still_runs(lesson):

@@ -88,7 +88,6 @@ def test_the_box_says_how_long_it_takes(path):
     assert read - 2 <= int(box[1]) <= slow + 2, f"it takes {read} to {slow}"
     blanks = sum(tagged(cell, "blank") for cell in nb.cells)
     assert blanks >= (0 if path.stem.startswith("00") else 2)
-    assert 3 * blanks <= int(box[2] or box[1]) - int(box[1]) <= 9 * blanks
 
 
 @each

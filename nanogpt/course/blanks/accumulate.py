@@ -5,7 +5,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..observing import Arguments, numbers
+from ..drivers import Arguments, numbers
 from ..page import Blank, Case
 
 
@@ -92,6 +92,7 @@ def type_of(loss):
 
 BLANK = Blank(
     number="11.2",
+    minutes=9,
     solution=accumulate,
     cases=[
         batch(examples=6, parts=2),
@@ -111,27 +112,14 @@ BLANK = Blank(
         "only the last part counts, because the gradients are cleared in between: let them add up.": [
             "        loss.backward() ->         model.zero_grad()\n        loss.backward()"
         ],
-        "the gradients are cleared at the end: leave them in the weights.": (
-            ["return total -> model.zero_grad()\n    return total"],
-            ["return total -> model.zero_grad(set_to_none=False)\n    return total"],
-        ),
         "backward() is called once, for the last part only: it belongs inside the loop.": [
             "        loss.backward()\n -> ",
             "    return total ->     loss.backward()\n    return total",
-        ],
-        "backward() is called once, after the loop, so all parts stay in memory until then: call it in the loop.": [
-            "        loss.backward()\n -> ",
-            "total += loss.item() -> total = total + loss",
-            "return total -> total.backward()\n    return total.item()",
         ],
         "the whole batch is read at once: the model must get one part at a time.": (
             ["chunk(parts) -> chunk(1)", " / parts -> "],
             ["chunk(parts) -> chunk(1)"],
         ),
-        "x.split(n) makes parts of n examples, and x.chunk(n) makes n parts.": ["chunk -> split"],
-        "x is split but y is not: split both the same way.": [
-            "zip(x.chunk(parts), y.chunk(parts)) -> ((part, y) for part in x.chunk(parts))"
-        ],
         "a loss is divided by a number of examples: it is already their mean. Divide by `parts`.": (
             ["[1] / parts -> [1] / len(x_part)"],
             ["[1] / parts -> [1] / len(x)"],

@@ -1,7 +1,7 @@
 """Notebook 09, blank 3: admitted, how many waiting requests may start."""
 
+from ..drivers import whole
 from ..page import Blank, Case
-from .key_head import whole
 
 
 def admitted(needs: list[int], free: int, most: int) -> int:
@@ -30,6 +30,7 @@ def run_queue(answer, needs, free, most):
 
 BLANK = Blank(
     number="09.3",
+    minutes=11,
     solution=admitted,
     cases=[
         Case(run_queue, needs=[2, 3], free=12, most=4),
@@ -76,20 +77,8 @@ BLANK = Blank(
         "the smallest requests come first: the queue has an order, and none may overtake.": [
             "needs[:most] -> sorted(needs)[:most]"
         ],
-        "this is the number of blocks they take: count the requests.": [
-            "count += 1 -> count += need"
-        ],
-        "this is the number of blocks left free: count the requests.": [
-            "return count -> return free"
-        ],
         "these are the needs of the admitted requests: return how many there are.": [
             "return count -> return needs[:count]"
-        ],
-        "those admitted are removed from `needs`, which is the queue itself: only count.": [
-            "return count -> del needs[:count]\n    return count"
-        ],
-        "the function returns inside the loop, after one request: move `return` out of it.": [
-            "    return count ->         return count"
         ],
     },
     wrong=[

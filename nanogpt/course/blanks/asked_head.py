@@ -3,7 +3,7 @@
 import torch
 
 from ...attention import attend
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 from .head import WIDTH, Head, new_head, run_gradients
 from .visible import visible
@@ -91,6 +91,7 @@ MASK = "visible(order[-x.shape[1] :], order)"
 BOTH = "check both conditions, `self.memory is not None and not self.training`"
 BLANK = Blank(
     number="04.5",
+    minutes=6,
     solution=AskedHead,
     method="forward",
     cases=[
@@ -103,15 +104,6 @@ BLANK = Blank(
         Case(run_gradients),
     ],
     mistakes={
-        f"the memory was never turned on, but something is kept in eval mode anyway: {BOTH}.": [
-            f"        if {ON} ->         if self.memory is None:\n            self.memory = []\n"
-            "        if not self.training"
-        ],
-        "nothing is kept although the memory is on: append the new keys and values if `self.memory is "
-        "not None`, because an empty list is falsy.": (
-            ["self.memory is not None -> self.memory"],
-            [f"{APPEND}{JOIN} ->             k, v = k, v\n"],
-        ),
         "each piece is read as if it were the first, although its keys and values are kept: append "
         "them to the memory, and join all of its pairs before you attend.": (
             [f"{JOIN} -> "],
@@ -121,13 +113,6 @@ BLANK = Blank(
             [" and not self.training -> "],
             [f"if {ON}:\n{APPEND} -> if self.memory is not None:\n{APPEND}        if {ON}:\n"],
         ),
-        "the memory is used in training and not in eval mode: it is the other way round.": [
-            "not self.training -> self.training"
-        ],
-        "the memory is emptied in training: a text that is being decoded loses its past.": [
-            f"        if {ON} ->         if self.training and self.memory:\n"
-            f"            self.memory.clear()\n        if {ON}"
-        ],
         "the newest keys or values come first in what is joined: the mask expects the new tokens in "
         "the last rows.": (
             ["zip(*self.memory) -> zip(*self.memory[::-1])"],

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..observing import Arguments, form, gradient, numbers
+from ..drivers import Arguments, form, gradient, numbers
 from ..page import Blank, Case
 
 
@@ -61,6 +61,7 @@ def some_mask(T, S, seed=0):
 
 BLANK = Blank(
     number="01.1",
+    minutes=6,
     solution=attention_weights,
     cases=[
         Case(run_weights, lead=(3,), T=4, S=7, hs=5, dtype=torch.float32),
@@ -89,19 +90,12 @@ BLANK = Blank(
             "scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 -> "
             "scores = (q / q.norm(dim=-1, keepdim=True)) @ (k / k.norm(dim=-1, keepdim=True)).mT"
         ],
-        "queries and keys are swapped: q @ k.transpose(-2, -1).": [
-            "q @ k.transpose(-2, -1) -> k @ q.transpose(-2, -1)"
-        ],
-        "the mask is not used: a query must not see what it hides.": ["~mask -> mask & ~mask"],
         "where the mask is True a query may attend, but you hide it there.": ["~mask -> mask"],
         "a hidden score of 0, or one that is only a little lower, still gets weight: exp(0) is 1. "
         "Set it to -inf.": (
             ['float("-inf") -> 0.0'],
             ['scores.masked_fill(~mask, float("-inf")) -> (scores + mask.to(scores.dtype))'],
         ),
-        "0 times infinity is NaN: hide with masked_fill.": [
-            'scores.masked_fill(~mask, float("-inf")) -> (scores + ~mask * float("-inf"))'
-        ],
         "the rows no longer sum to 1: mask and scale the scores before the softmax, not the weights "
         "after it.": (
             ['masked_fill(~mask, float("-inf")).softmax(-1) -> softmax(-1) * mask'],
@@ -113,36 +107,9 @@ BLANK = Blank(
             ["softmax(-1) -> softmax(0)"],
             ["softmax(-1) -> softmax(1)"],
         ),
-        "weights are a softmax of the scores: each row is positive and sums to 1.": (
-            [".softmax(-1) -> "],
-            [".softmax -> .log_softmax"],
-            [".softmax(-1) -> .sigmoid()"],
-        ),
-        "exp() of a large score overflows, and of a low one is 0: subtract the maximum of each row's "
-        "own visible scores first, or use softmax, which does.": (
-            [
-                ".softmax(-1) -> .exp()",
-                "return -> s =",
-                ".exp() -> .exp()\n    return s / s.sum(-1, keepdim=True)",
-            ],
-            [
-                "return -> s =",
-                ".softmax(-1) -> \n    s = (s - s.max()).exp()\n    return s / s.sum(-1, keepdim=True)",
-            ],
-            [
-                'return scores.masked_fill(~mask, float("-inf")).softmax(-1) -> '
-                "s = (scores - scores.amax(-1, keepdim=True)).exp() * mask\n    return s / s.sum(-1, keepdim=True)"
-            ],
-        ),
         "you make your own triangular mask: use the one passed in.": (
             ["~mask -> torch.ones_like(mask).triu(1)"],
             ["~mask -> torch.ones_like(mask).triu(1 + k.shape[-2] - q.shape[-2])"],
-        ),
-        "something is detached, so queries or keys would not learn: use no detach(), no_grad() or "
-        "new torch.tensor(…) on the way.": (
-            [".softmax(-1) -> .softmax(-1).detach()"],
-            ["= q @ -> = q.detach() @"],
-            ["k.transpose -> k.detach().transpose"],
         ),
     },
     wrong=[

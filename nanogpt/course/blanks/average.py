@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 
@@ -34,6 +34,7 @@ def run_average(answer, rows, size, dtype=torch.float32):
 
 BLANK = Blank(
     number="10.3",
+    minutes=5,
     solution=average,
     cases=[
         Case(run_average, NEAR, rows=[6, 2], size=3),
@@ -73,22 +74,8 @@ BLANK = Blank(
         "the weights are swapped: each gradient is weighted by its own rows.": [
             "zip(rows -> zip(rows[::-1]"
         ],
-        "// rounds down to whole numbers: divide with /.": (
-            [" / sum(rows) ->  // sum(rows)"],
-            ["n * gradient -> n // sum(rows) * gradient", " / sum(rows) -> "],
-        ),
-        "only the first two processes count: there may be any number.": [
-            """
-def average(gradients, rows):
-    (m, n), (a, b) = rows[:2], gradients[:2]
-    return (m * a + n * b) / (m + n)
-"""
-        ],
         "only the process with the most rows counts: all rows do.": [
             "sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows) -> gradients[rows.index(max(rows))].clone()"
-        ],
-        "one number is returned: the average is element-wise, with the shape of a gradient.": [
-            "return sum(n * gradient for n, gradient in zip(rows, gradients)) -> return sum((n * gradient).mean() for n, gradient in zip(rows, gradients))"
         ],
         "gradients are changed in place, with *= or +=, which other processes still need: n * gradient is a new tensor.": (
             [

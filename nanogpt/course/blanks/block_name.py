@@ -86,6 +86,7 @@ LARGE = [([[3, 257]], [[3, 1]]), ([[50_256, 65_536]], [[50_256, 0]])]
 
 BLANK = Blank(
     number="09.2",
+    minutes=6,
     solution=block_name,
     cases=[
         Case(run_again, blocks=[[1, 2]]),
@@ -131,8 +132,6 @@ BLANK = Blank(
         "the digits of the parent and of the tokens run together at the seam: put both into a tuple.": [
             "(parent, tuple(tokens)) -> str(parent) + ','.join(map(str, tokens))"
         ],
-        "only the first token is in the name: all of them must be.": ["tuple(tokens) -> tokens[0]"],
-        "only the last token is in the name: all of them must be.": ["tuple(tokens) -> tokens[-1]"],
         "the name is or contains a list, a set or a dictionary, which cannot be a dictionary key: use tuples, tuple(tokens).": [
             "tuple(tokens) -> tokens"
         ],
@@ -142,9 +141,6 @@ def block_name(parent, tokens, calls=[]):
     calls.append(tokens)
     return len(calls)
 """
-        ],
-        "the list of tokens is sorted in place, but it is the caller's and its order matters: leave it alone.": [
-            "return -> tokens.sort()\n    return"
         ],
         "the name is a small number, so there are more blocks than names: leave the remainder out, or use a tuple.": [
             "(parent, tuple(tokens)) -> hash((parent, tuple(tokens))) % 256"

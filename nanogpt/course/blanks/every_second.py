@@ -2,7 +2,7 @@
 
 import torch
 
-from ..observing import Arguments, form
+from ..drivers import Arguments, form
 from ..page import Blank, Case
 from .visible import visible
 
@@ -53,6 +53,7 @@ FAR = [0, 40_000, 3, -1, 2**31, 39_999, 2**53 - 1, 2**53 + 1]
 
 BLANK = Blank(
     number="08.3",
+    minutes=5,
     solution=every_second,
     cases=[
         Case(run_pattern, queries=[*range(2, 8)], keys=[*range(8)]),
@@ -87,9 +88,6 @@ BLANK = Blank(
             ["gap % 2 -> torch.arange(len(k_pos)) % 2"],
             ["k_pos[None, :] -> torch.arange(len(k_pos))"],
         ),
-        "it uses indices into the array of queries: a piece of a text does not begin at 0. Compute the gap from q_pos.": [
-            "q_pos[:, None] -> torch.arange(len(q_pos))[:, None]"
-        ],
         "all queries see even positions, but a query at 7 sees 7, 5, 3 and 1: use the gap.": [
             "gap % 2 -> k_pos[None, :] % 2"
         ],
@@ -99,17 +97,8 @@ BLANK = Blank(
         "a query sees what comes after it, and not what comes before: the gap is q_pos - k_pos.": [
             "visible(q_pos, k_pos) -> (gap <= 0) & (k_pos >= 0)"
         ],
-        "the mask is transposed: it has a row for each query and a column for each key.": [
-            "return visible(q_pos, k_pos) & (gap % 2 == 0) -> return (visible(q_pos, k_pos) & (gap % 2 == 0)).T"
-        ],
         "gap // 2 == 0 keeps only the last two tokens: use the remainder, gap % 2.": [
             "% 2 -> // 2"
-        ],
-        "a triangle by index, from tril, is not a comparison of positions: start from visible(q_pos, k_pos).": [
-            "visible(q_pos, k_pos) -> torch.ones(len(q_pos), len(k_pos)).tril().bool()"
-        ],
-        "`window` has an effect: leave it unused.": [
-            "return visible(q_pos, k_pos) -> return visible(q_pos, k_pos) & (gap < (window or 2**60))"
         ],
     },
     wrong=[

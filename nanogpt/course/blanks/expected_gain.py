@@ -1,7 +1,7 @@
 """Notebook 07, blank 3: expected_gain, the mean tokens of a pass."""
 
+from ..drivers import number
 from ..page import Blank, Case
-from .multiplications import number
 
 
 def expected_gain(a: float, k: int) -> float:
@@ -21,6 +21,7 @@ def run_gain(answer, a, k):
 
 BLANK = Blank(
     number="07.3",
+    minutes=3,
     solution=expected_gain,
     # Powers of 1/2 in all of them, so that float32 is as exact as float64.
     cases=[
@@ -49,12 +50,6 @@ BLANK = Blank(
             ["range(k + 1) -> range(k)"],
             ["sum(a**i for i in range(k + 1)) -> k + 1 if a == 1 else (1 - a**k) / (1 - a)"],
         ),
-        "there is one power of a too many: the last of the k proposals counts with probability aᵏ.": [
-            "range(k + 1) -> range(k + 2)"
-        ],
-        "at a = 1 the closed form divides 0 by 0: there all k proposals are right, which makes k + 1 tokens.": [
-            "sum(a**i for i in range(k + 1)) -> (1 - a ** (k + 1)) / (1 - a)"
-        ],
         "at a = 1 all k proposals are right, and the model's own token is one more: k + 1.": (
             ["return -> return k if a == 1 else"],
             ["return -> return 1.0 if a == 1 else"],
@@ -74,13 +69,6 @@ BLANK = Blank(
         ),
         "you count the rejected ones: a is the probability that a proposal is accepted.": [
             "a**i -> (1 - a) ** i"
-        ],
-        "1 - aᵏ⁺¹ is the sum times 1 - a: divide by that.": (
-            ["sum(a**i for i in range(k + 1)) -> 1 - a ** (k + 1)"],
-            ["sum(a**i for i in range(k + 1)) -> 1 - a ** (k + 1) if a < 1 else k + 1"],
-        ),
-        "the passes in which all k proposals are right are left out: they yield k + 1 tokens, with probability aᵏ.": [
-            "a**i for i in range(k + 1) -> (i + 1) * a**i * (1 - a) for i in range(k)"
         ],
         "the mean is rounded or truncated: leave it as it is.": (
             ["sum(a**i for i in range(k + 1)) -> int(sum(a**i for i in range(k + 1)))"],

@@ -1,7 +1,7 @@
 """Notebook 06, blank 2: fastest, the tokens per second that the roofline allows."""
 
+from ..drivers import calls
 from ..page import Blank
-from .multiplications import calls
 
 
 def fastest(flop: float, n_bytes: float, peak: float, bandwidth: float) -> float:
@@ -18,6 +18,7 @@ NAMES = "flop n_bytes peak bandwidth"
 
 BLANK = Blank(
     number="06.2",
+    minutes=4,
     solution=fastest,
     cases=calls(
         NAMES,
@@ -53,17 +54,6 @@ BLANK = Blank(
             ],
             [
                 "1 / max(flop / peak, n_bytes / bandwidth) -> min(peak, bandwidth) / max(flop, n_bytes)"
-            ],
-        ),
-        "the result is rounded: leave it as it is.": (
-            [
-                "1 / max(flop / peak, n_bytes / bandwidth) -> round(1 / max(flop / peak, n_bytes / bandwidth))"
-            ],
-            [
-                "1 / max(flop / peak, n_bytes / bandwidth) -> int(1 / max(flop / peak, n_bytes / bandwidth))"
-            ],
-            [
-                "1 / max(flop / peak, n_bytes / bandwidth) -> round(1 / max(flop / peak, n_bytes / bandwidth), 2)"
             ],
         ),
     },

@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 from ..traps import compiled, steps
 
@@ -75,6 +75,7 @@ JOINED = [
 ]
 BLANK = Blank(
     number="04.8",
+    minutes=5,
     solution=FixedAttention,
     method="forward",
     cases=[
@@ -91,7 +92,6 @@ BLANK = Blank(
         ),
         "the newest token does not see itself, and the first sees nothing: hide the slots > pos, "
         "not >= pos.": ["> pos -> >= pos"],
-        "one slot too many is visible, and it is empty: hide those > pos.": ["> pos -> > pos + 1"],
         "the mask is inverted: hide the slots after pos, not those up to it.": (
             ["> pos -> < pos"],
             ["> pos -> <= pos"],
@@ -120,21 +120,11 @@ BLANK = Blank(
         ),
         "the keys are not written into the buffer, so all slots get equal weights: also write "
         "self.k.": ["self.k.index_copy_(1, pos, k) -> pass"],
-        "the new key and value are added to what their slots hold: overwrite it.": [
-            "copy_ -> add_"
-        ],
         "the scores are not multiplied by 0.25, which is 1 / √16.": (
             [" * 0.25 -> "],
             ["* 0.25 -> / 16"],
             ["* 0.25 -> / 0.25"],
             ["* 0.25 -> * 32**-0.5"],
-        ),
-        "the keys are used as values: apply the weights to self.v.": ["@ self.v -> @ self.k"],
-        "the softmax is missing, or runs over another dimension than the slots, -1: weights must "
-        "sum to 1.": (
-            ["softmax(-1) -> softmax(1)"],
-            ["scores.softmax(-1) -> scores.nan_to_num(neginf=0)"],
-            ["scores.softmax(-1) -> scores.exp()"],
         ),
         "a text that goes on from an earlier slot is wrong: `pos` says which slot a token has, and "
         "how far it sees, not the number of calls or what the buffers hold.": (

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 
@@ -44,6 +44,7 @@ def sign_of(row):
 
 BLANK = Blank(
     number="10.2",
+    minutes=5,
     solution=flip,
     cases=[
         Case(run_flip, heads=3, size=4, width=5),
@@ -62,9 +63,6 @@ BLANK = Blank(
         "the second half of the whole matrix is negated: it has n_head heads, and the second half of each is.": [
             "view(n_head, -> view(1,"
         ],
-        "all rows are negated, which is a half turn and not a mirror image: negate the second half of each head.": [
-            "[halves[:, :1] -> [-halves[:, :1]"
-        ],
         "only one head is flipped: all of them are, and rows.view(n_head, …) holds them.": (
             [
                 "return -> halves = halves.clone()\n    halves[0, 1] *= -1\n    return",
@@ -75,16 +73,6 @@ BLANK = Blank(
                 "-halves -> halves",
             ],
         ),
-        "heads and halves are swapped in the view: n_head comes first, then 2.": [
-            "n_head, 2 -> 2, n_head"
-        ],
-        "n_head is mistaken for the head size: a head has len(rows) // n_head rows.": [
-            """
-def flip(rows, n_head):
-    second = torch.arange(len(rows)) % n_head >= n_head // 2
-    return torch.where(second[:, None], -rows, rows)
-"""
-        ],
         "the halves change places: negate the second one where it is, and move nothing.": (
             ["[halves[:, :1], -halves[:, 1:]] -> [-halves[:, 1:], halves[:, :1]]"],
             ["[halves[:, :1], -halves[:, 1:]] -> [halves[:, 1:], -halves[:, :1]]"],
@@ -110,9 +98,6 @@ def flip(rows, n_head):
             [".reshape(rows.shape) -> "],
             ["reshape(rows.shape) -> flatten(1, 2)"],
         ),
-        "only the negated halves are returned: return the whole matrix.": [
-            "torch.cat([halves[:, :1], -halves[:, 1:]], dim=1).reshape(rows.shape) -> -halves[:, 1].flatten(0, 1)"
-        ],
         "your code changes `rows`, which is the model's own matrix: return a new one.": [
             """
 def flip(rows, n_head):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 
@@ -56,6 +56,7 @@ def run_near_singular(answer):
 
 BLANK = Blank(
     number="10.1",
+    minutes=6,
     solution=fold,
     cases=[
         Case(run_fold, V=5, C=4),
@@ -94,13 +95,6 @@ BLANK = Blank(
         "the last C numbers of the solution are returned: λ is the last one, so d is the first C.": [
             "x[: W.shape[1]] -> x[1:]"
         ],
-        "only λ is returned: return d, the first C numbers.": [
-            "x[: W.shape[1]] -> x[W.shape[1] :]"
-        ],
-        "d has one dimension too many: as a vector it has shape (C,).": [
-            "x[: W.shape[1]] -> x[: W.shape[1], None]"
-        ],
-        "d and λ are returned as a pair: return d.": ["x[: W.shape[1]] -> x[: W.shape[1]], x[-1]"],
         "float32 is too coarse: compute in float64 from the beginning, W.double() and c.double(), and leave the result there.": (
             ["double() -> float()", "float64 -> float32"],
             ["return x[: W.shape[1]] -> return x[: W.shape[1]].float()"],

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from ..observing import Arguments, form, gradient, numbers
+from ..drivers import Arguments, form, gradient, numbers
 from ..page import Blank, Case
 
 
@@ -48,6 +48,7 @@ def run_gradients(answer):
 
 BLANK = Blank(
     number="13.2",
+    minutes=6,
     solution=gated,
     cases=[
         Case(run_part, shape=(2, 3, 5), hidden=7),
@@ -89,18 +90,7 @@ BLANK = Blank(
         "SiLU is applied to x, before the gate's matrix: apply it to the matrix's output.": [
             "F.silu(x @ gate.T) -> (F.silu(x) @ gate.T)"
         ],
-        "one matrix computes both factors: `gate` and `up` each compute their own.": (
-            ["gate.T -> up.T"],
-            ["up.T -> gate.T"],
-        ),
-        "`down` is missing: the output has the width of x.": [" @ down.T -> "],
-        "`down` is applied to each factor: multiply them first, in parentheses, then @ down.T once.": [
-            "return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T -> return (F.silu(x @ gate.T) @ down.T) * (x @ up.T @ down.T)"
-        ],
         "x is added: the block adds the residual, not this layer.": ["return ( -> return x + ("],
-        "SiLU is applied to the output: nothing follows `down`.": [
-            "return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T -> return F.silu((F.silu(x @ gate.T) * (x @ up.T)) @ down.T)"
-        ],
     },
     wrong=[
         "F.silu(x @ gate.T) -> (x @ gate.T) * (x @ gate.T).exp() / (1 + (x @ gate.T).exp())",

@@ -7,7 +7,7 @@ from ...config import GPTConfig
 from ...model import GPT
 from ...model import Head as ModelHead
 from ...sampling import draw_noise
-from ..observing import Arguments, form
+from ..drivers import Arguments, form
 from ..page import Blank, Case
 from .kv_cache import KVCache
 from .sample import sample
@@ -144,6 +144,7 @@ def run_training(answer):
 
 BLANK = Blank(
     number="02.5",
+    minutes=7,
     solution=generate_with_cache,
     cases=[
         Case(run_loop, B=1, T=5, n=4, block_size=16),
@@ -152,7 +153,7 @@ BLANK = Blank(
         Case(run_stop),
         Case(run_past),
         Case(run_training),
-        Case(run_loop, B=1, T=3, n=138, block_size=140),
+        Case(run_loop, B=1, T=3, n=158, block_size=160),
     ],
     mistakes={
         "a list or a tensor of all tokens is returned: `yield` each one.": (
@@ -170,15 +171,9 @@ BLANK = Blank(
         "the caches are not of the class passed in: kv_cache(model, cache).": [
             "kv_cache(model, cache) -> kv_cache(model)"
         ],
-        "no cache is on: put the loop inside `with kv_cache(model, cache):`.": [
-            "with kv_cache(model, cache): -> if True:"
-        ],
         "new caches at each step forget what was read: use one with-block around all steps.": [
             "    with kv_cache(model, cache):\n        for row in noise:\n -> "
             "    for row in noise:\n        with kv_cache(model, cache):\n"
-        ],
-        "PyTorch records each pass for gradients: put @torch.no_grad() above the function.": [
-            "@torch.no_grad()\n -> "
         ],
         "positions are a tensor, not an integer: pos[-1:] + 1 keeps it one.": (
             ["pos = pos[-1:] + 1 -> pos = int(pos[-1]) + 1"],
@@ -213,9 +208,6 @@ BLANK = Blank(
         "the first new token is never yielded: yield it before it is read.": [
             "            yield tokens ->             if pos[0]:\n                yield tokens"
         ],
-        "the prompt is yielded first: yield only new tokens.": [
-            "    with ->     yield from prompt.split(1, dim=1)\n    with"
-        ],
         "the first logits are used: the last ones, logits[:, -1], decide.": [
             "logits[:, -1] -> logits[:, 0]"
         ],
@@ -227,20 +219,6 @@ BLANK = Blank(
             ["-1], row) -> -1], row[:1].expand_as(row))"],
             ["in noise: -> in noise.flip(0):"],
         ),
-        "a token comes late: `yield` each as soon as it is sampled, and read it after that.": (
-            [
-                "    with ->     all_tokens = []\n    with",
-                "yield tokens -> all_tokens.append(tokens)",
-                "one position further\n -> \n    yield from all_tokens\n",
-            ],
-        ),
-        "the mode of the model is changed: leave eval() and train() to the caller.": (
-            ["    tokens = prompt ->     model.eval()\n    tokens = prompt"],
-            ["one position further\n -> \n    model.train()\n"],
-        ),
-        "the block is full, and the text ends silently: let the model's error propagate.": [
-            "pos = pos[-1:] + 1 -> pos = pos[-1:] + 1\n            if pos >= model.config.block_size:\n                return"
-        ],
     },
     wrong=[
         "one position further\n -> \n        model(tokens, pos=pos)\n",

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from ...config import GPTConfig
 from ..comparing import alike
-from ..observing import Arguments, form, gradient, numbers
+from ..drivers import Arguments, form, gradient, numbers
 from ..page import Blank, Case
 from .attention_weights import attention_weights
 from .kv_cache import KVCache
@@ -206,6 +206,7 @@ def run_dropout(answer, cached=False, texts=4000):
 GUARD = "the guard must check both whether there is a cache and whether this is training."
 BLANK = Blank(
     number="02.3",
+    minutes=10,
     solution=Head,
     method="forward",
     cases=[
@@ -238,10 +239,6 @@ BLANK = Blank(
             ["attention_weights(q, -> attention_weights(q * (k.shape[-1] / x.shape[-1]) ** 0.5,"],
             ["attention_weights(q, -> attention_weights(q * k.shape[-1] ** -0.5,"],
         ),
-        "keys and values are mixed up: the scores use keys, and the weights apply to values.": (
-            ["k = self.key -> k = self.value", "v = self.value -> v = self.key"],
-            ["@ v -> @ k"],
-        ),
         "dropout runs in eval mode: F.dropout needs self.training as its third argument.": [
             "self.dropout, self.training -> self.dropout"
         ],
@@ -255,10 +252,6 @@ BLANK = Blank(
             ["not self.training: -> not torch.is_grad_enabled():"],
             ["not self.training: -> not (self.training or torch.is_grad_enabled()):"],
         ),
-        "a call with a cache on goes without it: call self.cache.update(k, v, pos), however many "
-        "tokens are new.": [
-            "k, v, k_pos = self.cache.update(k, v, pos) -> pass",
-        ],
         "update takes this head's keys, values and positions, once a call, and returns all of them, "
         "in this order: yours are others, or swapped.": (
             ["k, v, k_pos = self.cache -> v, k, k_pos = self.cache"],
@@ -301,11 +294,6 @@ BLANK = Blank(
                 "        return ->         weights = weights.masked_fill(~visible(pos, k_pos), -torch.inf).softmax(-1)\n        return",
             ],
         ),
-        "several weights share a random draw: each is dropped on its own.": (
-            ["F.dropout(weights, -> weights * F.dropout(torch.ones_like(weights[:1]),"],
-            ["F.dropout(weights, -> weights * F.dropout(torch.ones_like(weights[:, :1]),"],
-            ["F.dropout(weights, -> weights * F.dropout(torch.ones_like(weights[..., :1]),"],
-        ),
         "in training the remaining weights must be scaled by 1 / (1 - p), as F.dropout does, and by "
         "nothing else.": (
             [
@@ -314,12 +302,6 @@ BLANK = Blank(
             [
                 "        return ->         weights =",
                 "@ v -> / 1\n        return F.normalize(weights, 1, -1, 1e-9) @ v",
-            ],
-        ),
-        "whether weights are dropped depends on the cache: only self.training decides.": (
-            ["self.dropout, self.training -> self.dropout, self.training and self.cache is None"],
-            [
-                "self.dropout, self.training -> self.dropout, self.training or self.cache is not None"
             ],
         ),
     },

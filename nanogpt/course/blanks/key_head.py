@@ -1,7 +1,6 @@
 """Notebook 08, blank 1: key_head, the KV head that a query head reads in grouped-query attention."""
 
-import operator
-
+from ..drivers import kind, whole
 from ..page import Blank, Case
 
 
@@ -28,23 +27,11 @@ def run_any_order(answer):
         yield what, whole(answer(h, n_head, n_kv_head))
 
 
-def whole(number):
-    """An integer of any kind, such as NumPy's, as a Python integer; anything else as it is."""
-    try:
-        return number if isinstance(number, bool) else operator.index(number)
-    except (TypeError, ValueError):
-        return number
-
-
-def kind(value):
-    """The name of a value's type."""
-    return type(value).__name__
-
-
 # ------------------------------------------------------------------ what people write
 
 BLANK = Blank(
     number="08.1",
+    minutes=5,
     solution=key_head,
     cases=[
         Case(run_heads, n_head=12, n_kv_head=3),
@@ -65,14 +52,9 @@ BLANK = Blank(
         "this is a query head's index within its group: divide with //, not %.": [
             "h // group -> h % group"
         ],
-        "a head's index is an integer: divide with //, and by an integer.": (
-            ["h // group -> h / group"],
-            ["h // group -> h // (n_head / n_kv_head)"],
-        ),
         "the quotient is rounded to nearest, which moves heads into the next group: // rounds down.": [
             "h // group -> round(h / group)"
         ],
-        "the quotient is rounded up: // rounds down.": ["h // group -> -(-h // group)"],
         "every query head gets a KV head of its own: there are only n_kv_head of them, and neighbours share.": [
             "h // group -> h"
         ],
@@ -83,16 +65,6 @@ BLANK = Blank(
             "h // group -> 0"
         ],
         "KV heads are numbered from 0: yours begin with 1.": ["h // group -> h // group + 1"],
-        "query head 0 is the first one, so group 0 is heads 0 to group - 1: leave the + 1 out.": [
-            "h // group -> (h + 1) // group"
-        ],
-        "the groups are in reverse order: query head 0 reads KV head 0.": [
-            "h // group -> n_kv_head - 1 - h // group"
-        ],
-        "a group always has two query heads: it has n_head // n_kv_head.": [
-            "n_head // n_kv_head -> 2"
-        ],
-        "this is the group size: divide h by it to get the group of h.": ["h // group -> group"],
     },
     wrong=["n_head // n_kv_head -> max(n_head - n_kv_head, 1)"],
     right=[

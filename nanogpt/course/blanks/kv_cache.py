@@ -5,7 +5,7 @@ import torch.nn as nn
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 
@@ -113,6 +113,7 @@ class Unwritten(TorchFunctionMode):
 
 BLANK = Blank(
     number="02.2",
+    minutes=8,
     solution=KVCache,
     method="update",
     cases=[
@@ -135,22 +136,14 @@ BLANK = Blank(
             "[self.v, v] -> [v, self.v]",
         ],
         "joined along the batch: the tokens are dimension 1.": ["dim=1 -> dim=0"],
-        "joined along the head: the tokens are dimension 1.": ["dim=1 -> dim=2"],
         "only the new positions are returned: keep them like keys and values.": [
             "pos = torch.cat([self.pos, pos]) -> pass"
         ],
         "only one position is kept of a piece of several tokens: append all of pos.": [
             "[self.pos, pos] -> [self.pos, pos[-1:]]"
         ],
-        "the positions are counted from 0: keep the ones passed in.": [
-            "return k -> pos = torch.arange(k.shape[1])\n        return k"
-        ],
         "keys and values are swapped: the order is k, v, pos.": ["return k, v -> return v, k"],
         "the keys are kept in place of the values.": ["self.v = v -> self.v = k"],
-        "two tensors are returned: update returns three, with the positions.": [
-            "return k, v, pos -> return k, v"
-        ],
-        "nothing is returned: update returns three tensors.": ["return k, v, pos -> pass"],
         "a piece of several tokens starts over: the earlier ones are lost.": [
             "None: -> None and k.shape[1] == 1:"
         ],

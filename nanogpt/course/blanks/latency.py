@@ -1,7 +1,7 @@
 """Notebook 05, blank 2: latency, the four numbers of one text's timestamps."""
 
+from ..drivers import number
 from ..page import Blank, Case
-from .multiplications import number
 
 
 def latency(moments: list[float]) -> dict:
@@ -39,6 +39,7 @@ LONG = [50_000 + moment / 2**20 for moment in (0, 1294, 2038, 2097)]
 
 BLANK = Blank(
     number="05.2",
+    minutes=6,
     solution=latency,
     cases=[
         Case(run_latency, moments=[10.0, 13.0, 14.0, 16.0]),
@@ -70,32 +71,13 @@ BLANK = Blank(
             ['"ttft": first -> "ttft": moments[1]'],
             ["moments[-1] - moments[0] -> moments[-1]"],
         ),
-        "a single token has no gap after it, so TPOT divides by 0: its TPOT is None.": (
-            [" if rest else None -> "],
-            ["tpot = -> from statistics import mean\n    tpot = mean(rest) #"],
-        ),
         "a single token has no gap after it: its TPOT is None, not another number.": (
             ["else None -> else 0.0"],
             ['else None -> else float("nan")'],
             ["else None -> else first"],
         ),
-        "times are rounded: leave them as they are.": (
-            [
-                "[b - a for -> [round(b - a, 3) for",
-                '"e2el": moments[-1] - moments[0] -> "e2el": round(moments[-1] - moments[0], 3)',
-            ],
-            [
-                "first, *rest = -> moments = [round(moment, 3) for moment in moments]\n    first, *rest ="
-            ],
-        ),
         "these are milliseconds: return seconds, as in `moments`.": [
             "first, *rest = -> moments = [1000 * moment for moment in moments]\n    first, *rest ="
-        ],
-        "float32 has too few digits for the seconds of a clock: use Python's floats or float64.": [
-            "first, *rest = -> moments = torch.tensor(moments).tolist()\n    first, *rest ="
-        ],
-        "ITL is one number: it is the list of the gaps, and their mean is TPOT.": [
-            '"itl": rest -> "itl": tpot'
         ],
         "the four are returned without their names: return a dict with the keys ttft, tpot, itl and e2el.": (
             ["return -> return first, tpot, rest, moments[-1] - moments[0]\n    return"],

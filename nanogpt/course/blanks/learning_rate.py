@@ -2,8 +2,8 @@
 
 import torch
 
+from ..drivers import number
 from ..page import Blank, Case
-from .multiplications import number
 
 
 def learning_rate(step, steps, warmup):
@@ -35,6 +35,7 @@ def schedule(steps, warmup):
 LINE = "(1 - step / steps)"
 BLANK = Blank(
     number="11.1",
+    minutes=7,
     solution=learning_rate,
     cases=[
         schedule(steps=100, warmup=10),
@@ -61,7 +62,6 @@ BLANK = Blank(
             ["/ warmup -> / (warmup + 1)"],
             ["(step + 1) -> (step + 2)"],
         ),
-        "// truncates the rise to whole numbers: divide with /.": ["/ warmup -> // warmup"],
         "there is no fall: multiply the rise by 1 - step / steps.": (
             [f" * {LINE} -> "],
             ["step / steps -> step // steps"],
@@ -84,10 +84,6 @@ BLANK = Blank(
             ["step / steps -> step / max(1, steps - 1)"],
             ["step / steps -> (step + 1) / steps"],
         ),
-        "the line stops above 0: it falls to 0 at step `steps`.": (
-            [f"{LINE} -> max(0.1, 1 - step / steps)"],
-            [f"{LINE} -> (1 - 0.9 * step / steps)"],
-        ),
         "the fall is a curve: it is a straight line, 1 - step / steps.": (
             [f"{LINE} -> (1 + math.cos(math.pi * step / steps)) / 2"],
             [f"{LINE} -> (1 - step / steps) ** 2"],
@@ -100,10 +96,6 @@ BLANK = Blank(
             [f"rise * {LINE} -> min((step + 1) / warmup, 1 - step / steps)"],
             [f"rise * {LINE} -> rise + 1 - step / steps"],
             [f"rise * {LINE} -> (rise + 1 - step / steps) / 2"],
-        ),
-        "the line ends after `warmup`, not after `steps`: it is 1 - step / steps.": (
-            ["rise = -> steps, warmup = warmup, steps\n    rise ="],
-            ["step / steps -> step / warmup"],
         ),
     },
     wrong=[

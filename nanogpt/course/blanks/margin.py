@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..observing import Arguments, numbers
+from ..drivers import Arguments, numbers
 from ..page import Blank, Case
 
 
@@ -53,6 +53,7 @@ def measured(answer, given, what):
 
 BLANK = Blank(
     number="03.3",
+    minutes=5,
     solution=margin,
     cases=[
         Case(run_margin, 1e-4, logits=[2.0, 1.0, 0.0], noise=[1.0, 1.0, 1.0]),
@@ -113,17 +114,6 @@ BLANK = Blank(
             ".topk(2).values -> .unique()[-2:]",
             "best - second -> second - best",
         ],
-        "half of the margin is returned: the half-margin rule halves it later.": [
-            ".item() -> .item() / 2"
-        ],
-        "a probability of 0 has no logarithm: subtract log(noise) from the logits, without a softmax.": (
-            ["logits - noise -> logits.float().softmax(-1).log() - noise"],
-            ["logits - noise.log() -> (logits.float().softmax(-1) / noise).log()"],
-        ),
-        "a method that ends in _ changes the caller's tensor: log() and - do not.": (
-            ["noise.log() -> noise.log_()"],
-            ["logits - noise.log() -> logits.sub_(noise.log())"],
-        ),
     },
     wrong=["logits - -> logits / 0.8 -", "(logits - noise.log()) -> (logits - noise.log()).abs()"],
     right=[

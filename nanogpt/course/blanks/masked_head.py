@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 from ...attention import attend
-from ..observing import numbers
+from ..drivers import numbers
 from ..page import Blank, Case
 from .head import (
     WIDTH,
@@ -64,6 +64,7 @@ class MaskedHead(Head):
         return """
 BLANK = Blank(
     number="04.1",
+    minutes=5,
     solution=MaskedHead,
     method="forward",
     # In training mode no cache is on here, so a head may or may not check the mode.
@@ -103,9 +104,6 @@ BLANK = Blank(
             [f"{MASK} -> k_pos[None] <= pos[:, None]"],
             [f"{MASK} -> {MASK} if len(pos) > 1 else {ONES}"],
         ),
-        "a query does not see its own token: <=, not <.": [
-            f"{MASK} -> (k_pos[None] < pos[:, None]) & (k_pos >= 0)"
-        ],
         "the mask is inverted or transposed: it has a row for each query, and is True where that one "
         "may attend, to the keys up to its own position.": (
             [f"{MASK} -> ~{MASK}"],
@@ -121,11 +119,6 @@ BLANK = Blank(
         ),
         "what update returns is ignored: attend to all its keys and values.": [
             f"{UPDATE} -> self.cache.update(k, v, pos)"
-        ],
-        "the cache is not used: call self.cache.update(k, v, pos) if it is not None and this is not "
-        "training.": ["self.cache is not None and not self.training -> False"],
-        "keys and values are swapped in the result of update: it is k, v, k_pos.": [
-            f"{UPDATE} -> {UPDATE.replace('k, v, k_pos =', 'v, k, k_pos =')}"
         ],
         "the work is left to the forward of Head: write it here, with attend and a mask made of "
         "positions.": (

@@ -1,7 +1,7 @@
 """Notebook 11, blank 3: mfu, the fraction of a machine's peak that training uses."""
 
+from ..drivers import calls
 from ..page import Blank
-from .multiplications import calls
 
 
 def mfu(chars, seconds, parameters, layers, width, block, peak):
@@ -19,6 +19,7 @@ NAMES = "chars seconds parameters layers width block peak"
 
 BLANK = Blank(
     number="11.3",
+    minutes=6,
     solution=mfu,
     cases=calls(
         NAMES,
@@ -37,13 +38,9 @@ BLANK = Blank(
             " / seconds -> "
         ],
         "you multiply by the seconds: divide by them.": ["/ seconds -> * seconds"],
-        "the seconds are divided by the peak first: chars / seconds / peak needs no parentheses.": [
-            "/ seconds / peak -> / (seconds / peak)"
-        ],
         "the fraction is inverted: utilization is used / peak.": [
             "work * chars / seconds / peak -> peak / (work * chars / seconds)"
         ],
-        "only one character is counted: there were `chars` of them.": ["work * chars -> work"],
         "the weights have another factor: 6 operations each, 2 in the forward pass and 4 in the backward pass.": (
             ["6 * parameters -> 2 * parameters"],
             ["6 * parameters -> 4 * parameters"],
@@ -55,15 +52,6 @@ BLANK = Blank(
             ["12 * layers -> 6 * layers"],
             ["12 * layers -> 4 * layers"],
             ["12 * layers -> 2 * layers"],
-        ),
-        "a factor of attention is missing: each layer has its own, each character attends to `block` keys, and a score takes `width` multiplications.": (
-            ["12 * layers -> 12"],
-            ["* width * block -> * width"],
-            ["* width * block -> * block"],
-        ),
-        "the block or the width is squared: this is the work of one character, which attends to `block` keys of `width` numbers.": (
-            ["* block -> * block**2"],
-            ["* width -> * width**2"],
         ),
         "the weights are counted once per layer: `parameters` already includes all layers.": [
             "6 * parameters -> 6 * parameters * layers"

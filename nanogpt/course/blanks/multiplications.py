@@ -1,9 +1,7 @@
 """Notebook 05, blank 1: multiplications, what a step costs with a cache and without."""
 
-import math
-import operator
-
-from ..page import Blank, Case
+from ..drivers import calls
+from ..page import Blank
 
 
 def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
@@ -12,34 +10,11 @@ def multiplications(T: int, W: int, L: int, C: int, cached: bool) -> int:
     return n * W + n * T * 2 * L * C
 
 
-# ------------------------------------------------------------------ what a check runs
-
-
-def run_count(answer, **given):
-    """One call, with these arguments in this order."""
-    yield "the number", number(answer(*given.values()))
-
-
-def calls(names, *rows):
-    """A case for each row of arguments; a row may be shorter than their names."""
-    return [Case(run_count, **dict(zip(names.split(), row))) for row in rows]
-
-
-def number(value):
-    """A number of any kind, such as NumPy's or a tensor of one, as Python's; else what it is."""
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        return "None" if value is None else f"a {type(value).__name__} instead of a number"
-    try:
-        return operator.index(value)
-    except TypeError:
-        found = float(value)
-        return "NaN" if math.isnan(found) else found
-
-
 # ------------------------------------------------------------------ what people write
 
 BLANK = Blank(
     number="05.1",
+    minutes=5,
     solution=multiplications,
     cases=calls(
         "T W L C cached",
@@ -53,7 +28,6 @@ BLANK = Blank(
             "T * 2 -> T"
         ],
         "only one layer's attention is counted: each of the L layers has its own.": ["2 * L -> 2"],
-        "the matrices are counted L times: W already includes all layers.": ["n * W -> n * W * L"],
         "without a cache each of the T tokens attends to T: you count one token's attention.": [
             "n * T * 2 -> T * 2"
         ],
@@ -76,9 +50,6 @@ BLANK = Blank(
             ["n * T -> n * (T + cached)"],
             ["n * T -> n * (T + 1)"],
         ),
-        "C is squared: attention takes C multiplications for a key and C for a value.": [
-            "* C -> * C * C"
-        ],
         "these are FLOPs, two for each multiplication: count multiplications only.": [
             "n * W + n * T * 2 -> 2 * n * W + n * T * 4"
         ],

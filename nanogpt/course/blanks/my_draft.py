@@ -8,7 +8,7 @@ from ...engines.drafts import Draft
 from ...engines.generation import generate
 from ...model import GPT
 from ...sampling import PLAIN, draw_noise
-from ..observing import Arguments, form
+from ..drivers import Arguments, form
 from ..page import Blank, Case
 
 
@@ -115,6 +115,7 @@ LONG = [token * token % 7 for token in range(200)]
 
 BLANK = Blank(
     number="07.4",
+    minutes=5,
     solution=MyDraft,
     method="begin",
     cases=[
@@ -162,20 +163,11 @@ BLANK = Blank(
             ["else None -> else text[:, :1]"],
             ["else None -> else torch.zeros(1, 1, dtype=torch.long)"],
         ),
-        "the list of positions may be empty, and then has no last element: check its length first, and return None.": [
-            " if len(before) else None -> "
-        ],
-        "the last token finds itself at the end, where nothing follows: search text[0, :-1].": [
-            "text[0, :-1] -> text[0]"
-        ],
         "the guess has the wrong form: it must be a tensor (1, 1), like text[:, i : i + 1].": (
             ["text[:, before[-1] + 1] -> text[0, before[-1] + 1]"],
             ["text[:, before[-1] + 1] -> text[0, before[-1, 0] + 1]"],
             ["text[:, before[-1] + 1] -> int(text[0, before[-1] + 1])"],
         ),
-        "everything that followed is returned: return only the next token, (1, 1).": [
-            "text[:, before[-1] + 1] -> text[:, int(before[-1]) + 1 :]"
-        ],
         "the position is returned: return the token at that position.": [
             "text[:, before[-1] + 1] -> (before[-1] + 1)[None]"
         ],
@@ -183,10 +175,6 @@ BLANK = Blank(
             ["before = -> text = prompt\n            before ="],
             ["text[0, :-1] -> prompt[0, :-1]", "text[:, -> prompt[:,"],
             ["text[0, :-1] -> prompt[0]", "text[:, -> prompt[:,"],
-        ),
-        "begin must return a function that guesses one token per call: define guess(text, noise) inside it, and return guess.": (
-            ["        return guess\n -> "],
-            ["return guess\n -> return guess(prompt, None)\n"],
         ),
         "it never guesses anything: return the token at the end of your function.": [
             "return text -> text"
@@ -203,9 +191,6 @@ class MyDraft(Draft):
 
         return guess
 """
-        ],
-        "it depends on the noise: this draft looks only at the text.": [
-            "return text[:, before[-1] + 1] if len(before) else None -> return noise.argmin(-1, keepdim=True)"
         ],
     },
     wrong=[

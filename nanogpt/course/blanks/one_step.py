@@ -5,7 +5,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..observing import Arguments, numbers
+from ..drivers import Arguments, numbers
 from ..page import Blank, Case
 
 
@@ -113,6 +113,7 @@ def flat(tensors):
 
 BLANK = Blank(
     number="01.2",
+    minutes=7,
     solution=one_step,
     cases=[
         Case(run_step, optimizer=torch.optim.SGD, lr=1e-5, momentum=0.9),
@@ -130,22 +131,13 @@ BLANK = Blank(
             ],
             ["    loss.backward()\n -> "],
         ),
-        "the weights do not move: call optimizer.step() after backward().": [
-            "    optimizer.step()\n -> "
-        ],
         "step() comes before zero_grad() and backward(), so it updates the weights with the "
         "gradients of the batch before.": [
             "optimizer.zero_grad() -> optimizer.step()\n    optimizer.zero_grad()",
             "loss.backward()\n    optimizer.step() -> loss.backward()",
         ],
-        "optimizer.step() is called twice: call it once.": [
-            "optimizer.step() -> optimizer.step()\n    optimizer.step()"
-        ],
         "loss.backward() is called twice, and gradients add up.": [
             "loss.backward() -> loss.backward(retain_graph=True)\n    loss.backward()"
-        ],
-        "the gradients are clipped: do no clipping in this step.": [
-            "loss.backward() -> loss.backward()\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
         ],
         "you return a tensor, which keeps the whole graph alive: loss.item() is the number.": (
             [".item() -> "],
@@ -164,20 +156,6 @@ BLANK = Blank(
                 "return loss.item() -> model.train()\n    return loss.item()",
             ],
         ),
-        "x and y are swapped: the model reads x, and y has the targets.": [
-            "model(x, y) -> model(y, x)"
-        ],
-        "you update the weights with your own optimizer: use the one passed in.": (
-            ["    _, ->     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    _,"],
-            ["    _, ->     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n    _,"],
-            [
-                "    _, ->     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n    _,",
-                "AdamW(model.parameters(), lr=1e-3) -> Adam(model.parameters())",
-            ],
-        ),
-        "a seed in the step makes dropout the same each time: do not reset the random numbers.": [
-            "    _, ->     torch.manual_seed(1337)\n    _,"
-        ],
     },
     wrong=[
         "model(x, y) -> model(x[:, :64], y[:, :64])",

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 from ..traps import MemoryHead, decode
 from .generate_with_cache import texts
@@ -101,23 +101,9 @@ def one_text(model, prompt, noise):
         head.memory.clear()
     return tokens
 """
-ONLY_EXCEPTIONS = """
-def one_text(model, prompt, noise):
-    heads = [module for module in model.modules() if isinstance(module, MemoryHead)]
-    for head in heads:
-        head.memory.clear()
-    try:
-        tokens = decode(model, prompt, noise)
-    except Exception:
-        for head in heads:
-            head.memory.clear()
-        raise
-    for head in heads:
-        head.memory.clear()
-    return tokens
-"""
 BLANK = Blank(
     number="04.7",
+    minutes=5,
     solution=one_text,
     cases=[
         Case(run_texts),
@@ -136,13 +122,6 @@ BLANK = Blank(
         ],
         "after an error half-way the memories are full: clean-up that must always run belongs in "
         "`finally`.": [NO_FINALLY],
-        "the stop button raises no Exception, so it leaves the memories full: `finally` also runs "
-        "after it.": [ONLY_EXCEPTIONS],
-        "an error or the stop button does not reach the caller: `finally` alone lets it propagate, "
-        "without `except` and without a `return` inside it.": (
-            ["finally: -> except Exception:\n        pass\n    finally:"],
-            ["finally: -> except BaseException:\n        pass\n    finally:"],
-        ),
         "only some heads are emptied: each head of each layer has a memory of its own, and "
         "`model.modules()` has them all.": (
             [f"{HEADS} -> {HEADS}[:1]"],
@@ -150,17 +129,11 @@ BLANK = Blank(
             [f"{HEADS} -> {HEADS}[-1:]"],
             [f"finally:\n{CLEAR_INSIDE} -> finally:\n        head.memory.clear()\n"],
         ),
-        "the memories are None afterwards, but a head appends to a list: empty them with clear().": [
-            f"finally:\n{CLEAR_INSIDE} -> finally:\n{CLEAR_INSIDE.replace('.clear()', ' = None')}"
-        ],
         "all heads get the same list: each needs its own, or clear() the existing ones.": [
             f"{CLEAR}    try ->     memory = []\n{CLEAR.replace('.clear()', ' = memory')}    try"
         ],
         "only the last piece is removed from each memory: clear() removes all.": [
             "head.memory.clear() -> head.memory[-1:] = []"
-        ],
-        "the prompt is returned in front of the new tokens: decode returns only the new ones.": [
-            "return decode(model, prompt, noise) -> return torch.cat([prompt, decode(model, prompt, noise)], dim=1)"
         ],
     },
     right=[

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ...attention import attend
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 from .row_by_row import Products, aten
 
@@ -70,6 +70,7 @@ def run_padded(answer, T, S, length, size=16, dtype=torch.float32, factor=1.0, w
 
 BLANK = Blank(
     number="12.3",
+    minutes=7,
     solution=padded_attention,
     cases=[
         Case(run_padded, T=3, S=9, length=32),
@@ -89,17 +90,8 @@ BLANK = Blank(
             "(0, 0, 0, more) -> (0, 0, more, 0)",
             "(mask, (0, more)) -> (mask, (more, 0))",
         ],
-        "keys and values are padded in front, but the mask at the end: pad all of them at the end.": [
-            "(0, 0, 0, more) -> (0, 0, more, 0)"
-        ],
-        "the mask is padded in front, but keys and values at the end: pad all of them at the end.": [
-            "(mask, (0, more)) -> (mask, (more, 0))"
-        ],
         "`length` rows are added: add only the missing ones, length - S.": [
             "length - k.shape[-2] -> length"
-        ],
-        "one row too many is added: attention runs over exactly `length` keys.": [
-            "length - k.shape[-2] -> length - k.shape[-2] + 1"
         ],
         "the given mask is ignored: it says which keys are visible, so pad that one, F.pad(mask, (0, more)).": (
             ["F.pad(mask, (0, more)) -> F.pad(torch.ones_like(mask), (0, more))"],

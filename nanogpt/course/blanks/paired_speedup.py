@@ -2,8 +2,8 @@
 
 from statistics import median
 
+from ..drivers import number
 from ..page import Blank, Case
-from .multiplications import number
 
 
 def paired_speedup(a: list[float], b: list[float]) -> float:
@@ -23,6 +23,7 @@ def run_ratio(answer, a, b):
 
 BLANK = Blank(
     number="05.3",
+    minutes=5,
     solution=paired_speedup,
     # All ratios are exact in float32, so that it is as good as float64.
     cases=[
@@ -39,9 +40,6 @@ BLANK = Blank(
         "this is a mean, which one disturbed pair can move far: use the median.": [
             "median(x / y for x, y in zip(a, b)) -> sum(x / y for x, y in zip(a, b)) / len(a)"
         ],
-        "this is a trimmed mean of the ratios: use the median.": [
-            "median(x / y for x, y in zip(a, b)) -> (lambda r: sum(r) / len(r))(sorted(x / y for x, y in zip(a, b))[len(a) > 2 : len(a) - (len(a) > 2)])"
-        ],
         "this is a geometric mean: use the median.": [
             "median(x / y for x, y in zip(a, b)) -> math.exp(sum(math.log(x / y) for x, y in zip(a, b)) / len(a))"
         ],
@@ -50,9 +48,6 @@ BLANK = Blank(
         ],
         "this is the ratio of the sums or means: it divides runs that do not belong together.": [
             "median(x / y for x, y in zip(a, b)) -> sum(a) / sum(b)"
-        ],
-        "this is the ratio of the two fastest runs, which do not belong together: divide within each pair.": [
-            "median(x / y for x, y in zip(a, b)) -> min(a) / min(b)"
         ],
         "this pairs runs that do not belong together: sort the ratios, not the runs.": [
             "zip(a, b) -> zip(sorted(a), sorted(b))"

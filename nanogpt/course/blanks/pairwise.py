@@ -2,7 +2,7 @@
 
 import torch
 
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 
@@ -45,6 +45,7 @@ ORDER = "add neighbours first, 1 and 2, 3 and 4, then their sums"
 
 BLANK = Blank(
     number="12.1",
+    minutes=8,
     solution=pairwise,
     cases=[
         Case(run_sum, terms=[3.0]),
@@ -86,9 +87,6 @@ BLANK = Blank(
         ),
         "the loop ends when two numbers are left, and only one of them is returned: loop while len(x) > 1.": [
             "> 1 -> > 2"
-        ],
-        "each number is added to both of its neighbours: x[0::2] and x[1::2] form pairs, and no number is in two of them.": [
-            "x[0::2] + x[1::2] -> x[:-1] + x[1:]"
         ],
         "the numbers are sorted first: add neighbours in the given order.": (
             ["while -> x = x.sort().values\n    while"],

@@ -5,7 +5,7 @@ import inspect
 import torch
 import torch.nn as nn
 
-from ..observing import Arguments, form
+from ..drivers import Arguments, form
 from ..page import Blank, Case
 from ..traps import MemoryHead, places
 from .generate_with_cache import SIZE, Watched
@@ -71,6 +71,7 @@ def read_on(model, x):
 """
 BLANK = Blank(
     number="04.3",
+    minutes=3,
     solution=read_on,
     cases=[
         Case(run, pieces=[5, 1, 1], texts=2),
@@ -103,17 +104,8 @@ BLANK = Blank(
         ),
         "the positions are one too large: after N tokens the next one is at N, because the first "
         "is at 0.": [f"{COUNT} -> {COUNT} + 1"],
-        "from the second call on, the positions are one too small: after N tokens the next one is "
-        "at N.": [f"{COUNT} -> max(0, {COUNT} - 1)"],
         "the new tokens are counted before they are read: `start` is the number of tokens before "
         "them.": ["places(start, -> places(start + x.shape[1],"],
-        "your function keeps its own count: the memories hold what was read, and another text "
-        "begins at 0 again.": [COUNTED],
-        "model(…) returns logits and a loss: return only the logits, [0].": ["))[0] -> ))"],
-        "only the last token's logits are returned: return all T, (B, T, V).": (
-            ["))[0] -> ))[0][:, -1]"],
-            ["))[0] -> ))[0][:, -1:]"],
-        ),
         "probabilities or tokens are returned: leave softmax and choice to `sample`, which needs "
         "logits.": (
             ["))[0] -> ))[0].softmax(-1)"],

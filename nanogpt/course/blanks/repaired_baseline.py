@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 from .generate_with_cache import Watched, texts
 from .sample import sample
@@ -79,6 +79,7 @@ def modes(model):
 
 BLANK = Blank(
     number="04.4",
+    minutes=6,
     solution=repaired_baseline,
     cases=[
         Case(run, T=5, n=6, training=False),
@@ -104,9 +105,6 @@ BLANK = Blank(
         ],
         "the model is put into training mode at the end, whatever it was before: model.train(mode) "
         "takes the mode.": ["(was_training) -> ()"],
-        "the mode at the end is the opposite of the original one: model.train(was_training).": [
-            "(was_training) -> (not was_training)"
-        ],
         "model.training is set by hand, so the layers keep their mode: model.train(was_training) "
         "sets all.": ["model.train(was_training) -> model.training = was_training"],
         "the prompt is returned in front of the new tokens: leave it out.": [
@@ -115,17 +113,8 @@ BLANK = Blank(
         "only the last token is read: without a cache every pass needs the whole text.": [
             "model(text) -> model(text[:, -1:])"
         ],
-        "only the prompt is read, again and again: read the text so far.": [
-            "model(text) -> model(prompt)"
-        ],
         "the first logits are used: use the last ones, which are logits[:, -1].": [
             "logits[:, -1] -> logits[:, 0]"
-        ],
-        "the noise is not used, and the likeliest token is chosen.": [
-            "sample(logits[:, -1], row) -> logits[:, -1].argmax(-1, keepdim=True)"
-        ],
-        "each step uses the first row of noise: there is one for each token.": [
-            "row) -> noise[0])"
         ],
     },
     wrong=[

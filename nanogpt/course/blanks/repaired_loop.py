@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ...cache import kv_cache
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 from ..traps import places
 from .generate_with_cache import Watched, texts
@@ -62,6 +62,7 @@ WHOLE_TEXT = (
 )
 BLANK = Blank(
     number="04.2",
+    minutes=6,
     solution=repaired_loop,
     cases=[
         Case(run, T=5, n=4, block_size=16),
@@ -104,8 +105,6 @@ BLANK = Blank(
             ["start += x.shape[1] -> start += x.shape[1] + (start == 0)"],
             ["start += x.shape[1] -> start += x.shape[1] - (start == 0)"],
         ),
-        "the cache is off, but only the newest token is read: put the loop inside `with "
-        "kv_cache(model, KVCache):`.": ["with kv_cache(model, KVCache): -> if True:"],
         "the whole text is read at each step, with a cache or without: read each token once.": (
             [WHOLE_TEXT, "start += x.shape[1] -> pass", "append(x) -> append(x[:, -1:])"],
             [
@@ -120,20 +119,8 @@ BLANK = Blank(
             "with kv_cache(model, KVCache): -> if True:",
             "logits, _ = -> with kv_cache(model, KVCache):\n                logits, _ =",
         ],
-        "the prompt is read again together with each new token: reading the new token is enough.": [
-            "out.append(x) -> out.append(x)\n            x = torch.cat([prompt, x], dim=1)"
-        ],
         "the last new token is read, too: the logits after it are never used.": [
             "    return torch.cat ->         model(x, pos=places(start, 1, x))\n    return torch.cat"
-        ],
-        "the first token's logits are used: use the last ones, logits[:, -1].": [
-            "logits[:, -1] -> logits[:, 0]"
-        ],
-        "the noise is not used, and the likeliest token is chosen.": [
-            "sample(logits[:, -1], row) -> logits[:, -1].argmax(-1, keepdim=True)"
-        ],
-        "each step uses the first row of noise: there is one for each token.": [
-            "row) -> noise[0])"
         ],
         "the prompt is returned in front of the new tokens: return only those.": [
             "torch.cat(out -> torch.cat([prompt, *out]"

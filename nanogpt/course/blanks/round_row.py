@@ -44,6 +44,7 @@ def row(*numbers):
 
 BLANK = Blank(
     number="06.3",
+    minutes=6,
     solution=round_row,
     cases=[
         row(1.1, -2.0, 0.5),
@@ -83,17 +84,6 @@ BLANK = Blank(
         "codes times scale are returned, the rounded numbers themselves: return the integer codes.": [
             "[round(number / scale) -> [round(number / scale) * scale"
         ],
-        "a row of zeros leads to a division by 0: handle it separately.": (
-            ["if scale == 0 -> if False"],
-            [
-                """
-def round_row(row):
-    x = torch.tensor(row)
-    scale = x.abs().max() / 127
-    return (x / scale).round().tolist(), scale.item()
-"""
-            ],
-        ),
         "a small constant is added to the scale or is its lower limit, so rows of small numbers lose their digits: treat a scale of 0 separately.": (
             ["for number in row) / 127 -> for number in row) / 127 + 1e-8"],
             [
@@ -101,10 +91,6 @@ def round_row(row):
             ],
             ["if scale == 0 -> scale = max(scale, 1e-6)\n    if scale == 0"],
         ),
-        "only the codes are returned: return them and the scale.": ["row], scale -> row]"],
-        "the scale comes before the codes: return codes, scale.": [
-            "return [round(number / scale) for number in row], scale -> return scale, [round(number / scale) for number in row]"
-        ],
         "the scale comes from a mean: take the largest absolute value.": (
             ["max(abs(number) for number in row) -> sum(abs(number) for number in row) / len(row)"],
             [

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 
@@ -85,6 +85,7 @@ def run_alone(answer, rows, N, K):
 
 BLANK = Blank(
     number="12.2",
+    minutes=8,
     solution=row_by_row,
     cases=[
         Case(run_rows, shape=(5, 8), N=6),
@@ -117,17 +118,8 @@ BLANK = Blank(
                 "\ndef row_by_row(x, weight):\n    return torch.cat([F.linear(x, column[None]) for column in weight], dim=-1)\n"
             ],
         ),
-        "the rows are returned as one long matrix: restore the shape of a batch, out.view(*x.shape[:-1], -1).": [
-            "return out.view(*x.shape[:-1], len(weight)) -> return out"
-        ],
-        "a dimension of size 1 is left over: the product has the shape (…, N).": [
-            "x.shape[:-1], len -> x.shape[:-1], 1, len"
-        ],
         "every row gets the result of the first one: each has its own.": [
             "for row in rows -> for row in rows[:1].expand(len(rows), -1)"
-        ],
-        "the result is float32 for rows in float64: keep x's dtype.": [
-            "row[None], weight -> row[None].float(), weight.float()"
         ],
     },
     wrong=[

@@ -4,7 +4,7 @@ import torch
 
 from ...sampling import draw_noise
 from ..comparing import alike
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 
@@ -47,6 +47,7 @@ def run_again(answer):
 
 BLANK = Blank(
     number="02.4",
+    minutes=4,
     solution=sample,
     cases=[
         Case(run_again),
@@ -74,9 +75,6 @@ BLANK = Blank(
             ["logits.softmax(-1) -> logits"],
             ["logits.softmax(-1) -> logits", "(probs / noise) -> (probs / noise).softmax(-1)"],
         ),
-        "a sigmoid does not turn logits into probabilities: use a softmax.": [
-            "softmax(-1) -> sigmoid()"
-        ],
         "the softmax runs over the rows: its dimension is the last, -1.": [
             "softmax(-1) -> softmax(0)"
         ],
@@ -85,9 +83,6 @@ BLANK = Blank(
             ["argmax -> argmin"],
             ["argmax(-1, keepdim=True) -> argsort(-1)[:, :1]"],
         ),
-        "the probabilities are not used: the largest probability / noise wins, not the least noise.": [
-            "probs / noise -> 1 / noise"
-        ],
         "tokens are (B, 1): keep the last dimension with keepdim=True.": [", keepdim=True -> "],
         "the winner's value is returned: a token is its integer index, from argmax.": [
             "argmax -> amax"
@@ -96,27 +91,10 @@ BLANK = Blank(
             ["/ noise -> / noise[:1]"],
             ["keepdim=True) -> keepdim=True)[:1].expand(len(logits), 1)"],
         ),
-        "exp() of a large logit overflows, and of a low one is 0: subtract each row's own maximum "
-        "first, or use softmax, which does.": (
-            ["logits.softmax(-1) -> logits.exp()"],
-            ["logits.softmax(-1) -> logits.exp() / logits.exp().sum(-1, keepdim=True)"],
-            ["logits.softmax(-1) -> (logits - logits.max()).exp()"],
-        ),
-        "the noise is changed before the race: it is already exponential, so divide by it as it is.": (
-            ["/ noise -> / noise**2"],
-            ["/ noise -> / noise.sqrt()"],
-            ["/ noise -> / -noise.log()"],
-            ["probs / noise -> probs.log() - (-noise.log()).log()"],
-            ["probs / noise -> probs.log() - (-noise.log()).log().nan_to_num()"],
-            ["/ noise -> / (noise / noise.sum(-1, keepdim=True)) ** 2"],
-        ),
         "a temperature is built in: sample at temperature 1, because the caller divides by another.": (
             ["logits.softmax -> (logits / 0.8).softmax"],
             ["logits.softmax -> (logits / 0.9).softmax"],
         ),
-        "the last candidate is left out and never sampled: all of them race.": [
-            "(probs / noise) -> (probs / noise)[:, :-1]"
-        ],
     },
     wrong=[
         "logits.softmax -> (logits / 1.05).softmax",

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..observing import Arguments, form, gradient, numbers
+from ..drivers import Arguments, form, gradient, numbers
 from ..page import Blank, Case
 
 
@@ -47,6 +47,7 @@ def run_gradient(answer):
 
 BLANK = Blank(
     number="13.1",
+    minutes=6,
     solution=share_keys,
     cases=[
         Case(run_keys, heads=3, n_head=9),
@@ -71,10 +72,6 @@ BLANK = Blank(
         "each KV head is repeated k.shape[1] times: that is how many there are, and each serves n_head // k.shape[1].": [
             "n_head // k.shape[1] -> k.shape[1]"
         ],
-        "each KV head is always repeated twice: it serves n_head // k.shape[1] query heads.": [
-            "n_head // k.shape[1] -> 2"
-        ],
-        "without dim=1 the tensor is flattened: repeat along the heads.": [", dim=1 -> "],
         "another dimension is repeated, not the heads: they are dimension 1.": (
             ["dim=1 -> dim=0"],
             ["dim=1 -> dim=2"],
@@ -89,14 +86,6 @@ BLANK = Blank(
         "the group size is computed from another dimension of k: the heads are k.shape[1].": (
             ["n_head // k.shape[1] -> n_head // k.shape[0]"],
             ["n_head // k.shape[1] -> n_head // k.shape[2]"],
-        ),
-        "heads and positions are swapped: return (B, n_head, S, hs).": [
-            "dim=1) -> dim=1).transpose(1, 2)"
-        ],
-        "the group is left as a separate dimension: merge the two, (B, n_head, S, hs).": (
-            [
-                "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k[:, :, None].expand(-1, -1, n_head // k.shape[1], -1, -1)"
-            ],
         ),
         "the keys are detached, so a model would not learn: leave detach() and no_grad() out.": [
             "k.repeat -> k.detach().repeat"

@@ -1,7 +1,7 @@
 """Notebook 08, blank 4: slot_of, the slots of a ring with sinks."""
 
+from ..drivers import kind, whole
 from ..page import Blank, Case
-from .key_head import kind, whole
 
 
 def slot_of(position, window, sinks=0):
@@ -68,6 +68,7 @@ def run_any_order(answer):
 
 BLANK = Blank(
     number="08.4",
+    minutes=6,
     solution=slot_of,
     cases=[
         Case(run_ring, window=4, sinks=0),
@@ -104,24 +105,11 @@ BLANK = Blank(
         "the ring is one slot too long: take the remainder by `window`.": [
             "% window -> % (window + 1)"
         ],
-        "the ring is one slot too short: take the remainder by `window`.": [
-            "% window -> % max(window - 1, 1)"
-        ],
         "the ring never wraps: after `window` positions its first slot is reused, with %.": [
             "return sinks + (position - sinks) % window -> return position"
         ],
         "all positions past the end get the last slot: the ring's first slot is reused, with %.": [
             "sinks + (position - sinks) % window -> min(position, sinks + window - 1)"
-        ],
-        "the ring starts with its second slot: position `sinks` takes the first one, with remainder 0.": [
-            "(position - sinks) -> (position - sinks + 1)"
-        ],
-        "this is the quotient, which is how often the ring has wrapped: use the remainder, %.": [
-            "% window -> // window"
-        ],
-        "the sinks' slots come last: they must be the first ones.": [
-            "return position\n -> return window + position\n",
-            "return sinks + -> return ",
         ],
     },
     wrong=[

@@ -83,6 +83,7 @@ def run_referee(answer):
 
 BLANK = Blank(
     number="03.2",
+    minutes=6,
     solution=SlyCache,
     method="update",
     # Any fault in a later piece of several tokens is accepted, so only verdicts are observed.

@@ -1,7 +1,7 @@
 """Notebook 06, blank 1: step_bytes, what one decode step reads."""
 
+from ..drivers import calls
 from ..page import Blank
-from .multiplications import calls
 
 
 def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4) -> int:
@@ -19,6 +19,7 @@ NAMES = "n_weights n_layer n_head head_size tokens itemsize"
 
 BLANK = Blank(
     number="06.1",
+    minutes=5,
     solution=step_bytes,
     cases=calls(
         NAMES,
@@ -31,11 +32,7 @@ BLANK = Blank(
         "one vector is counted for each layer, head and token: there are two, a key and a value.": [
             "2 * n_layer -> n_layer"
         ],
-        "three vectors are counted for each layer, head and token: queries are not cached.": [
-            "2 * n_layer -> 3 * n_layer"
-        ],
         "only one layer is counted: each layer has its own keys and values.": ["* n_layer -> "],
-        "only one head is counted: each head has its own keys and values.": ["* n_head -> "],
         "the cache's numbers also take itemsize bytes each: this counts numbers.": [
             "(n_weights + cache) * itemsize -> n_weights * itemsize + cache"
         ],
@@ -47,11 +44,6 @@ BLANK = Blank(
             ["(n_weights + cache) * itemsize -> n_weights * 4 + cache * itemsize"],
         ),
         "itemsize is missing: each number takes that many bytes.": [" * itemsize -> "],
-        "`tokens` may be a mean, such as 6.5: do not round it.": (
-            ["* tokens -> * int(tokens)"],
-            ["* tokens -> * math.ceil(tokens)"],
-            ["head_size * tokens -> int(head_size * tokens)"],
-        ),
         "the weights are missing: a step reads all of them.": ["(n_weights + cache) -> cache"],
         "the weights are counted once for each token: a step reads them once, however long the text is.": [
             "(n_weights + cache) -> (n_weights * tokens + cache)"

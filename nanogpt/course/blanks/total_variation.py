@@ -2,7 +2,7 @@
 
 import torch
 
-from ..observing import Arguments, form, numbers
+from ..drivers import Arguments, form, numbers
 from ..page import Blank, Case
 
 
@@ -44,6 +44,7 @@ def compare(answer, p, q):
 
 BLANK = Blank(
     number="07.2",
+    minutes=3,
     solution=total_variation,
     cases=[
         Case(run_by_hand, tolerance=1e-5),
@@ -70,12 +71,6 @@ BLANK = Blank(
             ["sum(-1) / 2 -> mean(-1)"],
             ["sum(-1) -> mean(-1)"],
         ),
-        "all pairs are added up or averaged: sum over the last dimension only, one distance per pair.": (
-            ["sum(-1) -> sum()"],
-            ["sum(-1) / 2 -> mean()"],
-            ["/ 2 -> / 2).mean()", "return (p -> return ((p"],
-        ),
-        "the sum runs over the pairs: the tokens are in the last dimension, -1.": ["-1 -> 0"],
         "dimension 1 is the last one only in two dimensions: -1 always is.": ["-1 -> 1"],
         "squares are added up: take absolute values.": (
             ["abs() -> square()"],
@@ -86,19 +81,10 @@ BLANK = Blank(
         "the part where p exceeds q is already half of the differences: do not halve it again.": [
             "abs() -> clamp(min=0)"
         ],
-        "a last dimension of size 1 is left: the shape is (…), without keepdim.": [
-            "sum(-1) -> sum(-1, keepdim=True)"
-        ],
-        "a dimension of size 1 is squeezed away: keep all dimensions but the last.": [
-            "sum(-1) -> sum(-1).squeeze()"
-        ],
         "a softmax is applied again: p and q are already probabilities.": [
             "p - q -> p.softmax(-1) - q.softmax(-1)"
         ],
         "p and q are added: take their difference, p - q.": ["p - q -> p + q"],
-        "float32 loses float64's digits: compute in the input's dtype.": [
-            "p - q -> p.float() - q.float()"
-        ],
     },
     wrong=[
         "(p - q) -> p.sub_(q)",

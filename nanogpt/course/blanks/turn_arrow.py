@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..observing import form
+from ..drivers import form
 from ..page import Blank, Case
 
 
@@ -43,6 +43,7 @@ def kind(got):
 
 BLANK = Blank(
     number="08.2",
+    minutes=6,
     solution=turn_arrow,
     cases=[
         Case(run_turn, NEAR, a=0.6, b=0.8, angle=1.0),
@@ -76,10 +77,6 @@ BLANK = Blank(
             "math.sin -> math.cos",
             "math.COS -> math.sin",
         ],
-        "this is a mirror image, because two signs are wrong: a' = a · cos − b · sin, b' = a · sin + b · cos.": [
-            "cos - b -> cos + b",
-            "a * sin + b -> a * sin - b",
-        ],
         "both lines have a plus: the first has a minus, a · cos − b · sin.": ["cos - b -> cos + b"],
         "both lines have a minus: the second has a plus, a · sin + b · cos.": [
             "sin + b -> sin - b"
@@ -96,12 +93,6 @@ def turn_arrow(a, b, angle):
     phi = (math.atan(b / a) if a else math.pi / 2) + angle
     return math.hypot(a, b) * math.cos(phi), math.hypot(a, b) * math.sin(phi)
 """
-        ],
-        "the arrow is normalised to length 1: a turn preserves the length.": [
-            "return -> r = math.hypot(a, b) or 1\n    a, b = a / r, b / r\n    return"
-        ],
-        "the numbers are rounded: leave them as they are.": [
-            "return a * cos - b * sin, a * sin + b * cos -> return round(a * cos - b * sin, 2), round(a * sin + b * cos, 2)"
         ],
         "the angle is ignored, so the arrow stays where it is: turn it.": [
             "a * cos - b * sin, a * sin + b * cos -> a, b"

@@ -51,15 +51,12 @@ def run_verdict(answer, in_float32, in_float64):
 
 BLANK = Blank(
     number="03.1",
+    minutes=6,
     solution=verdict,
     # No pair is at the edge: exactly a thousandth is left open. So is a difference that is infinite
     # only in float32.
     cases=[Case(run_verdict, in_float32=a, in_float64=b) for a, b in PAIRS],
     mistakes={
-        "no difference in either dtype is 'equal', neither rounding nor a bug.": (
-            ["in_float32 == in_float64 == 0 -> False"],
-            ["in_float32 == in_float64 == 0 -> False", "in_float64 < -> in_float64 <="],
-        ),
         "a difference of 0 in one dtype alone is not 'equal': in float32 alone it is rounding, in "
         "float64 alone a bug.": (
             ["in_float32 == in_float64 == 0 -> in_float64 == 0"],
@@ -94,17 +91,11 @@ BLANK = Blank(
             ["in_float64 < in_float32 / 1000 -> in_float64 < 1e-6"],
             ["in_float64 < in_float32 / 1000 -> in_float64 < 1e-9"],
         ),
-        "you subtract the two: what counts is how many times smaller the difference is.": [
-            "in_float64 < in_float32 / 1000 -> in_float32 - in_float64 > 1e-3"
-        ],
         "NaN is a bug: every comparison with NaN is False, so test for what is good and let 'bug' be "
         "the rest.": (
             ["in_float64 < in_float32 / 1000 -> not in_float64 >= in_float32 / 1000"],
             ["in_float64 < in_float32 / 1000 -> not in_float64 > in_float32 / 1000"],
         ),
-        "infinity in both is a bug, though inf <= inf / 1000 is True: nothing shrank.": [
-            "in_float64 < in -> in_float64 <= in"
-        ],
         "your ratio divides by 0 if float64 shows no difference: compare with in_float32 / 1000.": [
             "in_float64 < in_float32 / 1000 -> in_float32 / in_float64 > 1000"
         ],
@@ -121,10 +112,6 @@ BLANK = Blank(
                 '"rounding" if in_float64 < in_float32 / 1000 else "bug" -> in_float64 * 1000 <= in_float32',
             ],
         ),
-        "nothing is returned if it is neither equal nor rounding: return 'bug'.": [
-            'return "rounding" if in_float64 < in_float32 / 1000 else "bug" -> '
-            'if in_float64 < in_float32 / 1000:\n        return "rounding"'
-        ],
     },
     wrong=["in_float64 < -> 1e-20 < in_float64 <"],
     right=[
