@@ -459,6 +459,8 @@ PATHS = OWN_CODE | {
     "export": exported,
     "export, lecture": exported_for_the_lecture,
 }
+# Engines that run the modules of a model of this form, whatever they compute.
+RUN = {HEADS: ("Uncached", "PerHead"), GENERAL: ("Batched",)}
 LECTURE_ONLY = ("PerHead", "pack", "export", "export, lecture")  # they refuse all that is beyond it
 
 
@@ -486,7 +488,7 @@ def test_a_modified_model_gives_its_own_tokens_or_is_refused_on_every_path(row, 
                 found = texts(model, tmp_path / path)
             except ValueError as error:
                 beyond = form == GENERAL and path in LECTURE_ONLY
-                needed = path in OWN_CODE and not change.refused
+                needed = path in (*OWN_CODE, *RUN[form]) and not change.refused
                 if needed or (change.plain and not beyond) or "\n" in str(error):
                     faults.append(f"{path}: refused: {error}")
             else:
