@@ -360,5 +360,4 @@ def _difference(a: Tensor, b: Tensor) -> float:
 class GraphLoop(Graph):
     """Rung 6 on CUDA. Sixteen steps in one graph: Python runs once for sixteen tokens."""
 
-    fallback = Graph
     steps = MOST_STEPS
