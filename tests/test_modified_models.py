@@ -604,7 +604,7 @@ TRAINED = {  # what the packed copy that is trained must not lose, and what is n
 def test_training_leaves_the_model_that_it_reports(row, tmp_path):
     """The losses of the model itself, and weights that were frozen as they were."""
     corpus = Corpus(TEXT, "letters", "0" * 64)
-    config = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=2, lr=0.01)
+    config = TrainConfig(steps=6, batch_size=4, eval_every=3, eval_batches=2, warmup=0)
     tokenizer = CharTokenizer(CHARS)
     model = copy.deepcopy(small_model(HEADS))
     model = TRAINED[row](model) or model
