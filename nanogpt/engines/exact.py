@@ -456,14 +456,11 @@ def rms_norm(
 
 
 def softmax(x: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
-    """softmax over whole pieces: the last one is padded with -inf, whose weight is 0."""
+    """exp(x - max) by its sum, with the sum in our own order."""
     x = x if dtype is None else x.to(dtype)
-    wide = widened(x).movedim(dim, -1)
-    n = wide.shape[-1]
-    wide = F.pad(wide, (0, -n % PIECE), value=float("-inf"))
-    powers = whole_registers(torch.exp, wide - wide.amax(-1, keepdim=True))
-    y = (powers / total(powers, [-1], keepdim=True))[..., :n]
-    return y.movedim(-1, dim).to(x.dtype)
+    wide = widened(x)
+    powers = whole_registers(torch.exp, wide - wide.amax(dim, keepdim=True))
+    return (powers / total(powers, [dim], keepdim=True)).to(x.dtype)
 
 
 def log_softmax(
