@@ -192,9 +192,10 @@ def check_noise(noise, shape: tuple[int, int, int]) -> None:
     numbers = isinstance(noise, Tensor) and noise.is_floating_point() and not noise.is_meta
     fits = numbers and noise.shape == shape
     # With a noise of 0 a ruled-out token would win: 0 / 0 is NaN, which argmax takes for the
-    # largest. Asked once for a generation, so waiting for a GPU here costs next to nothing.
-    if not fits or not bool((noise > 0).all()):
+    # largest; with infinite noise no token would. Asked once for a generation, so waiting for a GPU
+    # here costs next to nothing.
+    if not fits or not bool(((noise > 0) & noise.isfinite()).all()):
         raise ValueError(
-            f"noise is {described(noise)}; these tokens need {shape} floating-point numbers "
+            f"noise is {described(noise)}; these tokens need {shape} finite floating-point numbers "
             f"above 0: draw it with draw_noise"
         )

@@ -163,6 +163,16 @@ def test_rounding_passes_for_rounding(gpu, dtype):
     assert graph.is_compiled
 
 
+def test_a_graph_of_little_room_is_captured(gpu):
+    """Witness: the command `generate` builds one for its text, shorter than two replays."""
+    model = tiny_model().to("cuda")
+    graph = GraphLoop(model.config, capacity=7, device="cuda")
+    text = complete(model, tokens(1, 4).to("cuda"), 4, engine=graph, generator=seeded(1))
+    assert graph.is_compiled
+    expected = complete(tiny_model(), tokens(1, 4), 4, cache=None, generator=seeded(1))
+    assert torch.equal(text.cpu(), expected)
+
+
 def test_tf32_may_round_more(gpu, monkeypatch):
     monkeypatch.setattr(torch, "compile", compiled_to(lambda logits: logits * 1.001))
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")

@@ -1,24 +1,15 @@
-"""The files that the package writes, and files that somebody else made.
+"""The files that the package writes: whole or not at all, and never over a file of the user's.
 
-A write is whole or has not happened, whatever stops it. A file of the user's is not overwritten.
-`~` is the home folder. A file that is no checkpoint of ours is named, with what to do, and nothing
-in it is executed.
+`~` is the home folder, and a name is a name. Foreign files: tests/decoder/test_identify.py.
 """
 
 import argparse
-import ast
-import contextlib
-import io
 import json
 import os
-import re
-import signal
 import stat
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-import torch
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 from fault_fixtures import contents
@@ -26,28 +17,19 @@ from notebook_fixtures import run_cells_here
 from notebook_fixtures import write as write_notebook
 from training_fixtures import CPU, fresh, stop_at
 
-from nanogpt import TrainConfig, load_checkpoint, load_corpus, save_checkpoint, train
+from nanogpt import TrainConfig, load_checkpoint, save_checkpoint, train
 from nanogpt.cli import main
 from nanogpt.cli.common import named
-from nanogpt.decoder.checkpoint import CheckpointError
-from nanogpt.files import PACKAGE, user_path, write_whole
-from nanogpt.pretrained.write import write_folder
+from nanogpt.files import user_path, write_whole
 from nanogpt.series import execute
-from nanogpt.serving.jobs import Job
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
-SHORT = TrainConfig(steps=2, batch_size=4, eval_every=2, eval_batches=1, warmup=1)
 TEXT = "the quick brown fox jumps over the lazy dog.\n" * 120
 
 
-def save(path, step=1200):
+def save(path):
     model = tiny_model()
-    save_checkpoint(path, model, meta_of(model, step=step))
-
-
-def trained(path, **more):
-    corpus = load_corpus()
-    return train(fresh(corpus), corpus, SHORT, out=path, device=CPU, **more)
+    save_checkpoint(path, model, meta_of(model))
 
 
 @pytest.fixture
@@ -60,7 +42,6 @@ def here(tmp_path, monkeypatch):
     (home / "p.txt").write_text("a\nb", encoding="utf-8")
     save(home / "fox")
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("USERPROFILE", str(home))
     monkeypatch.setenv("NANOGPT_DATA", str(home / "text.txt"))
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells_here)
@@ -68,126 +49,9 @@ def here(tmp_path, monkeypatch):
     return tmp_path / "here"
 
 
-# ------------------------------------------------------------------ a write that is stopped
-
-
-def a_job(folder):
-    """A job of two shards."""
-    return Job(folder, ["a", "b"], "anywhere", "0" * 64, samples=2, shard_size=2)
-
-
-def write_job(folder, version):
-    """As many shards as the version says."""
-    job = a_job(folder)
-    job.begin()
-    for number in range(2 - len(job.todo), version):
-        job.write(number, ["b" * 10_000] * 2)
-
-
-def read_job(folder):
-    job = a_job(folder)
-    job.begin()
-    return 2 - len(job.todo)
-
-
-def run_notebook(folder, version):
-    source = folder.parent / "notebooks"
-    write_notebook(source / "00_good.ipynb", 'print(n, "y" * 40_000)')
-    words = ["--source", source, "--out", folder, "-p", f"n={version}", "--profile", "smoke"]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        code = main(["run", *map(str, words), "--no-html"])
-    if code:
-        raise OSError(printed.getvalue())
-
-
-def read_notebook(folder):
-    text = (folder / "00_good.ipynb").read_text(encoding="utf-8")
-    return int(re.search(r'"(\d) y{40000}', text)[1])
-
-
-def export(folder, version):
-    kept = folder.parent / "to_export"
-    save(kept, version)
-    write_folder(load_checkpoint(kept), folder / "out")
-
-
-def read_export(folder):
-    return json.loads((folder / "out" / "nanogpt.json").read_text(encoding="utf-8"))["step"]
-
-
-class Writer(NamedTuple):
-    write: object  # (folder, version)
-    read: object  # folder -> version
-
-
-WRITERS = {
-    "checkpoint": Writer(
-        lambda f, version: save(f / "fox", version),
-        lambda f: load_checkpoint(f / "fox").meta["step"],
-    ),
-    "job": Writer(write_job, read_job),
-    "notebook": Writer(run_notebook, read_notebook),
-    "export": Writer(export, read_export),
-}
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """All but locks, and a run's own copy of what failed."""
-    found = contents(folder).items()
-    return {k: v for k, v in found if not k.endswith(".lock") and not k.startswith("failed/")}
-
-
-def check_whole(writer: Writer, folder: Path) -> None:
-    """One of both versions is there; then the new one can be written."""
-    assert writer.read(folder) in (1, 2)
-    writer.write(folder, 2)
-    assert writer.read(folder) == 2
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_leaves_the_old_version_or_the_new_one(here, disk, name):
-    """Half of the largest file still fits."""
-    writer = WRITERS[name]
-    writer.write(disk.mine, 1)
-    before = files(disk.mine)
-    disk.fill(max(map(len, before.values())) // 2)
-    try:
-        with pytest.raises(OSError, match="make room|cannot write|No space left|too large"):
-            writer.write(disk.mine, 2)
-    finally:
-        disk.clear()
-    assert files(disk.mine).keys() <= before.keys() | {"shards/00001.jsonl"}
-    check_whole(writer, disk.mine)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_process_killed_at_a_rename_leaves_the_old_version_or_the_new_one(here, name):
-    """SIGKILL at the second rename, when one file is new and the next one is old."""
-    writer = WRITERS[name]
-    folder = here / "killed"
-    folder.mkdir()
-    writer.write(folder, 1)
-    child = os.fork()
-    if not child:
-        calls = []
-
-        def killing(rename):
-            def call(*arguments, **how):
-                calls.append(arguments)
-                if len(calls) == 2:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return rename(*arguments, **how)
-
-            return call
-
-        os.replace = killing(os.replace)
-        os.rename = killing(os.rename)
-        writer.write(folder, 2)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, -signal.SIGKILL)
-    check_whole(writer, folder)
+# ------------------------------------------------------------------ a full disk
+# That a write is whole or has not happened, whatever stops it: lesson/test_files.py. A killed run:
+# training/test_state.py, a killed job: serving/test_jobs.py.
 
 
 def outcome(folder) -> dict:
@@ -197,13 +61,14 @@ def outcome(folder) -> dict:
         name: [[json.loads(line)[key] for key in keys] for line in data.splitlines()]
         if name.endswith(".jsonl")
         else data
-        for name, data in files(folder).items()
+        for name, data in contents(folder).items()
     }
 
 
 def test_a_training_stopped_by_a_full_disk_resumes_to_the_same_bits(
     disk, corpus, monkeypatch, tmp_path
 ):
+    """Half of a checkpoint still fits."""
     whole = tmp_path / "whole"
     whole.mkdir()
     train(fresh(corpus), corpus, RECIPE, out=whole / "fox", device=CPU)
@@ -212,14 +77,14 @@ def test_a_training_stopped_by_a_full_disk_resumes_to_the_same_bits(
     before = {}
 
     def fill():
-        before.update(files(disk.mine))
+        before.update(contents(disk.mine))
         disk.fill(size // 2)
 
     with monkeypatch.context() as patch:
         stop_at(patch, 6, fill)
         with pytest.raises(OSError, match="make room"):
             train(fresh(corpus), corpus, RECIPE, out=out, device=CPU)
-    assert files(disk.mine) == before
+    assert contents(disk.mine) == {k: v for k, v in before.items() if not k.endswith(".lock")}
     disk.clear()
     train(fresh(corpus), corpus, RECIPE, out=out, device=CPU, resume=True)
     assert outcome(disk.mine) == outcome(whole)
@@ -292,34 +157,27 @@ def read_only(path):
     path.chmod(0o444)
 
 
-# The changelog promises the first two and a file that was made read-only.
+# What is there, as the message says it. The changelog promises the first two and a file that was
+# made read-only.
 OBSTACLES = {
-    "a link": link,
-    "a pipe": lambda path: os.mkfifo(path),
-    "a read-only file": read_only,
+    "a link to": link,
+    "a pipe or a device": lambda path: os.mkfifo(path),
+    "read-only": read_only,
     "a folder": lambda path: path.mkdir(),
-}
-# A call that writes, and the file that is in its way.
-WRITES = {
-    "write_whole": (lambda: write_whole(Path("x"), b"new"), "x"),
-    "save_checkpoint": (lambda: save("x"), "x.safetensors"),
-    "the log of train": (lambda: trained("x"), "x.jsonl"),
 }
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and pipes of POSIX")
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-@pytest.mark.parametrize("writer", WRITES)
-def test_an_obstacle_at_the_path_stays(here, writer, obstacle):
-    call, name = WRITES[writer]
-    OBSTACLES[obstacle](here / name)
-    before = os.lstat(here / name)
-    with pytest.raises((OSError, ValueError)):
-        call()
-    assert os.lstat(here / name) == before
-    assert os.listdir(here) == [name]
-    outside = here.parent / "thesis.tex"
-    assert not outside.exists() or outside.read_text(encoding="utf-8") == "mine"
+def test_an_obstacle_at_the_path_stays(here, obstacle):
+    OBSTACLES[obstacle](here / "x")
+    before = os.lstat(here / "x")
+    with pytest.raises(FileExistsError, match=f"x is {obstacle}"):
+        write_whole(Path("x"), b"new")
+    assert os.lstat(here / "x") == before
+    assert os.listdir(here) == ["x"]
+    if obstacle == "a link to":
+        assert (here.parent / "thesis.tex").read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
@@ -332,26 +190,11 @@ def test_a_replaced_file_keeps_its_permissions(here):
 
 # ------------------------------------------------------------------ names of files
 
-# A call with a path that begins with ~, and a file that is in the home folder afterwards.
-TILDES = {
-    "load_checkpoint": (lambda: load_checkpoint(Path("~/fox.safetensors")), "fox.json"),
-    "save_checkpoint": (lambda: save("~/new"), "new.safetensors"),
-    "train": (lambda: trained("~/new"), "new.jsonl"),
-    "a command": (lambda: main("export ~/fox --out ~/new".split()), "new/config.json"),
-}
 
-
-@pytest.mark.parametrize("door", TILDES)
-def test_a_tilde_is_the_home_folder(here, door):
-    call, expected = TILDES[door]
-    call()
-    assert (here.parent / "home" / expected).exists()
+def test_a_tilde_is_the_home_folder(here):
+    assert main("export ~/fox --out ~/new".split()) == 0
+    assert (here.parent / "home" / "new" / "config.json").exists()
     assert not list(here.iterdir())
-
-
-def test_a_tilde_in_a_variable_is_the_home_folder(here, monkeypatch):
-    monkeypatch.setenv("NANOGPT_DATA", "~/text.txt")
-    assert load_corpus().text == TEXT
 
 
 @pytest.mark.parametrize(
@@ -367,92 +210,12 @@ def test_only_a_leading_tilde_is_a_home_folder(here, text, meant):
     assert user_path(text) == expected
 
 
-@pytest.mark.parametrize("name", ["a b", "-rf", "ü…"], ids=ascii)
-def test_any_name_is_a_name(here, name):
-    folder = here / name
-    save(folder / name)
-    assert load_checkpoint(folder / name).meta["step"] == 1200
+def test_any_name_is_a_name(here):
+    name = "-r ü…"
+    save(here / name / name)
+    assert load_checkpoint(here / name / name).meta["step"] == 1200
     assert main(["export", f"./{name}/{name}", f"--out=./{name}/out"]) == 0
-    assert [p.name for p in here.iterdir()] == [name]
-
-
-# ------------------------------------------------------------------ files of other people's
-
-
-def torch_file(path):
-    torch.save({"model": torch.ones(3)}, path)
-
-
-def cut_checkpoint(path):
-    save(path.with_suffix(""))
-    path.write_bytes(path.read_bytes()[:900])
-
-
-def state(path):
-    trained("run")
-    Path("run-last.state.safetensors").rename(path)
-
-
-# A file's name, what makes it, and two parts of the message. Each kind of foreign file is a row of
-# tests/decoder/test_identify.py: here it is one, and what can become of our own files.
-FOREIGN = {
-    "nanoGPT's ckpt.pt": ("ckpt.pt", torch_file, "a PyTorch file", "torch.load"),
-    "a cut checkpoint": ("x.safetensors", cut_checkpoint, "damaged", "fetch it"),
-    "a state": ("x.safetensors", state, "the state of a training run", "resume"),
-    "nothing": ("x.safetensors", lambda path: None, "no checkpoint at", "correct the path"),
-}
-
-
-@pytest.mark.parametrize("case", FOREIGN)
-def test_a_file_that_is_no_checkpoint_is_named_in_one_line(here, capsys, case):
-    name, make, *expected = FOREIGN[case]
-    make(here / name)
-    with pytest.raises(CheckpointError) as error:
-        load_checkpoint(name)
-    message = str(error.value)
-    assert name in message
-    assert len(message.splitlines()) == 1
-    assert all(part in message for part in expected), message
-    capsys.readouterr()
-    assert main(["export", name, "--out", "o"]) == 2
-    assert message in capsys.readouterr().err
-    assert not (here / "o").exists()
-
-
-@pytest.mark.parametrize("content", ["", '{"config": {"n_layer": 99}}'], ids=repr)
-def test_the_json_beside_a_checkpoint_decides_nothing(here, content):
-    save("fox")
-    expected = load_checkpoint("fox")
-    Path("fox.json").write_text(content, encoding="utf-8")
-    found = load_checkpoint("fox")
-    assert (found.meta, found.sha256) == (expected.meta, expected.sha256)
-
-
-# What turns bytes into code, or into objects of any class.
-MODULES = set("pickle dill cloudpickle marshal shelve joblib yaml runpy".split())
-CALLS = {"eval", "exec", "compile", "__import__", "torch.jit.load", "torch.hub.load", "np.load"}
-
-
-def dangers(path: Path) -> list[str]:
-    """Where a module could turn bytes into code or into objects of any class."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    imported = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
-    imported |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    found = [f"imports {name}" for name in imported if name.split(".")[0] in MODULES]
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            # With weights_only=True torch.load reads tensors and plain data: nanoGPT's ckpt.pt.
-            safe = "weights_only=True" in ast.unparse(node)
-            if called in CALLS or (called == "torch.load" and not safe):
-                found.append(f"line {node.lineno}: {ast.unparse(node)[:60]}")
-    return [f"{path.relative_to(PACKAGE)} {fault}" for fault in found]
-
-
-def test_nothing_in_the_package_can_unpickle_or_run_what_it_reads():
-    """Except the user's own code, outputs/mine/lesson.py."""
-    paths = [path for path in PACKAGE.rglob("*.py") if path.name != "editing.py"]
-    assert [fault for path in paths for fault in dangers(path)] == []
+    assert [path.name for path in here.iterdir()] == [name]
 
 
 @pytest.mark.parametrize(

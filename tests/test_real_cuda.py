@@ -15,7 +15,7 @@ from conftest import seeded, tokens
 from pretrained_fixtures import write_folder
 from server_fixtures import CHARS, expected, post
 from shapes import COMBINED, DECODERS, SMALL, model_of
-from training_fixtures import fresh, log_of, weights
+from training_fixtures import ctrl_c, fresh, stop_at, weights
 
 from nanogpt import (
     Batched,
@@ -184,13 +184,6 @@ def test_exact_mode_gives_equal_logits(row, dtype):
     assert (report.equal, report.max_logit_diff) == (True, 0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_comparison_explains_a_token_that_differs(dtype):
-    model = decoder("plain", dtype)
-    report = compare(model, text(model, batch=1), N_NEW, a=None, b=DynamicCache)
-    assert report.equal or report.max_logit_diff > 0
-
-
 # ------------------------------------------------------------------ training
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
@@ -219,18 +212,16 @@ def test_a_float32_run_there_is_nearly_that_of_the_cpu(corpus):
     assert theirs["batch_loss"] == pytest.approx(ours["batch_loss"], abs=1e-3)
 
 
-def test_a_run_that_is_continued_ends_where_a_whole_one_does(corpus, tmp_path):
+def test_a_stopped_run_resumes_to_the_same_bits(corpus, tmp_path, monkeypatch):
     whole = fresh(corpus)
-    train(whole, corpus, RECIPE, out=tmp_path / "whole")
-    again = fresh(corpus)
-    train(again, corpus, RECIPE, out=tmp_path / "again")
-    assert torch.equal(weights(whole).cpu(), weights(again).cpu())
-    lines = log_of(tmp_path / "whole")
-    assert lines[-1]["step"] == RECIPE.steps
-    longer = replace(RECIPE, steps=2 * RECIPE.steps)
-    train(fresh(corpus), corpus, longer, out=tmp_path / "longer")
-    saved = load_checkpoint(tmp_path / "longer-last").model
-    assert torch.isfinite(weights(saved)).all()
+    train(whole, corpus, RECIPE)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 6, ctrl_c)
+        with pytest.raises(KeyboardInterrupt, match="resume=True"):
+            train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run")
+    resumed = fresh(corpus)
+    train(resumed, corpus, RECIPE, out=tmp_path / "run", resume=True)
+    assert torch.equal(weights(whole).cpu(), weights(resumed).cpu())
 
 
 def test_a_checkpoint_made_there_loads_anywhere(corpus, tmp_path):
@@ -278,12 +269,7 @@ def test_the_referee_finds_the_caches_sound(row):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_pretrained_folder_runs_there(tmp_path, name):
-    from pretrained_fixtures import MODELS
-
-    key = next(
-        row for row in MODELS if row.startswith(name) or name in row.lower().replace("-", "")
-    )
-    model, _ = load_pretrained(write_folder(tmp_path / "model", key))
+    model, _ = load_pretrained(write_folder(tmp_path / "model", name))
     ids = tokens(1, 9, vocab=300)
     ours = complete(model, ids, 20, SamplingParams(greedy=True))
     for way in ("StaticCache", "Graph", "GraphLoop"):
@@ -306,15 +292,10 @@ COMMANDS = {
     "bench gain": ["bench", "gain", "--device", GPU, "--size", "article", "--batch", "1", "4"]
     + ["--lengths", "1", "16", "--repeats", "2"],
     "bench load": ["bench", "load", "--device", GPU],
-    "bench speculate": ["bench", "speculate", "--help"],
 }
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_run_there(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = main(COMMANDS[command])
-    except SystemExit as stop:
-        code = stop.code
-    assert not code, capsys.readouterr().err
+    assert main(COMMANDS[command]) == 0, capsys.readouterr().err

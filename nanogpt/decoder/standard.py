@@ -70,33 +70,20 @@ def inference_config(config: Config) -> Config:
 # ------------------------------------------------------------------ what is expected
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What a module of a new model consists of."""
-
-    path: str
-    kind: type
-    attributes: frozenset[str]  # the names of all its attributes
-    settings: dict[str, object]  # the plain attributes that its arithmetic reads
-    shapes: dict[str, tuple[int, ...] | None]  # of its parameters; None: it has no such parameter
-    parts: tuple[str, ...]  # the names of its modules
-
-
 @lru_cache(maxsize=16)
-def _expected(config: Config) -> list[Expected]:
-    """The modules of a new model with this config, in the order of `_modules`."""
+def _usual_modules(config: Config) -> list[tuple[str, nn.Module, dict[str, object]]]:
+    """The modules of a new model with this config, in the order of `_modules`.
+
+    Each with its path and its settings, the plain attributes that its arithmetic reads.
+    """
     found = []
     for path, module in _modules(skeleton(config)):
-        own = vars(module)
         settings = {
             name: value
-            for name, value in own.items()
+            for name, value in vars(module).items()
             if not name.startswith("_") and name not in NOT_SETTINGS
         }
-        parameters = module._parameters.items()
-        shapes = {name: None if p is None else tuple(p.shape) for name, p in parameters}
-        parts = tuple(module._modules)
-        found.append(Expected(path, type(module), frozenset(own), settings, shapes, parts))
+        found.append((path, module, settings))
     return found
 
 
@@ -127,57 +114,59 @@ def first_difference(model: nn.Module) -> str | None:
     # 3. Walk through both trees in the same order. A module more or less shows in its parent.
     modules = _modules(model)
     kind = (model.dtype, model.device)
-    for expected in _expected(inference_config(config)):
-        path, module = next(modules, ("", None))
+    for path, usual, settings in _usual_modules(inference_config(config)):
+        _, module = next(modules, ("", None))
         where = path or "the model"
         if module is None:
-            return f"no {expected.path}"
-        if type(module) is not expected.kind:
-            usual = class_name(expected.kind)
-            return f"{class_name(type(module))} as {where}, where {usual} is expected"
+            return f"no {path}"
+        if type(module) is not type(usual):
+            expected = class_name(type(usual))
+            return f"{class_name(type(module))} as {where}, where {expected} is expected"
         difference = (
-            _other_attributes(module, expected)
+            _other_attributes(module, usual)
             or _any_hook(module)
-            or _other_settings(module, expected, config)
-            or _other_parts(module, expected)
-            or _other_tensors(module, expected, *kind)
+            or _other_settings(module, settings, config)
+            or _other_parts(module, usual)
+            or _other_tensors(module, usual, *kind)
         )
         if difference:
             return f"{difference} of {where}"
     return None
 
 
-def _other_attributes(module: nn.Module, expected: Expected) -> str | None:
+def _other_attributes(module: nn.Module, usual: nn.Module) -> str | None:
     """A method, a weight or a module that an attribute of the instance hides; or one too few."""
     own = vars(module)
-    if own.keys() == expected.attributes:
+    expected = vars(usual)
+    if own.keys() == expected.keys():
         return None
     # Python finds an attribute of the instance before nn.Module looks into its dictionaries, so
     # `object.__setattr__(layer, "weight", t)` computes with t, and layer.parameters() has another.
     hidden = own.keys() & (module._parameters.keys() | module._modules.keys())
     if hidden:
         return f"an attribute {min(hidden)} that hides the {min(hidden)}"
-    for name in own.keys() - expected.attributes:
+    for name in own.keys() - expected.keys():
         # An attribute of any other name is harmless, because the package's code does not read it.
         # `model.compile()` sets one, and computes the same as before.
         if hasattr(type(module), name) and name != "_compiled_call_impl":
             return f"another {name}, set on the instance,"
-    missing = expected.attributes - own.keys()
+    missing = expected.keys() - own.keys()
     return f"no {min(missing)}" if missing else None
 
 
 def _any_hook(module: nn.Module) -> str | None:
+    own = vars(module)
     for kind in HOOKS:
-        if vars(module)[kind]:
+        if own[kind]:
             name = kind.strip("_").removesuffix("s").replace("_hook", " hook")
             return f"a {name}"
     return None
 
 
-def _other_settings(module: nn.Module, expected: Expected, whole: Config) -> str | None:
+def _other_settings(module: nn.Module, settings: dict[str, object], whole: Config) -> str | None:
     """An attribute such as `eps` or `window` that has another value."""
     own = vars(module)
-    for name, value in expected.settings.items():
+    for name, value in settings.items():
         if type(own[name]) is not type(value) or own[name] != value:
             return f"{name}={own[name]!r:.40} instead of {value!r:.40}"
     # A module may keep the config. It need not be the same object.
@@ -188,28 +177,29 @@ def _other_settings(module: nn.Module, expected: Expected, whole: Config) -> str
     return None if alike else "another config"
 
 
-def _other_parts(module: nn.Module, expected: Expected) -> str | None:
-    names = tuple(module._modules)
-    if names == expected.parts:
+def _other_parts(module: nn.Module, usual: nn.Module) -> str | None:
+    names = list(module._modules)
+    expected = list(usual._modules)
+    if names == expected:
         return None
-    return f"{len(names)} modules instead of {len(expected.parts)} as parts"
+    return f"{len(names)} modules instead of {len(expected)} as parts"
 
 
 def _other_tensors(
-    module: nn.Module, expected: Expected, dtype: torch.dtype, device: torch.device
+    module: nn.Module, usual: nn.Module, dtype: torch.dtype, device: torch.device
 ) -> str | None:
     """A weight more or less, or one that other code cannot read from memory as plain numbers."""
     count = len(module._parameters) + len(module._buffers)
-    if count != len(expected.shapes) or module._buffers:
-        return f"{count} tensors, not {len(expected.shapes)},"
-    for name, shape in expected.shapes.items():
+    if count != len(usual._parameters):
+        return f"{count} tensors, not {len(usual._parameters)},"
+    for name, expected in usual._parameters.items():
         tensor = module._parameters.get(name)
         if tensor is None:
-            if shape is not None:
+            if expected is not None:
                 return f"no {name}"
         elif type(tensor) not in WEIGHT_CLASSES:
             return f"a {name} of the class {type(tensor).__name__}"
-        elif tensor.shape != shape:
+        elif expected is None or tensor.shape != expected.shape:
             return f"a {name} of the shape {tuple(tensor.shape)}"
         elif tensor.dtype is not dtype or tensor.device != device:
             where = f"{tensor.dtype} on {tensor.device}"

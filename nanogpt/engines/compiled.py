@@ -257,9 +257,9 @@ class Graph(Exclusive):
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side), torch.no_grad():
             for _ in range(3):
-                self.pos.zero_()
-                self.count.zero_()
+                self._to_the_beginning()
                 self._steps(one_step)
+            self._to_the_beginning()  # of buffers that may have room for one replay alone
         torch.cuda.current_stream(self.device).wait_stream(side)
         # 2. Record: the kernels are not run but listed, with the addresses they use.
         graph = torch.cuda.CUDAGraph()
@@ -272,6 +272,10 @@ class Graph(Exclusive):
         warn_caller(f"{type(self).__name__} runs the step uncompiled: {reason}")
         self.is_compiled = False
         self._capture(partial(next_token, c=self.config, fused=False))
+
+    def _to_the_beginning(self) -> None:
+        self.pos.zero_()
+        self.count.zero_()
 
     def _steps(self, one_step: NextToken) -> None:
         for i in range(self.steps):
@@ -356,5 +360,4 @@ def _difference(a: Tensor, b: Tensor) -> float:
 class GraphLoop(Graph):
     """Rung 6 on CUDA. Sixteen steps in one graph: Python runs once for sixteen tokens."""
 
-    fallback = Graph
     steps = MOST_STEPS

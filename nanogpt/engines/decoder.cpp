@@ -177,14 +177,13 @@ class Pass {
         product(w, end - begin, K, x, stride, N, out + begin * LANES, out_stride);
       });
     const int64_t padded = round_up(K, 2);
-    const int64_t groups = (K + GROUP - 1) / GROUP;
     int16_t *codes = work.codes.data();
     by_rows(N, 4 * K, [&](int64_t r) {
       work.units[r] = round_row(x + r * stride, K, codes + r * padded, padded);
     });
     share(work.team, panels, products, [&](int64_t begin, int64_t end, int) {
       const int8_t *w = (const int8_t *)a.w + begin * padded * LANES;
-      const float *scales = a.scales + begin * groups * LANES;
+      const float *scales = a.scales + begin * LANES;
       product(w, scales, end - begin, padded, codes, work.units.data(), N, out + begin * LANES,
               out_stride);
     });
@@ -337,7 +336,6 @@ static void read_rows(const Decoder &m, const Cache &cache, Work &work) {
 }
 
 extern "C" int64_t lanes() { return LANES; }
-extern "C" int64_t group_size() { return GROUP; }
 // Sets the least work of a part, in multiplications; returns the old value. For tests.
 extern "C" int64_t set_least_work(int64_t n) { return least_work.exchange(n); }
 extern "C" void *new_work() { return new Work; }
@@ -381,7 +379,6 @@ extern "C" void pack_matrix(const Source *s, int64_t threads) {
   const Team team = team_of(threads);
   const int64_t part = s->n / s->parts;
   const int64_t padded = round_up(part, LANES);
-  const int64_t groups = (s->K + GROUP - 1) / GROUP;
   for (int64_t i = 0; i < s->parts; i++) {
     share(team, padded / LANES, part * s->K, [&](int64_t begin, int64_t end, int) {
       const int64_t first = begin * LANES;
@@ -390,7 +387,7 @@ extern "C" void pack_matrix(const Source *s, int64_t threads) {
       const float *w = s->weight + (i * part + first) * s->K;
       if (s->scales) {
         int8_t *panels = (int8_t *)s->panels + to * round_up(s->K, 2);
-        pack(w, n, s->K, s->group, panels, s->scales + to * groups);
+        pack(w, n, s->K, panels, s->scales + to);
       } else {
         pack(w, n, s->K, (float *)s->panels + to * s->K);
       }

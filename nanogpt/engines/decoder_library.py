@@ -99,7 +99,7 @@ class CMatrix(ctypes.Structure):
 
     _fields_ = [
         ("w", BYTES_READ),
-        ("scales", FLOATS_READ),  # with 8 bits
+        ("scales", FLOATS_READ),  # with 8 bits: of each row
         ("bias", FLOATS_READ),  # zero-padded to whole panels; or null
     ]
 
@@ -116,7 +116,6 @@ class CSource(ctypes.Structure):
         ("n", INT),
         ("K", INT),
         ("parts", INT),  # matrices of equal size, one below the other, each of whole panels
-        ("group", INT),  # with 8 bits: numbers of a row that share a scale
     ]
 
 
@@ -214,7 +213,6 @@ STRUCTS += [CCache, CSequence, CTurn]
 _PASS = [address("const Decoder *"), address("const Cache *"), BYTES, address("const Turn *"), INT]
 DECODER_FUNCTIONS = {
     "lanes": Function(INT, []),
-    "group_size": Function(INT, []),
     "are_numbers": Function(INT, [FLOATS_READ, INT, INT]),
     "set_least_work": Function(INT, [INT]),
     "fingerprint_of": Function(ctypes.c_uint64, [BYTES_READ, INT, INT]),
@@ -297,13 +295,11 @@ class Packed:
     also sees edits that no version counter sees.
     """
 
-    def __init__(self, c: DecoderConfig, bits: int = 32, by_group: bool = True):
+    def __init__(self, c: DecoderConfig, bits: int = 32):
         self.bits = bits
-        self.by_group = by_group  # 8-bit weights: a scale per group instead of per row
         self.lib = decoder_library()
         self.lanes = self.lib.lanes()
         self.config = c
-        self.group = self.lib.group_size()
         self.memory: list[Tensor] = []  # the packed copies
         self.matrices: dict[str, tuple[CSource, CMatrix]] = {}
         self.fingerprints: dict[str, list[int]] = {}  # of a part's tensors, once copied
@@ -426,11 +422,10 @@ class Packed:
             panels = self._memory((rows, K), torch.float32)
         else:
             panels = self._memory((rows, up(K, 2)), torch.int8)
-            scales = self._memory((rows, -(-K // self.group)), torch.float32)
+            scales = self._memory((rows,), torch.float32)
         if a.bias is not None:
             bias = self._memory((rows,), torch.float32)
-        group = self.group if self.by_group else K
-        source = CSource(None, None, panels, scales, bias, n, K, parts, group)
+        source = CSource(None, None, panels, scales, bias, n, K, parts)
         self.matrices[name] = source, CMatrix(panels, scales, bias)
         return self.matrices[name]
 

@@ -361,20 +361,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y if bias is None else y + bias
 
 
-def addmm(start: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta start + alpha a @ b, each rounded before they are added."""
-    y = matmul(a, b)
-    y = y if alpha == 1 else y * alpha
-    return y if beta == 0 else y + (start if beta == 1 else start * beta)
-
-
-def inner(a: Tensor, b: Tensor) -> Tensor:
-    """The dot products of all rows of a with all rows of b.  (…, K), (N, K) -> (…, N)"""
-    if b.ndim > 2:
-        raise unknown("inner of more than two dimensions")
-    return matmul(a, b.mT if b.ndim == 2 else b)
-
-
 GREEK = "αβγδεζηθ"  # letters for the dimensions of "..." in einsum
 
 
@@ -459,28 +445,6 @@ def mean_of(
     return (total(widened(x), dims, keepdim) / prod(x.shape[d] for d in dims)).to(x.dtype)
 
 
-def var_of(
-    x: Tensor,
-    dim: Dims = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Tensor:
-    """x.var(…): the mean of the squared distances from the mean."""
-    dims = chosen(x, dim)
-    n = prod(x.shape[d] for d in dims)
-    wide = widened(x)
-    apart = wide - total(wide, dims, keepdim=True) / n
-    less = float(unbiased) if correction is None else correction
-    return (total(apart * apart, dims, keepdim) / max(0, n - less)).to(x.dtype)
-
-
-def std_of(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """x.std(…): the root of the variance."""
-    return var_of(widened(x), *args, **kwargs).sqrt().to(x.dtype)
-
-
 def rms_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
@@ -492,14 +456,11 @@ def rms_norm(
 
 
 def softmax(x: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
-    """softmax over whole pieces: the last one is padded with -inf, whose weight is 0."""
+    """exp(x - max) by its sum, with the sum in our own order."""
     x = x if dtype is None else x.to(dtype)
-    wide = widened(x).movedim(dim, -1)
-    n = wide.shape[-1]
-    wide = F.pad(wide, (0, -n % PIECE), value=float("-inf"))
-    powers = whole_registers(torch.exp, wide - wide.amax(-1, keepdim=True))
-    y = (powers / total(powers, [-1], keepdim=True))[..., :n]
-    return y.movedim(-1, dim).to(x.dtype)
+    wide = widened(x)
+    powers = whole_registers(torch.exp, wide - wide.amax(dim, keepdim=True))
+    return (powers / total(powers, [dim], keepdim=True)).to(x.dtype)
 
 
 def log_softmax(
@@ -617,19 +578,12 @@ OUR_ORDER: dict[str, Callable[..., Tensor]] = {
     torch.linalg.matmul.__name__: matmul,
     torch.mm.__name__: matmul,
     torch.bmm.__name__: matmul,
-    torch.mv.__name__: matmul,
-    torch.dot.__name__: matmul,
-    torch.inner.__name__: inner,
     torch.einsum.__name__: einsum,
-    torch.addmm.__name__: addmm,
-    torch.baddbmm.__name__: addmm,
     F.linear.__name__: linear,
     F.scaled_dot_product_attention.__name__: attention,
-    # reductions: softmax, norms by PyTorch and by hand, the loss
+    # reductions: softmax, RMSNorm, the loss
     torch.sum.__name__: sum_of,
     torch.mean.__name__: mean_of,
-    torch.var.__name__: var_of,
-    torch.std.__name__: std_of,
     torch.softmax.__name__: softmax,
     torch.log_softmax.__name__: log_softmax,
     F.rms_norm.__name__: rms_norm,
@@ -641,7 +595,7 @@ OUR_ORDER: dict[str, Callable[..., Tensor]] = {
     **{
         func.__name__: in_registers(func)
         for func in (
-            *(F.gelu, F.silu, torch.sigmoid, torch.tanh, torch.erf),
+            *(F.gelu, F.silu, torch.tanh),
             *(torch.exp, torch.log, torch.log1p, torch.cos, torch.sin),
         )
     },

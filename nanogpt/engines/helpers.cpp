@@ -6,7 +6,7 @@
 
 // Quantises each row so that its largest number becomes 127: codes (n, K) and a scale per row.
 extern "C" void quantize(const float *w, int64_t n, int64_t K, int8_t *codes, float *scales) {
-  for (int64_t r = 0; r < n; r++) quantize_row(w + r * K, K, K, codes + r * K, scales + r);
+  for (int64_t r = 0; r < n; r++) scales[r] = quantize_row(w + r * K, K, codes + r * K);
 }
 
 // Reads n floats `times` times. Returns their sum, so that the compiler cannot skip reads.

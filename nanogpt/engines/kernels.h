@@ -276,11 +276,11 @@ INLINE void product(const float *w, int64_t panels, int64_t K, const float *x, i
 
 // ---------------------------------------------------------------- products with 8-bit weights
 
-// A weight is a code from -127 to 127 times the scale of its group: GROUP numbers of a row share a
-// scale. Activation rows are rounded to 16-bit codes, so that products are between integers: two
-// terms of an output are adjacent, (panels, K / 2, LANES, 2), and one instruction multiplies and adds
-// both. Integer sums of a group are exact. 16-bit rows were faster than float rows, and as fast as
-// 8-bit rows, which cost quality.
+// A weight is a code from -127 to 127 times the scale of its row. Activation rows are rounded to
+// 16-bit codes, so that products are between integers: two terms of an output are adjacent,
+// (panels, K / 2, LANES, 2), and one instruction multiplies and adds both. Integer sums of GROUP
+// terms are exact, and the sums of groups are added as floats. 16-bit rows were faster than float
+// rows, and as fast as 8-bit rows, which cost quality.
 constexpr int64_t GROUP = 128;
 
 // `both`: a row's pair of codes in every lane. `load_pairs`: LANES pairs of weights. `add_products`:
@@ -317,10 +317,9 @@ INLINE ints add_products(ints sum, pairs x, pairs w) {
 #endif
 
 // out (N, stride) = N rows of K codes, in units of units[row], times a matrix of codes in panels.
-// scales (panels, groups, LANES).
+// scales (panels, LANES).
 INLINE void product(const int8_t *w, const float *scales, int64_t panels, int64_t K,
                     const int16_t *x, const float *units, int64_t N, float *out, int64_t stride) {
-  const int64_t groups = (K + GROUP - 1) / GROUP;
   auto part = [&](auto R, auto P, const Piece &piece) {
     const int8_t *weights = w + (piece.panel * K + piece.k) * LANES;
     const int16_t *values = x + piece.row * K + piece.k;
@@ -350,7 +349,7 @@ INLINE void product(const int8_t *w, const float *scales, int64_t panels, int64_
       for (int p = 0; p < P; p++) {
         const int64_t panel = piece.panel + p;
         float *to = out + (piece.row + r) * stride + panel * LANES;
-        const vec scale = load(scales + (panel * groups + piece.k / GROUP) * LANES);
+        const vec scale = load(scales + panel * LANES);
         const vec sum = __builtin_convertvector(sums[r][p], vec);
         store(to, multiply_add(sum, scale * units[piece.row + r], piece.k ? load(to) : vec{}));
       }
@@ -456,44 +455,32 @@ static void pack(const float *w, int64_t n, int64_t K, float *panels) {
   }
 }
 
-// Rounds groups of a row to codes: the largest number of a group becomes 127.
-static void quantize_row(const float *w, int64_t K, int64_t group, int8_t *codes, float *scales) {
-  for (int64_t begin = 0; begin < K; begin += group) {
-    const int64_t end = std::min(K, begin + group);
-    float top = 0;
-    for (int64_t k = begin; k < end; k++) {
-      const float size = std::fabs(w[k]);
-      top = size > top ? size : top;
-    }
-    *scales++ = top / 127;
-    const float inverse = top > 0 ? 127 / top : 0;
-    for (int64_t k = begin; k < end; k++) codes[k] = (int8_t)(int)__builtin_rintf(w[k] * inverse);
+// Rounds a row to codes: its largest number becomes 127. Returns the value of code 1.
+static float quantize_row(const float *w, int64_t K, int8_t *codes) {
+  float top = 0;
+  for (int64_t k = 0; k < K; k++) {
+    const float size = std::fabs(w[k]);
+    top = size > top ? size : top;
   }
+  const float inverse = top > 0 ? 127 / top : 0;
+  for (int64_t k = 0; k < K; k++) codes[k] = (int8_t)(int)__builtin_rintf(w[k] * inverse);
+  return top / 127;
 }
 
-// Like `pack`, in 8 bits, with a scale for `group` numbers of a row: GROUP, or all K. K is padded to
-// an even number with a code of 0.
-static void pack(const float *w, int64_t n, int64_t K, int64_t group, int8_t *panels,
-                 float *scales) {
+// Like `pack`, in 8 bits, with a scale for each row. K is padded to an even number with a code of 0.
+static void pack(const float *w, int64_t n, int64_t K, int8_t *panels, float *scales) {
   const int64_t padded = round_up(K, 2);
-  const int64_t groups = (K + GROUP - 1) / GROUP;
   std::vector<int8_t> codes(LANES * padded);
-  std::vector<float> scale(LANES * groups);
-  for (int64_t first = 0; first < n; first += LANES) {
+  for (int64_t first = 0; first < n; first += LANES, scales += LANES) {
     if (n - first < LANES) {
       std::fill(codes.begin(), codes.end(), 0);
-      std::fill(scale.begin(), scale.end(), 0.0f);
+      std::fill(scales, scales + LANES, 0.0f);
     }
-    for (int row = 0; row < std::min<int64_t>(LANES, n - first); row++) {
-      float *own = &scale[row * groups];
-      quantize_row(w + (first + row) * K, K, group, &codes[row * padded], own);
-      if (group != GROUP) std::fill(own, own + groups, *own);
-    }
+    for (int row = 0; row < std::min<int64_t>(LANES, n - first); row++)
+      scales[row] = quantize_row(w + (first + row) * K, K, &codes[row * padded]);
     for (int64_t k = 0; k < padded; k += 2, panels += 2 * LANES)
       for (int row = 0; row < LANES; row++)
         std::memcpy(panels + 2 * row, &codes[row * padded + k], 2);
-    for (int64_t g = 0; g < groups; g++, scales += LANES)
-      for (int row = 0; row < LANES; row++) scales[row] = scale[row * groups + g];
   }
 }
 

@@ -230,7 +230,7 @@ class Memory:
     """The memory of a generation: packed weights, keys and values, and C++'s working memory."""
 
     def __init__(self, engine: Native):
-        self.packed = Packed(decoder_config(engine.config), engine.bits, by_group=False)
+        self.packed = Packed(decoder_config(engine.config), engine.bits)
         self.capacity = up(engine.capacity, self.packed.lanes)
         sizes = self.packed.cache_sizes(engine.batch, self.capacity)
         try:

@@ -1,6 +1,6 @@
 """Checkpoints: back to the bit, and a file of any content ends in our own error.
 
-That each is whole or absent, and that damage is noticed: tests/test_files.py and test_fuzz.py.
+That each is whole or absent: tests/test_files.py.
 """
 
 import json
@@ -131,6 +131,30 @@ def test_a_missing_checkpoint_says_what_to_do(tmp_path):
     (tmp_path / "fox.safetensors").mkdir()
     with pytest.raises(CheckpointError, match="fox.safetensors is a folder without checkpoints"):
         load_checkpoint(tmp_path / "fox")
+
+
+def flip(data, place):
+    """The data with one other bit, at a share of its length."""
+    at = int(place * (len(data) - 1))
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+DAMAGES = {
+    "a bit of the header's length": lambda data: flip(data, 0.0),
+    "a bit of the header": lambda data: flip(data, 0.02),
+    "a bit of a tensor": lambda data: flip(data, 0.9),
+    "the last bit": lambda data: flip(data, 1.0),
+    "cut in the header": lambda data: data[:300],
+    "cut in a tensor": lambda data: data[:-9],
+    "something behind it": lambda data: data + b"more",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_refused_by_its_name(saved, damage):
+    saved.write_bytes(DAMAGES[damage](saved.read_bytes()))
+    with pytest.raises(CheckpointError, match=f"{saved.name} (is damaged|holds tensors but not)"):
+        load_checkpoint(saved)
 
 
 config = vars(tiny_model().config)

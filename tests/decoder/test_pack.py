@@ -108,15 +108,6 @@ def test_converting_to_the_form_it_has_is_refused(convert, per_head, words):
         convert(tiny_model(per_head))
 
 
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-def test_a_model_with_a_hook_is_not_converted(per_head):
-    """Its copy would compute something else. Other modifications: tests/test_modified_models.py."""
-    model = tiny_model(per_head)
-    model.blocks[0].register_forward_hook(lambda *_: None)
-    with pytest.raises(ValueError, match="a forward hook"):
-        (pack_heads if per_head else unpack_heads)(model)
-
-
 def test_a_matrix_taken_apart_shares_no_memory_with_the_whole():
     """So that weights handed to another class are not trained along with ours."""
     model = tiny_model(per_head=False)

@@ -161,7 +161,7 @@ def head_with(**methods):
     return type("WrittenHead", (OwnHead,), {k: staticmethod(f) for k, f in methods.items()})
 
 
-# As the answers of learners and the notebooks write it; the changelog promises inner and baddbmm.
+# As the answers of learners and the notebooks write it.
 OWN_HEADS = {
     "@": OwnHead,
     "bmm": head_with(scores=lambda q, k: torch.bmm(q, k.mT), means=torch.bmm),
@@ -172,12 +172,6 @@ OWN_HEADS = {
     "einsum, keys first": head_with(
         scores=lambda q, k: torch.einsum("...sc,...tc->...st", k, q).mT,
         means=lambda w, v: torch.einsum("bsc,bts->bct", v, w).mT,
-    ),
-    "baddbmm": head_with(
-        scores=lambda q, k: torch.baddbmm(q.new_ones(()), q, k.mT, beta=0.5, alpha=2.0)
-    ),
-    "inner": head_with(
-        scores=lambda q, k: torch.stack([torch.inner(*one) for one in zip(q, k, strict=True)])
     ),
     "multiply and sum": head_with(
         scores=lambda q, k: (q[:, :, None] * k[:, None]).sum(-1),
@@ -266,11 +260,9 @@ LAYERS = {
     "GELU": nn.GELU(),
     "GELU, tanh": nn.GELU("tanh"),
     "SiLU": nn.SiLU(),
-    # norms, by PyTorch and by hand
+    # norms
     "LayerNorm": nn.LayerNorm(30),
     "RMSNorm": nn.RMSNorm(30),
-    "a norm by hand": lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True),
-    "variance": lambda x: (x.var(-1, unbiased=False) + 1e-5).rsqrt(),
     # what softmax by hand, rotations and a capped logit are written with
     "sum": lambda x: x.sum(-1),
     "softmax": lambda x: F.softmax(x, dim=-1),
@@ -353,6 +345,7 @@ REFUSED = {
     "group_norm": lambda x: F.group_norm(x, 2),
     "index_add": lambda x: x.index_add(0, torch.zeros(1, dtype=torch.long), x),
     "prod": lambda x: x.prod(-1),
+    "var": lambda x: x.var(-1),
     "add": lambda x: torch.add(x, x, alpha=0.3),
     "einsum of bt,bs->": lambda x: torch.einsum("bt,bs->", x, x),
 }

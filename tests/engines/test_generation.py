@@ -6,7 +6,15 @@ from conftest import seeded
 from draft_fixtures import Wrong
 from shapes import SMALL
 
-from nanogpt import Decoder, DecoderConfig, DynamicCache, StaticCache, complete
+from nanogpt import (
+    Decoder,
+    DecoderConfig,
+    DynamicCache,
+    SamplingParams,
+    StaticCache,
+    complete,
+    generate,
+)
 
 
 @pytest.fixture
@@ -22,6 +30,16 @@ def test_a_prefill_computes_the_logits_of_its_last_token_alone(model, cache):
     text = complete(model, prompt, 5, cache=cache)
     assert rows == [1] * 5
     assert torch.equal(text, complete(model, prompt, 5, cache=None))
+
+
+def test_the_rows_of_a_text_s_noise_are_taken_one_by_one(model, monkeypatch):
+    """Witness: a greedy text of 5M tokens began after seconds, as all its rows were made first."""
+    prompt = torch.randint(13, (1, 9), generator=seeded(1))
+    expected = complete(model, prompt, 5, SamplingParams(greedy=True))
+    monkeypatch.setattr(torch.Tensor, "__iter__", None)
+    steps = generate(model, prompt, 5, SamplingParams(greedy=True))
+    for i in range(5):
+        assert int(next(steps)) == int(expected[0, 9 + i])
 
 
 def test_a_draft_and_a_class_of_your_own_get_the_logits_of_all_tokens(model):

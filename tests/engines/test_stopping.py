@@ -2,18 +2,16 @@
 
 import pytest
 import torch
-from engine_fixtures import BLOCK, OneStep, every, prompt_of, shared_model, uncached
+from engine_fixtures import BLOCK, OneStep, every, prompt_of, shared_model
 
 import nanogpt
-from nanogpt import SamplingParams, complete, generate
+from nanogpt import complete, generate
 from nanogpt.engines import native
-from nanogpt.engines.eager import Flat
 from nanogpt.engines.native import NativeGeneration
 
 N_NEW = 9
 T = 4
 STOPS = [(0,), (1, 2), (3, 4, 5, 6), tuple(range(13)), (12, 12)]
-SAMPLINGS = [SamplingParams(), SamplingParams(greedy=True), SamplingParams(top_k=4)]
 
 
 def ended(text: torch.Tensor, stop: tuple[int, ...]) -> torch.Tensor:
@@ -28,16 +26,16 @@ def ended(text: torch.Tensor, stop: tuple[int, ...]) -> torch.Tensor:
     return torch.tensor(rows)[:, :longest]
 
 
-def check(how: dict, sampling=SAMPLINGS[0], batch: int = 3, model=None) -> set[int]:
+def check(how: dict, batch: int = 3, model=None) -> set[int]:
     """The lengths of the texts of all STOPS."""
     model = model or shared_model()
     prompt = prompt_of(T, batch)
-    whole = complete(model, prompt, N_NEW, sampling, cache=None)
+    whole = complete(model, prompt, N_NEW, cache=None)
     lengths = set()
     for stop in STOPS:
         want = ended(whole, stop)
-        assert torch.equal(complete(model, prompt, N_NEW, sampling, stop=stop, **how), want)
-        steps = list(generate(model, prompt, N_NEW, sampling, stop=list(stop), **how))
+        assert torch.equal(complete(model, prompt, N_NEW, stop=stop, **how), want)
+        steps = list(generate(model, prompt, N_NEW, stop=list(stop), **how))
         assert torch.equal(torch.cat([prompt, *steps], dim=1), want)
         lengths.add(len(steps))
     return lengths
@@ -46,11 +44,6 @@ def check(how: dict, sampling=SAMPLINGS[0], batch: int = 3, model=None) -> set[i
 @every
 def test_every_engine_ends(kind):
     assert check({"engine": kind}) > {1}
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_a_text_of_any_sampling_ends(sampling):
-    assert check({"engine": OneStep}, sampling) > {1}
 
 
 @pytest.mark.slow
@@ -140,14 +133,6 @@ def test_an_engine_is_free_after_the_end_and_after_close():
         end(steps)
         steps.close()
         assert not engine.in_use.locked()
-
-
-def test_no_stop_is_what_it_was():
-    model = shared_model()
-    want = uncached(model, prompt_of(T), N_NEW)
-    for engine in (None, Flat):
-        how = {"engine": engine, "generator": torch.Generator().manual_seed(1)}
-        assert torch.equal(complete(model, prompt_of(T), N_NEW, stop=(), **how), want)
 
 
 @pytest.mark.parametrize("stop", [2, None, "ab", {2}, (13,), (-1,), (1.5,), (True,), ("a",)])

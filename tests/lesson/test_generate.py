@@ -172,6 +172,10 @@ BAD = {
     "an unknown past_block": ({"past_block": "crop"}, 'choose "error" or "slide"'),
     "too many tokens": ({"n_new": 21}, "5 and 21 new tokens exceed block_size 24: .* at most 20"),
     "noise for fewer tokens": ({"noise": torch.ones(3, 1, 13)}, r"\(3, 1, 13\).*\(4, 1, 13\)"),
+    "infinite noise": (
+        {"noise": torch.full((4, 1, 13), torch.inf)},
+        "need .4, 1, 13. finite floating-point numbers above 0: draw it",
+    ),
     "a seed": ({"generator": 7}, "generator=7: pass a CPU generator"),
     "a cache that was built": ({"cache": DynamicCache()}, "not an instance"),
     "an engine and a cache": ({"engine": PerHead, "cache": None}, "either engine or cache"),

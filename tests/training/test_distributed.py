@@ -221,20 +221,3 @@ def test_more_processes_than_gpus_are_refused_in_every_process(monkeypatch, alon
     with pytest.raises(ValueError, match="3 processes, but 2 GPUs.*_node=2 at most"), joined(gpu):
         pass
     assert not dist.is_initialized()
-
-
-def test_each_process_has_a_gpu_and_nccl_connects_them(monkeypatch, alone):
-    """With fakes: which functions of torch are called, and in which order."""
-    asked = []
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: asked.append(str(device)))
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: asked.append(backend))
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: asked.append("parted"))
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    with joined(Device(torch.device("cuda"), torch.bfloat16, "tests")) as (device, team):
-        assert (team.rank, team.size, team.first) == (1, 2, False)
-        assert (str(device.device), device.dtype) == ("cuda:1", torch.bfloat16)
-    assert asked == ["cuda:1", "nccl", "parted"]

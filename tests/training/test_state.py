@@ -296,6 +296,13 @@ def test_a_checkpoint_is_not_a_state(corpus, copy):
         resume(corpus, copy)
 
 
+def test_a_state_is_not_a_checkpoint(copy):
+    copied = copy.with_name("x.safetensors")
+    copied.write_bytes(state_path(copy).read_bytes())
+    with pytest.raises(CheckpointError, match="x.safetensors is the state of a training run, not"):
+        load_checkpoint(copied)
+
+
 def test_the_same_text_under_another_name_is_resumed_and_another_text_is_not(corpus, tmp_path):
     stop(corpus, tmp_path / "run", step=3)
     resume(replace(corpus, name="renamed.txt"), tmp_path / "run")
