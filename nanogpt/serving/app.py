@@ -13,7 +13,6 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-import anyio
 import prometheus_client as prometheus
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -26,12 +25,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from .answers import TextResponse
 from .completions import Completion
-from .refused import Refused, show
-from .requests import ChatBody, CompletionBody, Json, RequestBody
+from .requests import ChatBody, CompletionBody, Json, Refused, RequestBody, show
 from .server import Server
 
 BODY = 2**20  # most bytes of a body
-BODY_TIME = 30.0  # seconds in which a body must arrive
 _QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
 _LOGGED = 1000  # names of ignored fields that are remembered, so that each is logged once
 
@@ -131,7 +128,7 @@ def _json(data: Json) -> Response:
 
 
 async def _read(request: Request) -> bytes:
-    """The body, if it is JSON, is not too long and arrives in time. Raises Refused."""
+    """The body, if it is JSON and not too long. Raises Refused."""
     # 1. A web page of any origin may send other types without asking the browser's permission.
     kind = request.headers.get("Content-Type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
@@ -145,18 +142,11 @@ async def _read(request: Request) -> bytes:
     length = request.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > BODY:
         raise longer
-    # 3. The end of the server ends the wait, too: a request that comes later would be refused.
     data = bytearray()
-    server = _server_of(request)
-    with anyio.move_on_after(BODY_TIME) as arriving, server.waits(arriving):
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > BODY:
-                raise longer
-    if arriving.cancelled_caught:
-        if server.trouble:
-            raise server.trouble
-        raise Refused(408, f"the body took longer than {BODY_TIME:g} s to arrive: send it again")
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > BODY:
+            raise longer
     return bytes(data)
 
 
@@ -184,8 +174,6 @@ def _refused(refusal: Refused) -> Response:
     response.status_code = refusal.status
     if refusal.status in (429, 503):
         response.headers["Retry-After"] = "1"
-    if refusal.status in (408, 503):  # the rest of the body may still arrive
-        response.headers["Connection"] = "close"
     return response
 
 

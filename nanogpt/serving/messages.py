@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..console import first_line
-from .refused import Refused, show
-from .requests import ChatBody, Json
+from .requests import ChatBody, Json, Refused, show
 from .texts import ChatTemplate, Tokenizer, template_of
 
 # A loop over the parts of a message's content, as templates of models for images have it.

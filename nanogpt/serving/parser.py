@@ -12,8 +12,7 @@ from torch import Tensor
 from ..sampling import MOST_NEW
 from .completions import ChatCompletion, Completion, Shared
 from .messages import need_template, prompt_of
-from .refused import Refused, show
-from .requests import ChatBody, CompletionBody, RequestBody, parse_body
+from .requests import ChatBody, CompletionBody, Refused, RequestBody, parse_body, show
 from .sequence import Request
 from .texts import Tokenizer, longest_token, stop_tokens
 from .unserved import CHAT_UNSERVED, UNSERVED, refuse_unserved
@@ -49,7 +48,7 @@ class RequestParser:
         # 1. Check all fields of the body: one that would change the text and is not implemented is
         #    refused.
         body, rest = parse_body(data, CompletionBody)
-        ignored = refuse_unserved(rest, body, UNSERVED)
+        ignored = refuse_unserved(rest, UNSERVED)
         # 2. The tokens of each prompt.
         if len(body.prompt) > self.most:
             raise Refused(
@@ -70,7 +69,7 @@ class RequestParser:
         # As above, but the model's chat template builds the only prompt from the messages.
         template = need_template(self.tokenizer)
         body, rest = parse_body(data, ChatBody)
-        ignored = refuse_unserved(rest, body, CHAT_UNSERVED)
+        ignored = refuse_unserved(rest, CHAT_UNSERVED)
         prompts = [prompt_of(body, template, self._check_length)]
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         shared = self._shared(body, ignored, "chatcmpl", kind)

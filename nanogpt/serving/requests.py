@@ -1,4 +1,4 @@
-"""The bodies of requests. There are three kinds of fields:
+"""The bodies of requests, and the error that refuses one. There are three kinds of fields:
 
 1. The fields of `CompletionBody` and `ChatBody` are served.
 2. A field of `unserved` would change the text and is not implemented. It is accepted with a value
@@ -11,8 +11,7 @@ null is the same as leaving a field out.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -26,14 +25,45 @@ from pydantic import (
 )
 
 from ..sampling import SamplingParams
-from .refused import Refused, show
 
 Json = dict[str, Any]
 
 _STOPS = 16  # most stop strings in a request; OpenAI's API allows 4, lm-eval's tasks use up to 6
 _LOGPROBS = 20  # most alternatives per token: vLLM's default limit; OpenAI's completions API has 5
-_DIGITS = 1000  # most digits of a number, of which the largest float has 309
 _GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likely token
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+class Refused(Exception):
+    """A rejected request: `status` is the HTTP status, `param` the field that is to blame.
+
+    `code` is OpenAI's name for what happened, for programs to read, if it has one.
+    """
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None
+    ):
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """The error in OpenAI's format."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {"type": kind, "param": self.param, "code": self.code}
+        return {"error": {"message": str(self)[:1000], **error}}
+
+
+def show(value: object, most: int = 60) -> str:
+    """A value as one line of JSON, truncated to `most` characters."""
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # json can read deeper nesting than it can write
+        text = "a value that is nested too deeply"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 # ------------------------------------------------------------------ fields of more than one type
@@ -277,13 +307,7 @@ def _object(data: bytes | bytearray, kind: type[RequestBody]) -> Json:
     if not data.strip():
         raise Refused(400, f"the body is empty: send a JSON object such as {example}")
     try:
-        body = json.loads(
-            data,
-            object_pairs_hook=_unique,
-            parse_int=_integer,
-            parse_float=_number,
-            parse_constant=_no_constant,
-        )
+        body = json.loads(data, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -291,27 +315,7 @@ def _object(data: bytes | bytearray, kind: type[RequestBody]) -> Json:
     return body
 
 
-def _unique(pairs: list[tuple[str, object]]) -> Json:
-    """Build an object; refuse duplicate names, because either value could be meant."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise Refused(400, f"{show(name)} is in the body twice: send it once", name)
-    return found
-
-
-def _integer(text: str) -> int:
-    """Parse a number without a point; Python reads at most 4,300 digits, in quadratic time."""
-    if len(text) > _DIGITS:
-        raise Refused(400, f"a number in the body has {len(text):,} digits: at most {_DIGITS:,}")
-    return int(text)
-
-
 def _number(text: str) -> int | float:
     """Parse a number; JSON has only one number type, so 16.0 is 16."""
     value = float(text)
     return int(value) if value.is_integer() else value
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON value")
