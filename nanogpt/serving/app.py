@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
@@ -248,9 +247,6 @@ class Door:
         except Refused as refusal:
             await _refused(refusal)(scope, receive, counted)
             return
-        scope = {**scope, "path": _plain(scope["path"])}
-        if scope["method"] == "HEAD":  # as GET; uvicorn leaves the body out
-            scope["method"] = "GET"
         await self.app(scope, receive, counted)
 
     def _check(self, request: Request) -> None:
@@ -279,15 +275,6 @@ class Door:
         except ValueError:
             return False
         return True
-
-
-def _plain(path: str) -> str:
-    """A path as the routes have it, from one that a client put together from a base URL.
-
-    Such paths have slashes twice or at the end. Clients of proxies send a whole address.
-    """
-    path = re.sub("^https?://[^/]*", "", path, flags=re.IGNORECASE)
-    return re.sub("/+", "/", path).rstrip("/") or "/"
 
 
 def _name_of(host: str) -> str:
@@ -340,7 +327,6 @@ def app_of(server: Server, hosts: Iterable[str], origins: Collection[str]) -> AS
         exception_handlers=handlers,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
-        redirect_slashes=False,  # `Door` has removed them
     )
     app.state.server = server
     app.state.logged = set()

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -97,14 +98,19 @@ def _prompts(value: Any) -> list[str | list[int]]:
 
 # ------------------------------------------------------------------ the fields that are served
 
+# OpenAI's newer name, which LangChain and openai-agents send, and that of llama.cpp's own clients.
+_MAX_TOKENS = AliasChoices("max_tokens", "max_completion_tokens", "n_predict")
+
 
 class RequestBody(BaseModel):
     """The fields of both APIs. Values are of their exact types: true is not 1, and "1" neither."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     model: str | None = Field(None, description="Any name: there is one model.")
-    max_tokens: int = Field(16, ge=-1, description="New tokens; -1: as many as fit.")
+    max_tokens: int = Field(
+        16, ge=-1, validation_alias=_MAX_TOKENS, description="New tokens; -1: as many as fit."
+    )
     min_tokens: int = Field(0, ge=0, description="New tokens before a stop may end the text.")
     n: int = Field(1, ge=1, description="Texts for each prompt; text i has seed + i.")
     seed: int = Field(
@@ -125,7 +131,6 @@ class RequestBody(BaseModel):
     stream_options: dict[str, bool | None] = Field(
         {}, description="include_usage: at the end; continuous_usage_stats: also in each event."
     )
-    request_id: str | None = Field(None, max_length=200, description="Part of the response's id.")
 
     @model_validator(mode="after")
     def _agree(self) -> RequestBody:
@@ -200,7 +205,9 @@ class ChatBody(RequestBody):
 
     messages: list[Json] = Field(min_length=1, description="The template reads all their fields.")
     chat_template_kwargs: Json = Field({}, description="Variables for the model's chat template.")
-    max_tokens: int = Field(-1, ge=-1, description="New tokens; -1: as many as fit.")
+    max_tokens: int = Field(
+        -1, ge=-1, validation_alias=_MAX_TOKENS, description="New tokens; -1: as many as fit."
+    )
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=_LOGPROBS)
 
@@ -229,14 +236,6 @@ class ChatBody(RequestBody):
         return self.top_logprobs if self.logprobs else None
 
 
-# Other names of served fields, and who uses them.
-ALIASES = {
-    "max_completion_tokens": "max_tokens",  # OpenAI's newer name: LangChain, openai-agents
-    "max_new_tokens": "max_tokens",  # transformers' name: SillyTavern
-    "n_predict": "max_tokens",  # llama.cpp's name: its own clients
-}
-
-
 # ------------------------------------------------------------------ from bytes to a body
 
 Body = TypeVar("Body", CompletionBody, ChatBody)
@@ -246,38 +245,15 @@ def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, Json]:
     """The body, and its fields that are not served. Raises Refused, naming the field."""
     # 1. JSON, in which null means that a field is left out.
     given = {name: value for name, value in _object(data, kind).items() if value is not None}
-    aliases = _rename(given)
-    # 2. The fields that are served.
-    served = {name: given[name] for name in kind.model_fields if name in given}
+    # 2. The fields that are served, and those that are not.
     try:
-        body = kind.model_validate(served)
+        body = kind.model_validate(given)
     except ValidationError as error:
-        raise _refusal(error, given, aliases) from None
-    return body, {name: value for name, value in given.items() if name not in served}
+        raise _refusal(error, given) from None
+    return body, body.model_extra or {}
 
 
-def _rename(given: Json) -> dict[str, str]:
-    """Give fields that have several names their own one, and return the names that they had.
-
-    Raises Refused if two names disagree.
-    """
-    had = {}
-    for alias, name in ALIASES.items():
-        if alias not in given:
-            continue
-        value = given.pop(alias)
-        if given.setdefault(name, value) != value:
-            raise Refused(
-                400,
-                f"{name}={show(given[name])}, {alias}={show(value)}: "
-                f"these are names of one parameter; send one of them",
-                alias,
-            )
-        had[name] = alias
-    return had
-
-
-def _refusal(error: ValidationError, given: Json, aliases: dict[str, str]) -> Refused:
+def _refusal(error: ValidationError, given: Json) -> Refused:
     """The first error of pydantic, in one line."""
     first = error.errors(include_url=False)[0]
     name, *inner = map(str, first["loc"])
@@ -290,7 +266,7 @@ def _refusal(error: ValidationError, given: Json, aliases: dict[str, str]) -> Re
             hint = "send a prompt to /v1/completions"
         return Refused(400, f"{name} is missing: {hint}", name)
     # "Input should be a valid integer": what was given, and what to send.
-    name = "".join([aliases.get(name, name), *(f"[{one}]" for one in inner)])
+    name += "".join(f"[{one}]" for one in inner)
     says = first["msg"][:1].lower() + first["msg"][1:]
     return Refused(400, f"{name}={show(first['input'])}: {says}", name)
 

@@ -37,7 +37,6 @@ from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import load_pretrained
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.pretrained.padding import without_spare_tokens
-from nanogpt.pretrained.tokenizer import PretrainedTokenizer
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import memory
 from nanogpt.serving.batch import BatchEngine, serve
@@ -578,20 +577,6 @@ def test_a_template_that_fails_where_a_content_is_null_is_a_line_that_names_it()
     assert found.param == "messages[1].content"
     assert "messages[1].content is null: " in str(found)
     assert refused(read, {"messages": [*HELLO, {"role": "user"}]}).param == "messages[1].content"
-
-
-def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(monkeypatch):
-    most = 128 * tokenizer().longest_token
-    reader = RequestParser(tokenizer(), "fox", 128)
-    monkeypatch.setattr(PretrainedTokenizer, "_encoded", None)
-    for read, field, body in (
-        (reader.read, "prompt", {"prompt": "a" * (most + 1)}),
-        (reader.read, "prompt", {"prompt": ["\u00e9" * (most + 1)]}),
-        (reader.read_chat, "messages", {"messages": [{"role": "user", "content": "a" * most}]}),
-    ):
-        found = refused(read, body)
-        assert (found.param, found.code) == (field, "context_length_exceeded")
-        assert f"{most:,}, the most that the context of 128 tokens can hold" in str(found)
 
 
 def test_every_neutral_value_of_the_table_changes_nothing():

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 from checkpoint_fixtures import CHARS, meta_of
@@ -252,27 +251,6 @@ def test_workers_without_ray_are_refused_before_anything_is_written(
     advice = 'error: ray is not installed: pip install "nanogpt-notebooks[ray]"\n'
     assert capsys.readouterr() == ("", advice)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_kill_that_rays_own_handler_gets_goes_to_the_one_before(tmp_path, monkeypatch):
-    """This Ray does what 2.60 does with a SIGTERM in `init`; its handler only exits."""
-
-    def init(*_, **__):
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
-        signal.raise_signal(signal.SIGTERM)
-
-    ended = []
-    ray = SimpleNamespace(init=init, shutdown=lambda: ended.append("Ray"))
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setitem(sys.modules, "ray.data", SimpleNamespace())
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            list(jobs.generate_shards(job(tmp_path), workers=2))
-        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert ended == ["Ray"]
 
 
 # ------------------------------------------------------------------ Ray itself

@@ -45,9 +45,8 @@ def ask(url: str, method: str, path: str, body=None, headers=None):
 REQUESTS = [
     ("GET", "/health", None, {}, 200, "ok"),
     ("GET", "/health?x=1&y", None, {}, 200, "ok"),
-    ("GET", "http://localhost/health?x", None, {}, 200, "ok"),
     ("GET", "/metrics", None, {}, 200, "nanogpt_requests_running"),
-    ("GET", "/v1/models", None, {}, 200, '"object": "list"'),
+    ("GET", "/v1/models", None, {}, 200, '"max_model_len": 24'),
     ("GET", "/v1/models/org/tiny%20fox%25%C3%A9", None, {}, 200, '"object": "model"'),
     ("GET", "/v1/models/fox:latest", None, {}, 200, '"id": "fox:latest"'),
     ("GET", "/v1/models/gpt-4", None, {}, 404, "gpt-4"),
@@ -60,10 +59,6 @@ REQUESTS = [
     ("POST", "/chat/completions", BODY, {}, 404, "end the client's base URL with /v1"),
     ("POST", "/v1/completions/completions", BODY, {}, 404, "end the client's base URL with /v1"),
     ("GET", "/models", None, {}, 404, "end the client's base URL with /v1"),
-    # Addresses put together with a slash too many.
-    ("POST", "/v1/completions/", BODY, {}, 200, "text_completion"),
-    ("GET", "//v1//models/", None, {}, 200, '"object": "list"'),
-    ("GET", "/health/", None, {}, 200, "ok"),
     ("POST", "/v1/chat/completions", BODY, {}, 400, "no chat template"),
     ("POST", "/v1/embeddings", BODY, {}, 404, "POST /v1/completions"),
     ("POST", "/v1/completions", BODY, {}, 200, "text_completion"),
@@ -92,18 +87,6 @@ def test_a_request_gets_its_status_and_errors_are_json(url, row):
         assert len(error["message"].splitlines()) == 1
     if status == 405:
         assert answer.headers["Allow"] in says
-
-
-@pytest.mark.parametrize("path", ["/health", "/v1/models/org/tiny fox%é"])
-def test_head_gives_the_headers_of_get_and_no_body(url, path):
-    path = path.replace(" ", "%20").replace("%é", "%25%C3%A9")
-    get, data = ask(url, "GET", path)
-    head, nothing = ask(url, "HEAD", path)
-    assert (head.status, nothing) == (get.status, b"") == (200, b"")
-    assert head.headers["Content-Type"] == get.headers["Content-Type"]
-    assert int(head.headers["Content-Length"]) > 0
-    missing, nothing = ask(url, "HEAD", "/nothing")
-    assert (missing.status, nothing) == (404, b"")
 
 
 @pytest.mark.parametrize("allowed", ["http://fox.example:3000/", "*"])
@@ -226,16 +209,18 @@ def test_usage_comes_with_every_event_if_it_is_asked_for(url):
     assert all("usage" not in event for event in found)
 
 
-def test_several_choices_and_an_id_of_the_clients_own(url):
-    code, body = post(url, prompt=["abc", "l"], n=2, max_tokens=5, seed=5, request_id="fox\x00")
-    assert (code, body["id"]) == (200, "cmpl-fox\x00")
+def test_several_choices_of_several_prompts(url):
+    code, body = post(url, prompt=["abc", "l"], n=2, max_tokens=5, seed=5)
+    assert code == 200
     prompts = ["abc", "abc", "l", "l"]
     texts = [expected(tiny_model(), prompts[i], 5, seed=5 + i) for i in range(4)]
     assert [choice["text"] for choice in body["choices"]] == texts
     assert body["usage"] == {"prompt_tokens": 4, "completion_tokens": 20, "total_tokens": 24}
-    found = list(events(url, prompt="abc", max_tokens=5, seed=5, request_id="fox\x00"))
-    assert {event["id"] for event in found} == {"cmpl-fox\x00"}
-    assert "".join(event["choices"][0]["text"] for event in found) == texts[0]
+    streamed = ["", "", "", ""]
+    for event in events(url, prompt=["abc", "l"], n=2, max_tokens=5, seed=5):
+        (choice,) = event["choices"]
+        streamed[choice["index"]] += choice["text"]
+    assert streamed == texts
 
 
 def test_a_text_that_does_not_fit_ends_with_the_context(url):

@@ -5,7 +5,6 @@ import json
 import socket
 import threading
 import urllib.request
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -133,20 +132,6 @@ def test_a_whole_answer_is_written_outside_of_the_event_loop(url, monkeypatch, s
     assert "server" not in threads
 
 
-def test_a_list_of_prompts_gives_each_its_text_and_its_seed(url):
-    prompts = ["abc", "abc", "l"]
-    code, answer = post(url, prompt=prompts, max_tokens=9, seed=5)
-    texts = [expected(model(), prompt, 9, seed=5 + i) for i, prompt in enumerate(prompts)]
-    assert [(c["index"], c["text"]) for c in answer["choices"]] == list(enumerate(texts))
-    assert answer["usage"]["total_tokens"] == 7 + 27
-    streamed = defaultdict(str)
-    for event in events(url, prompt=prompts, max_tokens=9, seed=5):
-        streamed[event["choices"][0]["index"]] += event["choices"][0]["text"]
-    assert [streamed[i] for i in range(3)] == texts
-    code, answer = post(url, prompt=["a"] * 400)
-    assert (code, answer["error"]["param"]) == (400, "prompt")
-
-
 @pytest.mark.parametrize("others", [[], [None] * 3, [6, 5, 2**40]], ids=str)
 def test_a_seed_is_honoured_whatever_seeds_the_neighbours_have(others):
     """Neighbours come before it and after it, with its prompt and another; all share the steps."""
@@ -160,15 +145,6 @@ def test_a_seed_is_honoured_whatever_seeds_the_neighbours_have(others):
         gate.open()
         body = answers[asked.index({"prompt": "abc", "seed": 5})].result()[1]
     assert body["choices"][0]["text"] == expected(model(), "abc", 20, seed=5)
-
-
-def test_other_addresses_and_errors_have_the_interfaces_shape(url):
-    assert ask(url, "GET", "/health") == (200, {"status": "ok"})
-    (listed,) = ask(url, "GET", "/v1/models")[1]["data"]
-    assert (listed["id"], listed["max_model_len"]) == ("tiny", 24)
-    for method, path, status in [("GET", "/", 404), ("GET", "/v1/completions", 405)]:
-        code, body = ask(url, method, path)
-        assert (code, body["error"]["code"]) == (status, None)
 
 
 def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
@@ -190,16 +166,6 @@ def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
     assert drawn >= float(found["nanogpt_ttft_seconds_count"]) > 0
 
 
-@pytest.mark.parametrize(
-    ("length", "status"), [("²", 400), ("-1", 400), ("x", 400), (str(2**40), 413)]
-)
-def test_a_body_of_an_impossible_length_is_refused(url, length, status):
-    with send(url) as connection:
-        assert b" 400 " in connection.recv(65536)  # there is no prompt
-        connection.sendall(f"{HEAD}Content-Length: {length}\r\n\r\n".encode("latin-1"))
-        assert b" %d " % status in connection.recv(65536)
-
-
 @pytest.fixture(scope="module")
 def guarded():
     server = Counted(model())
@@ -211,17 +177,13 @@ def guarded():
     ("headers", "status", "says"),
     [
         ({"Host": "localhost"}, 200, ""),
-        ({"Host": "LOCALHOST:1"}, 200, ""),
         ({"Host": "[::1]:8000"}, 200, ""),
         ({"Host": "fox.example"}, 200, ""),
         ({"Host": "evil.example"}, 403, "--allow-host evil.example if that is its name"),
-        ({"Host": " "}, 403, "unknown Host '': call the server by its IP address"),
         ({"Host": "127.0.0.1.evil.example:80"}, 403, "--allow-host"),
         ({"Host": "localhost", "Origin": "http://localhost"}, 200, ""),
         ({"Origin": "http://localhost:3000"}, 403, "pages from 'http://localhost:3000'"),
-        ({"Origin": "null"}, 403, "pages from 'null'"),
         ({"Content-Type": "text/plain"}, 415, "curl -H 'Content-Type: application/json'"),
-        ({"Content-Type": "text/plain; application/json"}, 415, "text/plain"),
         ({"Content-Type": "Application/JSON; charset=utf-8"}, 200, ""),
     ],
     ids=lambda value: str(value)[:60],
