@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import struct
-import subprocess
 import tracemalloc
 from pathlib import Path
 
@@ -317,8 +316,6 @@ SOURCES = {
     "old.gguf": "old.gguf is damaged: it does not begin with GGUF",
     "page.pt": "page.pt is a web page or XML, not a file written by torch.save",
     "only.adapter": "only.adapter has adapter_config.json",
-    "x.gguf.part1of2": r"one piece of a GGUF file: .* x\.gguf\.part\* \| sort .* > x\.gguf`, and",
-    "x.Q8_0.gguf-split-a": r"one piece .* x\.Q8_0\.gguf-split-\* \| sort .* > x\.Q8_0\.gguf`",
     "config.json": r"config\.json is one file of a model: name its folder, \.",
     "pytorch_model.bin": r"is a pickle of transformers: run `python -c ",
 }
@@ -334,8 +331,6 @@ def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monk
     Path("pointer.gguf").write_bytes(POINTER)
     Path("empty.gguf").write_bytes(b"")
     Path("old.gguf").write_bytes(b"tjgg" + bytes(99))  # what llama.cpp wrote before GGUF
-    for name in ("x.gguf.part1of2", "x.Q8_0.gguf-split-a"):
-        Path(name).write_bytes(b"GGUF")
     Path("only.adapter").mkdir()
     Path("only.adapter", "adapter_config.json").write_bytes(LORA)
     with pytest.raises(PretrainedError, match=SOURCES[source]) as caught:
@@ -346,19 +341,6 @@ def test_a_source_that_is_no_model_is_refused_in_one_line(source, tmp_path, monk
 def command_in(caught) -> str:
     """The command in a message."""
     return str(caught.value).split("`")[1]
-
-
-@pytest.mark.parametrize("name", ["m.gguf.part{}of12", "a b's.gguf-split-{}", "$x.gguf.part-{:02}"])
-def test_the_command_that_joins_pieces_works(name, tmp_path):
-    pieces = [tmp_path / name.format(i) for i in range(1, 13)]
-    for i, path in enumerate(pieces):
-        path.write_bytes(bytes([i]))
-    (tmp_path / name.format(1)).with_suffix(".sha256").write_text("x", encoding="utf-8")
-    with pytest.raises(PretrainedError, match="one piece of a GGUF file") as caught:
-        load_pretrained(pieces[3])
-    subprocess.run(["bash", "-c", command_in(caught)], check=True)
-    whole = next(tmp_path.glob("*.gguf"))
-    assert whole.read_bytes() == bytes(range(12))
 
 
 @pytest.mark.parametrize("named", ["", "pytorch_model.bin"])
