@@ -26,7 +26,7 @@ from nanogpt import (
     load_pretrained,
 )
 from nanogpt.decoder.standard import not_standard
-from nanogpt.pretrained.layout import layout
+from nanogpt.pretrained.parameters import layout
 
 N_NEW = 40
 PROMPT = torch.randint(3, V, (1, 9), generator=seeded(1))
