@@ -142,13 +142,9 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
         (["--model", "nowhere", "--prompt", "x"], "error: source='nowhere': no model there"),
         (["--model", "nowhere"], "error: --model continues a text: add --prompt TEXT"),
         (["--model", "nowhere", "--prompt", "x", "--out", "y"], "error: --out y: --model"),
-        (["--model", "nowhere", "--prompt", "x", "--workers", "2"], "error: --workers 2: --model"),
         (["--prompt", "x"], "error: --prompt, --chat"),
-        (["--chat"], "error: --prompt, --chat"),
-        (["--draft", "lookup"], "--tokenizer, --bits and --device are for --model"),
         (["--bits", "8"], "--bits and --device are for --model"),
         (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
-        (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_in_one_line(options, words, capsys):

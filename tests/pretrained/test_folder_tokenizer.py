@@ -11,14 +11,12 @@ import pytest
 import tokenizers
 import transformers
 from pretrained_fixtures import (
-    CHAT,
     SPECIALS,
     TEXT,
     TEXTS,
     as_5_24,
     change_json,
     their_tokenizer_json,
-    write_gguf,
 )
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -176,15 +174,6 @@ def test_a_field_has_its_meaning_in_transformers(name, tmp_path):
         folder = tmp_path / f"{i}"
         folder.mkdir()
         check_ids(write(folder, kind, **files))
-
-
-def test_truncation_and_padding_of_training_change_no_ids(tmp_path):
-    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
-    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
-    cut = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
-    write(tmp_path)
-    change_json(tmp_path / "tokenizer.json", truncation=cut, padding=padding)
-    check_ids(tmp_path)
 
 
 FAMILIES = ["llama", "gpt2", "qwen2", "qwen3", "mistral", "smollm3", "opt", "phi3", "nanochat"]
@@ -368,52 +357,3 @@ def test_the_option_is_for_pretrained_models(command, tmp_path, capsys):
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
     assert "--tokenizer" in said
-
-
-def test_an_end_that_no_field_names_is_a_warning(tmp_path):
-    path = write_gguf(tmp_path / "x.gguf", "llama", metadata={"tokenizer.ggml.eos_token_id": 0})
-    with pytest.warns(UserWarning, match="ends at <.im_end.> .2., too, though no field says so"):
-        assert main([*GENERATE, "--model", str(path), "--prompt", "the"]) == 0
-
-
-# ------------------------------------------------------------------ damage
-
-VALUES = [None, True, -1, 2**70, 1e300, "x", "", [], ["a"], {}, {"a": 1}, "\ud800", LONG, [None]]
-
-
-def damaged(data: dict, dice: random.Random) -> dict:
-    """The same object with one value somewhere in it replaced, or one field more."""
-    data = json.loads(json.dumps(data))
-    node = data
-    while True:
-        keys = [*node] if isinstance(node, dict) else [*range(len(node))]
-        if not keys:
-            return data
-        key = dice.choice(keys)
-        if isinstance(node[key], (dict, list)) and dice.random() < 0.7:
-            node = node[key]
-            continue
-        if isinstance(node, dict) and dice.random() < 0.2:
-            key = dice.choice(["\ud800", "added_tokens_decoder", "x_token", "tokenizer_class"])
-        node[key] = dice.choice(VALUES)
-        return data
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("seed", range(400))
-def test_random_damage_is_reported_in_one_line(seed, tmp_path):
-    dice = random.Random(seed)
-    files = random_files(dice)
-    cls, kind = dice.choice(CASES)
-    files["tokenizer_config"]["tokenizer_class"] = cls
-    files["tokenizer_config"]["chat_template"] = CHAT
-    files["tokenizer"] = json.loads(KINDS[kind]())
-    name = dice.choice([*files])
-    write(tmp_path, kind, **files | {name: damaged(files[name], dice)})
-    message = ""
-    try:
-        tokenizer_of_folder(tmp_path).chat([{"role": "user", "content": "the <new>\n"}])
-    except ValueError as error:
-        message = str(error)
-    assert "\n" not in message
-    assert len(message.encode()) < 700

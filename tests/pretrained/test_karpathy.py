@@ -9,7 +9,6 @@ import types
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,7 +50,7 @@ def checkpoint(gpt, prefix: str = "", bias: bool = True, **changes) -> dict:
     return {"model": state, "best_val_loss": torch.tensor(1.5), **rest} | changes
 
 
-WRAPPED = ["", "_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module.", "model."]
+WRAPPED = ["", "_orig_mod.", "module._orig_mod."]
 
 
 @pytest.mark.parametrize("prefix", WRAPPED)
@@ -300,14 +299,8 @@ BAD = {
         lambda path: torch.save({}, path, _use_new_zipfile_serialization=False),
         "not a file written by torch.save of version 1.6",
     ),
-    "another text": (lambda path: path.write_bytes(b"hello"), "not a file written by torch.save"),
-    "empty": (lambda path: path.write_bytes(b""), "is an empty file"),
     "a list": (lambda path: torch.save([1], path), "a list, not a dictionary"),
     "other data": (lambda path: torch.save({"x": 1}, path), "has x: neither a checkpoint of"),
-    "an optimizer": (
-        lambda path: torch.save({"state": {}, "param_groups": [1]}, path),
-        "has state, param_groups: neither",
-    ),
     "transformers' GPT-2": (
         lambda path: torch.save(their_gpt().state_dict(), path),
         "save a transformers model with save_pretrained, and name its folder",
@@ -315,18 +308,6 @@ BAD = {
     "a number of NumPy's": (
         lambda path: torch.save(checkpoint(their_gpt(), best_val_loss=np.float64(1.5)), path),
         r"needs the code of numpy\..*'model_args': c\['model_args'\]",
-    ),
-    "a path in its config": (
-        lambda path: torch.save(checkpoint(their_gpt(), config={"out_dir": Path("x")}), path),
-        r"needs the code of pathlib\..*'model_args': c\['model_args'\]",
-    ),
-    "numbers as names": (
-        lambda path: torch.save({1: torch.ones(1)}, path),
-        "has the key 1, not a tensor's name",
-    ),
-    "no arguments": (
-        lambda path: torch.save(checkpoint(their_gpt(), model_args=None), path),
-        "no model_args",
     ),
     "no tensors": (
         lambda path: torch.save(checkpoint(their_gpt(), model=3), path),
@@ -341,14 +322,6 @@ BAD = {
             checkpoint(their_gpt(), model={"x": torch.eye(3).to_sparse(), "y": torch.eye(3)}), path
         ),
         "x is not a plain tensor|more than tensors",
-    ),
-    "a model with an adapter": (
-        lambda path: torch.save({"base_model.model.x.lora_A.default.weight": torch.ones(3)}, path),
-        r"merge_and_unload\(\)",
-    ),
-    "two tensors of one name": (
-        lambda path: torch.save({"x": torch.ones(3), "_orig_mod.x": torch.ones(3)}, path),
-        "differ only by the wrappers",
     ),
     "integers": (
         lambda path: torch.save(
