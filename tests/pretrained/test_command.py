@@ -8,11 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from chat_fixtures import llama, tokenizer, tokens_alone
-from chat_fixtures import text_of as text_of_tokens
 from conftest import seeded
 from pretend_cuda import PretendCuda
-from pretrained_fixtures import V_TOKENIZER, change_json
+from pretrained_fixtures import change_json
 from server_fixtures import ask
 
 from nanogpt import Native8, SamplingParams, complete, generate, load_pretrained
@@ -20,7 +18,6 @@ from nanogpt.cli import main
 from nanogpt.cli import serve as serve_command
 from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.files import ROOT
-from nanogpt.pretrained import load
 from nanogpt.pretrained.padding import without_spare_tokens
 
 CALL = ["generate", "--max-new-tokens", "12", "--backend", "modules"]
@@ -88,20 +85,6 @@ def test_a_draft_changes_no_text(draft, backend, kept_folders, capsys):
     words = [*CALL, "--model", str(folder), "--prompt", "the", "--backend", backend]
     assert main([*words, "--draft", source]) == 0
     assert capsys.readouterr().out == text_of(folder, False, SamplingParams())
-
-
-@pytest.mark.parametrize("backend", ["modules", "native"])
-@pytest.mark.parametrize("options", [[], ["--greedy"], ["--draft", "lookup"]], ids=str)
-def test_a_spare_id_of_a_padded_vocabulary_is_never_chosen(backend, options, monkeypatch, capsys):
-    skip_if_uncompiled(backend)
-    monkeypatch.setattr(load, "load_pretrained", lambda *_, **__: (llama(), tokenizer(stop=())))
-    words = [*CALL, "--model", "padded", "--prompt", "the", "--backend", backend, *options]
-    assert main(words) == 0
-    sampling = SamplingParams(greedy="--greedy" in options)
-    prompt = tokenizer().encode("the")
-    assert max(tokens_alone(llama(), prompt, 12, sampling)) >= V_TOKENIZER
-    tokens = tokens_alone(without_spare_tokens(llama(), tokenizer()), prompt, 12, sampling)
-    assert capsys.readouterr().out == "the" + text_of_tokens(tokens, stop=()) + "\n"
 
 
 @pytest.mark.parametrize(

@@ -123,16 +123,6 @@ def test_weights_are_kept_in_the_dtype_asked_for(dtype, own_folder):
     assert complete(model, PROMPT, 3, GREEDY).shape == (1, 12)
 
 
-def test_half_precision_files_are_float32_by_default(own_folder):
-    folder = own_folder("llama")
-    state = load_file(folder / "model.safetensors")
-    halves = {key: tensor.bfloat16() for key, tensor in state.items()}
-    save_file(halves, folder / "model.safetensors")
-    model = load_pretrained(folder)[0]
-    assert model.dtype is torch.float32
-    assert torch.equal(model.lm_head.weight, halves["lm_head.weight"].float())
-
-
 def test_tensors_of_one_file_may_have_different_dtypes(own_folder):
     folder = own_folder("llama")
     path = folder / "model.safetensors"

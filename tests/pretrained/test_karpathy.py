@@ -7,7 +7,6 @@ import os
 import sys
 import types
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,6 @@ from pretrained_fixtures import V_TOKENIZER, V, their_model, transformers, write
 from nanogpt import CharTokenizer, complete, load_pretrained
 from nanogpt.pretrained.lecture import lecture_state_dict
 from nanogpt.pretrained.needs import PretrainedError
-from nanogpt.pretrained.pt_file import contents_of_pt
 
 SIZES = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "vocab_size": V}
 ALPHABET = CharTokenizer("".join(map(chr, range(200, 200 + V))))
@@ -111,16 +109,6 @@ def test_a_checkpoint_of_build_nanogpt_is_gpt2(module, tmp_path, monkeypatch):
     idx = torch.arange(3, 40)[None]
     with torch.no_grad():
         assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-3
-
-
-def test_threads_may_load_such_checkpoints_at_once(tmp_path, monkeypatch):
-    """The classes allowed in a pickle are a list of the process."""
-    path = tmp_path / "model.pt"
-    with monkeypatch.context() as patch:
-        save_build_nanogpt(path, patch, their_gpt())
-    with ThreadPoolExecutor(4) as pool:
-        loaded = list(pool.map(contents_of_pt, [path] * 40))
-    assert all(one["config"].n_layer == 2 for one in loaded)
 
 
 @pytest.mark.parametrize(

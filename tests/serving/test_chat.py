@@ -14,7 +14,6 @@ import pytest
 import torch
 from chat_fixtures import (
     ENDS,
-    LLAMA,
     llama,
     text_of,
     tokenizer,
@@ -27,10 +26,8 @@ from pretrained_fixtures import TEXTS, V_TOKENIZER, V
 from server_fixtures import ask, events
 
 from nanogpt.data import CharTokenizer
-from nanogpt.decoder.config import DecoderConfig
-from nanogpt.decoder.model import Decoder
 from nanogpt.engines import noise
-from nanogpt.engines.decoder_library import Packed, decoder_library
+from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.pretrained.fetch import fetch_smollm2
@@ -168,28 +165,6 @@ def test_tokens_of_a_call_that_come_after_the_end_are_dropped(model, backend):
             assert all([p.token for p in one.logprobs] == [one.token] for one in outputs)
 
 
-def test_a_token_that_the_tokenizer_lacks_is_never_sampled(model, backend):
-    prompt = requests_of(1)[0].prompt
-    for sampling in SAMPLINGS:
-        spare = tokens_alone(llama(), prompt, 30, sampling)
-        assert max(spare) >= V_TOKENIZER  # the model itself samples such tokens
-        (request,) = [Request(prompt, 30, sampling, seed=0, logprobs=3)]
-        outputs = list(serve(model, [request], backend=backend))
-        assert max(one.token for one in outputs) < V_TOKENIZER
-        assert max(max(p.top) for one in outputs for p in one.logprobs) < V_TOKENIZER
-    tokens = torch.arange(40)[None]
-    assert torch.equal(model(tokens)[0][..., :V_TOKENIZER], llama()(tokens)[0][..., :V_TOKENIZER])
-
-
-def test_a_tokenizer_of_another_model_is_refused():
-    with pytest.raises(ValueError, match="2 characters, the model's vocabulary 320"):
-        Server(llama(), CharTokenizer("ab"))
-    for fields in ({"vocab_size": V_TOKENIZER - 1}, {"logit_softcap": 5.0}):
-        model = Decoder(DecoderConfig(**LLAMA | fields))
-        with pytest.raises(ValueError, match="304 tokens, the model's vocabulary"):
-            Server(model, tokenizer())
-
-
 def test_logits_that_nobody_wants_are_not_computed(model):
     engine = BatchEngine(model, budget=16)
     rows = []
@@ -201,18 +176,6 @@ def test_logits_that_nobody_wants_are_not_computed(model):
     assert (
         rows == [1] * 6
     )  # three chunks of the prompt, of which the last gives a token; three more
-
-
-def test_weights_are_packed_once_for_all_requests(monkeypatch):
-    try:
-        decoder_library()
-    except CannotBuild as error:
-        pytest.skip(str(error))
-    packed = []
-    real = Packed.pack
-    monkeypatch.setattr(Packed, "pack", lambda self, w: (packed.append(1), real(self, w)))
-    list(serve(llama(), requests_of(5), backend=NativeBackend))
-    assert packed == [1]
 
 
 @pytest.mark.parametrize(("available", "blocks"), [(None, 64 * 8), (10**12, 64 * 8), (10**5, 12)])
@@ -369,19 +332,6 @@ def test_an_answer_is_what_generate_gives_alone(url, model, backend, fields, how
     assert {part["object"] for part in parts} == {"chat.completion.chunk"}
 
 
-@pytest.mark.parametrize("least", [0, 5, 20])
-def test_a_continued_text_has_its_least_tokens_too(url, model, backend, least):
-    prompt = tokenizer().encode("the fox")
-    request = Request(prompt, 20, seed=4, stop=ENDS, min_new_tokens=least)
-    tokens = tokens_of(model, request, **engine_of(backend))
-    body = {"prompt": "the fox", "max_tokens": 20, "seed": 4, "min_tokens": least}
-    _, answer = ask(url, "POST", "/v1/completions", json.dumps(body))
-    ends = tokens[-1] in ENDS
-    assert answer["choices"][0]["text"] == text_of(tokens[:-1] if ends else tokens, stop=())
-    assert answer["choices"][0]["finish_reason"] == ("stop" if ends else "length")
-    assert answer["usage"]["completion_tokens"] == len(tokens) >= least
-
-
 # Fields of a body; they and the rest decide where the text ends.
 SHOWN = [
     {"temperature": 0},
@@ -445,25 +395,6 @@ def test_log_probabilities_of_an_answer(url, model, fields):
         assert whole == text if "stop" not in fields else whole.startswith(text)
 
 
-def test_messages_are_read_by_the_models_template(url):
-    several = [{"role": "system", "content": "Be brief."}, *HELLO]
-    several += [{"role": "assistant", "content": "Hi", "refusal": None, "tool_calls": []}, *HELLO]
-    n = len(tokenizer().chat([{k: m[k] for k in ("role", "content")} for m in several]))
-    assert chat(url, several, seed=1, max_tokens=3)["usage"]["prompt_tokens"] == n
-    newer = [{"role": "developer", "content": "Be brief."}, *several[1:]]
-    assert (
-        chat(url, newer, seed=1, max_tokens=3)["choices"]
-        == (chat(url, several, seed=1, max_tokens=3)["choices"])
-    )
-    parts = [{"type": "text", "text": "Hello,"}, {"type": "text", "text": "fox"}]
-    joined = [{"role": "user", "content": "Hello,\nfox"}]
-    in_parts = chat(url, [{"role": "user", "content": parts}], seed=1, max_tokens=3)
-    assert in_parts["choices"] == chat(url, joined, seed=1, max_tokens=3)["choices"]
-    answer = chat(url, n=2, seed=1, max_tokens=8)
-    alone = [chat(url, seed=seed, max_tokens=8)["choices"][0]["message"] for seed in (1, 2)]
-    assert [choice["message"] for choice in answer["choices"]] == alone
-
-
 FIELDS = """{{ messages[0].role }} {{ messages[0].name }} {{ messages[0].id }}
 {{ messages[0].reasoning_content }} {{ messages[0].tool_calls }} {{ enable_thinking }}"""
 PARTS = "{% for part in messages[0]['content'] %}<{{ part.text }}>{% endfor %}"
@@ -508,14 +439,6 @@ def test_developers_are_the_system_unless_the_template_knows_them():
     assert templated("{{ messages[0].role }}", messages=messages) == "system"
     knows = "{{ messages[0].role }}{# developer #}"
     assert templated(knows, messages=messages) == "developer"
-
-
-def test_a_stop_string_ends_an_answer(url):
-    text = chat(url, seed=6, max_tokens=30, ignore_eos=True)["choices"][0]["message"]["content"]
-    stop = text[5:8]
-    (choice,) = chat(url, seed=6, max_tokens=30, ignore_eos=True, stop=stop)["choices"]
-    assert choice["message"]["content"] == text[: text.index(stop)]
-    assert choice["finish_reason"] == "stop"
 
 
 # ------------------------------------------------------------------ what is refused

@@ -5,7 +5,6 @@ import json
 import socket
 import threading
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -118,21 +117,6 @@ def test_a_whole_answer_is_written_outside_of_the_event_loop(url, monkeypatch, s
     code, answer = post(url, prompt="abc", max_tokens=5, **shown)
     assert (code, len(answer["choices"])) == (200, shown.get("n", 1)) == (200, len(threads))
     assert "server" not in threads
-
-
-@pytest.mark.parametrize("others", [[], [None] * 3, [6, 5, 2**40]], ids=str)
-def test_a_seed_is_honoured_whatever_seeds_the_neighbours_have(others):
-    """Neighbours come before it and after it, with its prompt and another; all share the steps."""
-    asked = [{"prompt": p, "seed": s} for p, s in zip(("abc", "l", "abc"), others, strict=False)]
-    asked.insert(2, {"prompt": "abc", "seed": 5})
-    with gated() as (server, url, gate), ThreadPoolExecutor(4) as threads:
-        answers = []
-        for fields in asked:
-            answers.append(threads.submit(post, url, max_tokens=20, **fields))
-            until(lambda: len(server.answers) == len(answers))
-        gate.open()
-        body = answers[asked.index({"prompt": "abc", "seed": 5})].result()[1]
-    assert body["choices"][0]["text"] == expected(model(), "abc", 20, seed=5)
 
 
 def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
