@@ -119,9 +119,9 @@ def _check_older_files(files: TokenizerFiles, known: set[str]) -> None:
     unnamed = {name: value for name, value in files.special.items() if name not in NAMED}
     for name, value in unnamed.items():
         for token in value if isinstance(value, list) else [value]:
-            text = token.get("content") if isinstance(token, dict) else token
-            if isinstance(text, str) and text not in known:
-                raise files.wrong("special_tokens_map.json", name, text, rule)
+            content = token.get("content") if isinstance(token, dict) else token
+            if isinstance(content, str) and content not in known:
+                raise files.wrong("special_tokens_map.json", name, content, rule)
 
 
 def _token(files: TokenizerFiles, file: str, field: str, value: Any) -> AddedToken:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from .requests import Json, Refused, show
 
@@ -70,7 +69,7 @@ def refuse_unserved(rest: Json, table: Mapping[str, Neutral]) -> list[str]:
     `rest` has the fields that are not served.
     """
     for name, values in table.items():
-        if name not in rest or any(_equal(rest[name], one) for one in values):
+        if name not in rest or rest[name] in values:
             continue
         instead = "" if values is _NOTHING else ", or send " + " or ".join(map(json.dumps, values))
         raise Refused(
@@ -81,8 +80,3 @@ def refuse_unserved(rest: Json, table: Mapping[str, Neutral]) -> list[str]:
         )
     # vLLM and llama.cpp ignore other fields too, but do not say so.
     return [name for name in rest if name not in table]
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal; true is not equal to 1."""
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

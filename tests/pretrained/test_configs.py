@@ -85,12 +85,8 @@ DISAGREE = [
 ]
 AGREE = [
     {"rope_scaling": OLD_LLAMA3, "rope_parameters": OLD_LLAMA3},
-    {"rope_scaling": {**OLD_LLAMA3, **BASE}, "rope_parameters": {**OLD_LLAMA3, **BASE}},
-    {"rope_theta": 1e6, "rope_scaling": {"type": "default"}, "rope_parameters": BASE},
     {"rope_theta": 10_000, "rope_scaling": None, "rope_parameters": {}},
-    {"rope_scaling": {}, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     {"rope_scaling": {"type": "linear", "factor": 1.0}},
-    {"rope_scaling": {"rope_type": "default", "factor": 1.0}},
     {"rope_scaling": OLD_LLAMA3 | {"original_max_position_embeddings": 8192.0}},
     {"rope_scaling": OLD_LLAMA3, "rope_parameters": OLD_LLAMA3 | {"low_freq_factor": 1}},
 ]
@@ -105,13 +101,6 @@ def fields_of_llama(**changes):
 def test_rope_scaling_and_rope_parameters_that_disagree_are_refused(rope):
     with pytest.raises(PretrainedError, match=r"rope_scaling=.* rope_parameters=.* disagree"):
         config_from_hf(fields_of_llama(**rope), "config.json")
-
-
-def test_two_long_values_are_cut_in_one_message():
-    for rope in ({"type": "x" * 10_000, "rope_type": "y" * 10_000}, {"x" * 10_000: "y" * 10_000}):
-        with pytest.raises(PretrainedError) as caught:
-            config_from_hf(fields_of_llama(rope_scaling=rope), "config.json")
-        assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("rope", AGREE)

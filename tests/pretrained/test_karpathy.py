@@ -235,20 +235,6 @@ def test_the_cure_for_a_state_dict_without_its_config_works(tmp_path):
 # ------------------------------------------------------------------ biases, tokenizers, bad files
 
 
-def test_without_biases_there_are_none(tmp_path):
-    theirs = their_gpt()
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            if name.endswith(".bias"):
-                parameter.zero_()
-    torch.save(checkpoint(theirs, bias=False), tmp_path / "ckpt.pt")
-    model = load_pretrained(tmp_path / "ckpt.pt", tokenizer=ALPHABET)[0]
-    assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
-    idx = torch.arange(3, 40)[None]
-    with torch.no_grad():
-        assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-3
-
-
 def test_a_tokenizer_is_given_or_beside_it(tmp_path):
     torch.save(checkpoint(their_gpt()), tmp_path / "ckpt.pt")
     with pytest.raises(PretrainedError, match=r"no tokenizer\.json.*CharTokenizer\(text\)"):

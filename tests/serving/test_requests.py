@@ -67,6 +67,7 @@ REQUESTS = [
     ("POST", "/v1/completions", None, {}, 400, "the body is empty"),
     ("POST", "/v1/completions", "{", {}, 400, "not JSON"),
     ("POST", "/v1/completions", "a" * 2**21, {}, 413, "longer than 1,048,576 bytes"),
+    ("POST", "/v1/completions", iter([b" " * 2**20, b" "]), {}, 413, "longer than 1,048,576"),
     ("POST", "/v1/completions", BODY, {"Content-Type": "text/plain"}, 415, "application/json"),
     ("GET", "/v1/completions", None, {}, 405, "accepts POST, not GET"),
     ("DELETE", "/v1/models/tiny", None, {}, 405, "accepts GET, not DELETE"),
