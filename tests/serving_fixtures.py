@@ -12,11 +12,10 @@ from shapes import COMBINED
 
 from nanogpt.engines.generation import generate
 from nanogpt.sampling import PLAIN, SamplingParams
-from nanogpt.serving import sequence
 from nanogpt.serving.backend import SamplingBackend
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.modules import ModuleBackend
-from nanogpt.serving.sequence import BlockManager, Request, block_hash
+from nanogpt.serving.sequence import Request
 
 FORMS = {  # of 2 layers: one alone hides what a chunk may see
     "heads": {"per_head": True, "n_head": 2},
@@ -203,25 +202,3 @@ def numbers_that_are_none(**engine):
         assert run(own, {0: [asked]}, {}) == {asked.id: tokens[asked.id]}
         got, want = (torch.stack(one.logits[asked.id]) for one in (served, own))
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-
-
-def freed_while_shared(self, table):
-    for block in table:
-        self.ref_counts[block] = 0
-        self.block_of.pop(self.hash_of.pop(block, b""), None)
-        if block not in self.empty:
-            self.empty.append(block)
-
-
-def never_shared(self, seq, admit=BlockManager.admit):
-    admitted = admit(self, seq)
-    for block in seq.block_table:
-        self.ref_counts[block] = 1  # as if it were taken
-    return admitted
-
-
-BLOCK_BUGS = {  # what is replaced, where, by what
-    "a block is freed while shared": (BlockManager, "_release", freed_while_shared),
-    "who shares is not counted": (BlockManager, "admit", never_shared),
-    "a hash without its parent": (sequence, "block_hash", lambda _, own: block_hash(b"", own)),
-}

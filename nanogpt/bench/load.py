@@ -11,23 +11,23 @@ limit.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import string
 import time
+import urllib.error
+import urllib.request
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from http.client import HTTPException
 from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from tornado.httpclient import HTTPClientError
-from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from ..config import GPTConfig, ParameterError, check_positive
 from ..decoder.config import DecoderConfig, decoder_config
@@ -45,6 +45,7 @@ from .tables import number_of
 
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
+_PATIENCE = 600.0  # seconds without a byte from a server, after which a request has failed
 
 
 @dataclass(frozen=True)
@@ -354,8 +355,8 @@ class LoadedServer(RemoteServer):
 
     Each request is sent when it arrives, whether or not others have been answered. `errors` counts
     failed requests by reason. A reply's token is the index of its character in `chars`, or -1. A
-    server with another vocabulary gets prompts of a few characters of its own text. A request times
-    out after 10 minutes. Raises ValueError, ConnectionError.
+    server with another vocabulary gets prompts of a few characters of its own text. Raises
+    ValueError, ConnectionError.
     """
 
     def __init__(self, url: str, chars: str = CHARS):
@@ -364,29 +365,25 @@ class LoadedServer(RemoteServer):
         self.errors: Counter[str] = Counter()
 
     def __call__(self, requests: list[Request]) -> Replies:
-        return asyncio.run(self._serve(requests))
-
-    async def _serve(self, requests: list[Request]) -> Replies:
         replies: Replies = {}
+        start = time.perf_counter()
 
-        async def one(request: Request) -> None:
-            await asyncio.sleep(start + request.arrival - time.perf_counter())
+        def serve(request: Request) -> None:
+            time.sleep(max(0.0, start + request.arrival - time.perf_counter()))
             try:
-                replies[request.id] = await self._reply(client, request, start)
-            except (OSError, HTTPClientError, ValueError) as error:
+                replies[request.id] = self._reply(request, start)
+            except (OSError, HTTPException, ValueError) as error:
                 self.errors[f"{type(error).__name__}: {error}"] += 1
 
-        with closing(SimpleAsyncHTTPClient(force_instance=True, max_clients=2**31)) as client:
-            start = time.perf_counter()
-            await asyncio.gather(*map(one, requests))
+        # A thread for each request, so that none waits for another; almost always it sleeps.
+        with ThreadPoolExecutor(len(requests)) as clients:
+            list(clients.map(serve, requests))
         if not replies:
             reason = list(self.errors)[-1]
-            if self.proxy:  # it was only asked for the model, and is no part of what is measured
-                reason += f"; under load requests do not go through the proxy {self.proxy.about}"
             raise ConnectionError(f"{self.name}: no request was answered: {reason}")
         return replies
 
-    async def _reply(self, client: SimpleAsyncHTTPClient, request: Request, start: float) -> Reply:
+    def _reply(self, request: Request, start: float) -> Reply:
         """One streamed completion."""
         body = {
             "model": self.model,
@@ -396,20 +393,18 @@ class LoadedServer(RemoteServer):
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        headers = {"Content-Type": "application/json"}
+        url = f"{self.name}/v1/completions"
+        asked = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        # While other requests are timed, chunks are only collected, with the times they came at.
         chunks: list[tuple[float, bytes]] = []
-        response = await client.fetch(
-            f"{self.name}/v1/completions",
-            method="POST",
-            headers={"Content-Type": "application/json"},
-            body=json.dumps(body),
-            request_timeout=600.0,
-            decompress_response=False,
-            streaming_callback=lambda data: chunks.append((time.perf_counter() - start, data)),
-            raise_error=False,
-        )
-        if response.code != 200:
-            message = b"".join(data for _, data in chunks).decode(errors="replace")[:200]
-            raise ConnectionError(f"HTTP {response.code}: {message}")
+        try:
+            with self._opener.open(asked, timeout=_PATIENCE) as response:
+                while data := response.read1(2**16):
+                    chunks.append((time.perf_counter() - start, data))
+        except urllib.error.HTTPError as error:
+            message = error.read(200).decode(errors="replace")
+            raise ConnectionError(f"HTTP {error.code}: {message}") from None
         return self._read(chunks)
 
     def _prompt(self, request: Request) -> dict[str, Any]:

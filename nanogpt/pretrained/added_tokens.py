@@ -1,8 +1,10 @@
-"""Tokens beyond a vocabulary's own: control tokens and others, from up to four files of a folder.
+"""Tokens beyond a vocabulary's own: control tokens and others, from the files of a folder.
 
 A token's place in the order decides its id: one that the vocabulary lacks gets the next free id,
-whatever the file says. So the order here is that of transformers 5.24, which reads
-tokenizer_config.json and, in folders of older versions, three more files.
+whatever the file says. So the order here is that of transformers 5.24: tokenizer_config.json lists
+tokens with their ids, or else tokenizer.json does; then come the special tokens with a name, then
+those without one. The two further files of older versions name no others in folders that programs
+have written; one that does is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..console import first_line
 from .stored import AGAIN
-from .tokenizer import library_errors
+from .tokenizer import PASS_TOKENIZER, library_errors
 from .tokenizer_classes import TokenizerClass
 from .tokenizer_files import TokenizerFiles
 
@@ -32,19 +34,17 @@ def add_tokens(
 ) -> dict[str, str]:
     """Add the tokens of all files, and return the texts of the named ones, for templates.
 
-    Raises PretrainedError for a field that does not describe tokens.
+    Raises PretrainedError for a field that does not describe tokens, and for a token that only an
+    older file has.
     """
-    from tokenizers import AddedToken
-
     listed = _listed_tokens(files)
     named = _named_tokens(files, chosen, listed)
-    extra = _extra_tokens(files)
     specials = {name: token.content for name, token in named.items()}
     # 1. A name or a list does not change how a token is found that is described already.
     there = tokenizer.get_added_tokens_decoder()
     described = {token.content for token in (*there.values(), *listed)}
-    others = [token for token in (*named.values(), *extra) if token.content not in described]
-    wanted = [*listed, *others]
+    others = (*named.values(), *_extra_tokens(files))
+    wanted = [*listed, *(token for token in others if token.content not in described)]
     for token in wanted:
         token.special = token.special or token.content in specials.values()
     # 2. A model has no row for a token beyond its own vocabulary, such as a [PAD] that somebody
@@ -54,53 +54,21 @@ def add_tokens(
     size = tokenizer.get_vocab_size(with_added_tokens=False)
     first = max(size, 1 + max(there, default=-1))  # the id of the first new token
     beyond = {text for i, text in enumerate(new) if files.beyond_rows(first + i)}
-    wanted = [token for token in wanted if token.content not in beyond]
-    tokenizer.add_tokens(wanted)
-    # 3. One class overrides how its special tokens are found.
-    if chosen is not None and chosen.describes_anew:
-        texts = dict.fromkeys([*specials.values(), *(token.content for token in extra)])
-        again = [AddedToken(text, special=True) for text in texts]
-        tokenizer.add_tokens(
-            [token for token in again if tokenizer.token_to_id(token.content) is not None]
-        )
+    tokenizer.add_tokens([token for token in wanted if token.content not in beyond])
+    _check_older_files(files, {*described, *texts})
     return specials
 
 
 def _listed_tokens(files: TokenizerFiles) -> list[AddedToken]:
     """The tokens that a file lists with their ids, by id."""
     listed = files.about.get(LISTED)
-    if listed is not None:
-        if not isinstance(listed, dict) or not all(number.isdecimal() for number in listed):
-            raise files.wrong(CONFIG, LISTED, listed, f"must have ids and tokens: {AGAIN}")
-        numbers = sorted(listed, key=int)
-        return [_token(files, CONFIG, LISTED, listed[number]) for number in numbers]
-    # Without that list: added_tokens.json, then what tokenizer.json itself lists.
-    found: dict[int, AddedToken] = {}
-    special = _special_texts(files)
-    for text, number in files.added.items():
-        if type(number) is not int:
-            rule = f"must be the id of a token: {AGAIN}"
-            raise files.wrong("added_tokens.json", text, number, rule)
-        options = {"special": text in special, "normalized": text not in special}
-        found[number] = _token(files, "added_tokens.json", text, {"content": text, **options})
-    for token in files.tokenizer.get("added_tokens") or []:
-        found[token["id"]] = _token(files, "tokenizer.json", "added_tokens", token)
-    return [found[number] for number in sorted(found)]
-
-
-def _special_texts(files: TokenizerFiles) -> set[str]:
-    """The tokens of added_tokens.json that are special: those that another file calls so.
-
-    Names count in both files, a list in tokenizer_config.json only.
-    """
-    older = {
-        name: value.get("content") if isinstance(value, dict) else value
-        for name, value in files.special.items()
-    }
-    fields = files.about | older
-    extra = files.about.get(EXTRA) or files.about.get(OLD_EXTRA) or []
-    values = [fields.get(name) for name in NAMED] + (extra if isinstance(extra, list) else [])
-    return {value for value in values if isinstance(value, str)}
+    if listed is None:
+        added = files.tokenizer.get("added_tokens") or []
+        added = sorted(added, key=lambda token: int(token["id"]))
+        return [_token(files, "tokenizer.json", "added_tokens", token) for token in added]
+    if not isinstance(listed, dict) or not all(number.isdecimal() for number in listed):
+        raise files.wrong(CONFIG, LISTED, listed, f"must have ids and tokens: {AGAIN}")
+    return [_token(files, CONFIG, LISTED, listed[number]) for number in sorted(listed, key=int)]
 
 
 def _named_tokens(
@@ -108,21 +76,17 @@ def _named_tokens(
 ) -> dict[str, AddedToken]:
     """Special tokens with a name: bos_token and so on, then a model's own such as image_token."""
     about = files.about
-    older = {} if about.get(LISTED) is not None else files.special
     # 1. The names that every tokenizer has: of the class, of the config, of the older file.
     values: dict[str, Any] = {} if chosen is None else dict(chosen.specials)
-    values |= about | older
+    values |= about | (files.special if about.get(LISTED) is None else {})
     padding = files.tokenizer.get("padding")
     if isinstance(padding, dict) and "pad_token" in padding:
         values.setdefault("pad_token", padding["pad_token"])
     values = {name: values[name] for name in NAMED if name in values}
     # 2. A model's own names, in this order, the later value deciding.
-    extra = about.get(EXTRA)
-    more = extra if isinstance(extra, dict) else {}
-    for fields in (older, about):
-        names = [name for name in fields if name.endswith("_token") and name not in NAMED]
-        values |= {name: fields[name] for name in names}
-    values |= more
+    more = about.get(EXTRA)
+    names = [name for name in about if name.endswith("_token") and name not in NAMED]
+    values |= {name: about[name] for name in names} | (more if isinstance(more, dict) else {})
     # 3. A token that is described elsewhere is found in that way. Null: there is no such token;
     # true or false: a switch, such as add_bos_token.
     described = {token.content: token for token in listed}
@@ -135,20 +99,29 @@ def _named_tokens(
 
 
 def _extra_tokens(files: TokenizerFiles) -> list[AddedToken]:
-    """Special tokens without a name: of the list under the new name, or of an old one."""
-    about = files.about
-    values = about.get(EXTRA)
-    if not values:
-        values = about.get(OLD_EXTRA)
-    # More names are no list, so the old lists count beside them, the older file's first.
-    names = isinstance(about.get(EXTRA), dict)
-    if names:
-        values = about.get(OLD_EXTRA)
-    if about.get(LISTED) is None and (names or not {EXTRA, OLD_EXTRA} & about.keys()):
-        values = files.special.get(OLD_EXTRA, values)
+    """Special tokens without a name: of the list under the new name, or of the old one."""
+    values = files.about.get(EXTRA)
+    if not values or isinstance(values, dict):  # more names are no list
+        values = files.about.get(OLD_EXTRA)
     if values is not None and not isinstance(values, list):
         raise files.wrong(CONFIG, EXTRA, values, f"must be a list of tokens: {AGAIN}")
     return [_token(files, CONFIG, EXTRA, value) for value in values or []]
+
+
+def _check_older_files(files: TokenizerFiles, known: set[str]) -> None:
+    """Refuse a token that only an older file names: its id would be another one."""
+    if files.about.get(LISTED) is not None:
+        return
+    rule = f"is not in tokenizer.json: {PASS_TOKENIZER}, saved again by transformers"
+    for text, number in files.added.items():
+        if text not in known and not (type(number) is int and files.beyond_rows(number)):
+            raise files.wrong("added_tokens.json", text, number, rule)
+    unnamed = {name: value for name, value in files.special.items() if name not in NAMED}
+    for name, value in unnamed.items():
+        for token in value if isinstance(value, list) else [value]:
+            content = token.get("content") if isinstance(token, dict) else token
+            if isinstance(content, str) and content not in known:
+                raise files.wrong("special_tokens_map.json", name, content, rule)
 
 
 def _token(files: TokenizerFiles, file: str, field: str, value: Any) -> AddedToken:

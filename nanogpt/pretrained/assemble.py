@@ -12,9 +12,8 @@ from ..decoder.model import Decoder
 from ..decoder.skeleton import skeleton
 from ..kv_referee.memory import available_memory
 from .families import Names
-from .layout import Part, layout
 from .needs import PretrainedError, shown
-from .parameters import from_file, stored_shapes
+from .parameters import Part, from_file, layout, stored_shapes
 from .stored import AGAIN, Stored, Tensors
 
 TIED_HEAD = "lm_head.weight"

@@ -176,9 +176,4 @@ class Renderer:
 
 _renderer = Renderer(seconds=3.0)  # an ordinary chat takes a tenth of a millisecond
 atexit.register(_renderer.end)
-# No fork happens in the middle of a chat: its half-written request would be written twice.
-os.register_at_fork(
-    before=lambda: _renderer.lock.acquire(),
-    after_in_parent=lambda: _renderer.lock.release(),
-    after_in_child=lambda: _renderer.forget(),
-)
+os.register_at_fork(after_in_child=lambda: _renderer.forget())

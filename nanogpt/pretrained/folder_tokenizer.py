@@ -46,7 +46,6 @@ def tokenizer_of_folder(folder: Path) -> PretrainedTokenizer:
             # 1. The vocabulary and the rule for words.
             chosen = class_of(files)
             tokenizer = base_tokenizer(files, chosen)
-            _check_spaces(tokenizer, files)
             # 2. Control tokens. With that field their names in a text are ordinary text.
             specials = add_tokens(tokenizer, files, chosen)
             tokenizer.encode_special_tokens = bool(files.about.get("split_special_tokens", False))
@@ -58,15 +57,6 @@ def tokenizer_of_folder(folder: Path) -> PretrainedTokenizer:
         reason = first_line(error)
         raise PretrainedError(f"{path} is not a tokenizer ({reason}): {AGAIN}") from error
     return PretrainedTokenizer(tokenizer, stop, _template(files), specials)
-
-
-def _check_spaces(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
-    """Refuse a field that would change texts: transformers ignores it for BPE alone."""
-    field = "clean_up_tokenization_spaces"
-    kind = type(tokenizer.model).__name__
-    if files.about.get(field) and kind != "BPE":
-        rule = f"removes spaces from texts of {kind}, which is not supported: {PASS_TOKENIZER}"
-        raise files.wrong("tokenizer_config.json", field, files.about[field], rule)
 
 
 def _nothing_to_read(folder: Path) -> PretrainedError:

@@ -21,9 +21,8 @@ from ..decoder.standard import check_standard
 from ..model import GPT, LanguageModel
 from .configs import config_from_hf, fields_of
 from .families import FAMILIES, Family
-from .layout import layout
 from .needs import PretrainedError
-from .parameters import to_file
+from .parameters import layout, to_file
 
 RESIDUAL = 1e-9  # of a fold that is exact up to rounding, in float64
 Exported = tuple[dict[str, Any], dict[str, Tensor]]  # config.json, and the tensors

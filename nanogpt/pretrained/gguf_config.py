@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from .configs import (
     warn_of_unknown,
 )
 from .families import ROPE_FREQS, Names
-from .gguf_file import SPLIT_NAME
+from .gguf_file import SPLIT_NAME, how_to_join
 from .known_fields import (
     GGUF_BIASES,
     GGUF_FIELDS,
@@ -102,12 +101,9 @@ def check_whole(metadata: dict[str, Any], path: Path) -> None:
     count = metadata.get("split.count", int(named[2]) if named else 1)
     if count in (0, 1):  # llama-gguf-split writes 0 into the file that it has joined
         return
-    stem = path.name[: named.start()] if named else path.stem
-    first = f"{stem}-00001-of-{named[2]}.gguf" if named else "FIRST.gguf"
-    command = shlex.join(["llama-gguf-split", "--merge", first, f"{stem}.gguf"])
     raise PretrainedError(
         f"{path} is one of the {shown_value(count)} parts of a split model: put all of them into "
-        f"one folder, run `{command}` (it comes with llama.cpp), and name the joined file"
+        f"one folder, {how_to_join(path.name)}"
     )
 
 

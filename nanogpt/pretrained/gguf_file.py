@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import struct
 from dataclasses import dataclass
 from functools import partial
@@ -29,10 +30,6 @@ from .stored import AGAIN, Stored, Tensors
 MAGIC = b"GGUF"
 # The names that llama.cpp gives the parts of a split model.
 SPLIT_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
-# The names of a file that was cut into pieces for a site with a limit: no piece is a model.
-CUT_NAME = re.compile(
-    r"(?P<whole>.*\.gguf)(?P<mark>[.-](?:part|split)[-.]?)\w*", re.IGNORECASE | re.DOTALL
-)
 VERSIONS = (2, 3)
 LONGEST_HEADER = 64 * 2**20  # bytes; a vocabulary of 256,000 tokens takes 10 MB
 MOST_ELEMENTS = 2**22  # of one array
@@ -42,6 +39,15 @@ ARRAY = 9
 # The value types of metadata by their numbers, as numpy reads them.
 NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?"}
 NUMBERS |= {10: "<u8", 11: "<i8", 12: "<f8"}
+
+
+def how_to_join(part: str) -> str:
+    """What to do about one part of a split model: the command that joins them."""
+    named = SPLIT_NAME.search(part)
+    stem = part[: named.start()] if named else Path(part).stem
+    first = f"{stem}-00001-of-{named[2]}.gguf" if named else "FIRST.gguf"
+    command = shlex.join(["llama-gguf-split", "--merge", first, f"{stem}.gguf"])
+    return f"run `{command}` (it comes with llama.cpp), and name the joined file"
 
 
 @dataclass(frozen=True)

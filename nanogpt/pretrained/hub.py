@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..console import first_line
 from .fetch import offline
-from .gguf_file import SPLIT_NAME
-from .needs import PretrainedError, needed, shown, shown_value
+from .gguf_file import SPLIT_NAME, how_to_join
+from .needs import PretrainedError, needed, shown_value
 
 # The files of a hub repository that a model needs.
 HUB_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
@@ -100,7 +98,6 @@ def fetch_from_hub(name: HubName) -> Path:
     where: dict[str, Any] = {"revision": name.revision, "local_files_only": offline()}
     try:
         # 1. A folder of transformers. Repositories of GGUF files may have a config.json alone.
-        folder = None
         if not name.file and not name.quantization:
             found = huggingface_hub.snapshot_download(
                 name.repository, allow_patterns=HUB_FILES, ignore_patterns=COPIES, **where
@@ -109,56 +106,49 @@ def fetch_from_hub(name: HubName) -> Path:
             if any(folder.glob("*.safetensors")) or (folder / "adapter_config.json").is_file():
                 return folder
         # 2. A GGUF file, downloaded alone.
-        files = [] if name.file else _files_on_hub(name)
-        if folder is not None and not any(file.endswith(".gguf") for file in files):
-            raise _no_model(name, files)
-        file = name.file or _gguf_file(name, files)
-        _check_not_split(name, file)
+        file = name.file or _gguf_file(name, _files_on_hub(name))
+        split = SPLIT_NAME.search(file)
+        if split and int(split[2]) > 1:
+            raise PretrainedError(
+                f"{name} is split into {int(split[2])} parts: download them all, "
+                f"{how_to_join(Path(file).name)}"
+            )
         return Path(huggingface_hub.hf_hub_download(name.repository, file, **where))
     except PretrainedError:
         raise
     except Exception as error:  # network, hub or disk: each library has its own errors
         raise PretrainedError(
             f"{name} could not be fetched from the hub ({first_line(error):.100}): correct the "
-            f"name, {_network_cure()}, or name a folder or a .gguf file"
+            f"name, connect to a network (NANOGPT_OFFLINE or HF_HUB_OFFLINE may forbid it), or "
+            f"name a folder or a .gguf file"
         ) from error
-
-
-def _network_cure() -> str:
-    """What to do about the network: a variable may forbid it."""
-    for variable in ("NANOGPT_OFFLINE", "HF_HUB_OFFLINE"):
-        if os.environ.get(variable, "0") not in ("", "0"):
-            return f"unset {variable}"
-    return "connect to a network"
 
 
 def _files_on_hub(name: HubName) -> list[str]:
     """The names of a repository's files; without a network, of those downloaded earlier."""
     import huggingface_hub
 
-    # 1. The layout of the cache: models--OWNER--NAME/snapshots/COMMIT/FILE. A snapshot may be part
-    # of the repository, as one GGUF file is.
-    cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
-    snapshots = cache / f"models--{name.repository.replace('/', '--')}" / "snapshots"
-    paths = [path.relative_to(snapshots) for path in snapshots.rglob("*") if path.is_file()]
-    kept = ["/".join(path.parts[1:]) for path in paths]
-    if offline() and not kept:
-        raise FileNotFoundError("no file of it was downloaded earlier")
-    if offline():
-        return kept
-    # 2. The hub, if it answers.
-    try:
-        return huggingface_hub.HfApi().list_repo_files(name.repository, revision=name.revision)
-    except Exception:
-        if not kept:
-            raise
-        return kept
+    if not offline():
+        try:
+            return huggingface_hub.HfApi().list_repo_files(name.repository, revision=name.revision)
+        except Exception:  # as in `fetch_from_hub`; it may be in the cache
+            pass
+    found = huggingface_hub.snapshot_download(
+        name.repository, revision=name.revision, local_files_only=True
+    )
+    folder = Path(found)
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 def _gguf_file(name: HubName, files: list[str]) -> str:
     """The GGUF file of the type that was asked for. Raises PretrainedError, naming the others."""
     models = [file for file in sorted(files) if file.lower().endswith(".gguf")]
     models = [file for file in models if "mmproj" not in file.lower()]
+    if not models:
+        raise PretrainedError(
+            f"{name} has neither model.safetensors nor GGUF files: name another, or the folder "
+            f"that transformers' save_pretrained makes of it"
+        )
     # 1. The only one, such as model.gguf.
     if len(models) == 1 and not name.quantization:
         return models[0]
@@ -169,15 +159,10 @@ def _gguf_file(name: HubName, files: list[str]) -> str:
         # Of a split model, the first part: its name tells how to join them.
         if found:
             types.setdefault(found["type"].upper(), file)
-    if not types and models:
+    if not types:
         raise PretrainedError(
             f"{name.repository} has GGUF files without their type in their name: name one by its "
             f"address, as https://huggingface.co/{name.repository}/blob/main/{models[0]:.80}"
-        )
-    if not types:
-        raise PretrainedError(
-            f"{name.repository} has neither a config.json with model.safetensors nor GGUF files: "
-            f"name another"
         )
     asked = name.quantization.upper()
     chosen = types.get(asked) or types.get(f"UD-{asked}")
@@ -191,45 +176,3 @@ def _gguf_file(name: HubName, files: list[str]) -> str:
             f"as in {name.repository}:{example}"
         )
     return chosen
-
-
-def _check_not_split(name: HubName, file: str) -> None:
-    """Raise PretrainedError for one part of a split model, before it is downloaded."""
-    split = SPLIT_NAME.search(file)
-    if split and int(split[2]) > 1:
-        stem = file[: split.start()]
-        merge = ["llama-gguf-split", "--merge", f"{stem}-00001-of-{split[2]}.gguf"]
-        merge += [f"{Path(stem).name}.gguf"]
-        raise PretrainedError(
-            f"{name} is split into {int(split[2])} parts: run `{_download(name, f'{stem}-*')}` and "
-            f"`{shlex.join(merge)}` (it comes with llama.cpp), and name the joined file"
-        )
-
-
-def _download(name: HubName, pattern: str) -> str:
-    """The command that downloads some files of a repository into this folder."""
-    words = ["hf", "download", name.repository, "--include", pattern, "--local-dir", "."]
-    return shlex.join(words)
-
-
-def _no_model(name: HubName, files: list[str]) -> PretrainedError:
-    """The error for a repository without weights that can be read, by what it has instead."""
-    folders = sorted({file.rpartition("/")[0] for file in files if file.endswith(".safetensors")})
-    if folders:
-        return PretrainedError(
-            f"{name} has no model.safetensors, only folders such as {shown(folders[0])}: run "
-            f"`{_download(name, f'{folders[0]}/*')}`, and name that folder"
-        )
-    if any(file.endswith(".bin") for file in files):
-        folder = Path(name.repository).name
-        code = (
-            f"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
-            f'[x.from_pretrained("{name.repository}").save_pretrained("{folder}") for x in (M, T)]'
-        )
-        return PretrainedError(
-            f"{name} has no .safetensors file: run `python -c {shlex.quote(code)}`, and name "
-            f"the folder {folder}"
-        )
-    return PretrainedError(
-        f"{name} has neither model.safetensors nor GGUF files: name a model that has"
-    )

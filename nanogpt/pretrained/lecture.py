@@ -16,9 +16,8 @@ from ..decoder.pack import pack_state
 from ..decoder.standard import check_standard
 from ..model import GPT, LanguageModel
 from .families import Names
-from .layout import layout
 from .needs import PretrainedError
-from .parameters import to_file
+from .parameters import layout, to_file
 from .stored import AGAIN, Tensors
 
 LECTURE_TABLES = ("token_embedding_table", "position_embedding_table")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from .families import Names
 from .fetch import SMOLLM2, fetch_smollm2
 from .folder_tokenizer import tokenizer_of_folder
 from .gguf_config import config_from_gguf
-from .gguf_file import CUT_NAME, MAGIC, read_gguf
+from .gguf_file import MAGIC, read_gguf
 from .gguf_tokenizer import tokenizer_of_gguf
 from .hub import fetch_from_hub, hub_name
 from .karpathy import open_checkpoint
@@ -117,16 +116,6 @@ def _open(path: Path) -> Opened:
         raise PretrainedError(f"{path} is {identify(path)[0] or 'no file'}: name another")
     if path.suffix == ".json":
         raise PretrainedError(f"{path} is one file of a model: name its folder, {path.parent}")
-    piece = CUT_NAME.fullmatch(path.name)
-    if piece:
-        # Sorted by number: part10 comes after part2.
-        whole = str(path.with_name(piece["whole"]))
-        pieces = f"{shlex.quote(whole + piece['mark'])}*"
-        raise PretrainedError(
-            f"{path} is one piece of a GGUF file: join them with "
-            f"`printf '%s\\0' {pieces} | sort -zV | xargs -0 cat > {shlex.quote(whole)}`, and name "
-            f"the joined file"
-        )
     if path.suffix == ".bin" and path.with_name("config.json").is_file():
         raise PretrainedError(f"{path} is a pickle of transformers: {to_safetensors(path.parent)}")
     named_gguf = path.suffix.lower() == ".gguf"

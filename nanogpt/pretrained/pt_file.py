@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,6 @@ from .stored import AGAIN, Stored, Tensors, without_wrappers
 LARGEST_PICKLE = 16 * 2**20  # bytes of names and shapes in a PyTorch file
 # Classes of configs in the checkpoints of build-nanogpt, whose script may also be imported.
 _CONFIG_CLASSES = ("__main__.GPTConfig", "train_gpt2.GPTConfig")
-
-# The list of safe classes belongs to the process: a second thread would read the other's, or end
-# with its own taken away.
-_loading = threading.Lock()
 
 
 class PickledConfig:
@@ -55,7 +50,7 @@ def contents_of_pt(path: Path) -> dict[str, Any]:
     try:
         # A config of a class that we know becomes an object of ours; no other class is allowed.
         known: list[Any] = [(PickledConfig, name) for name in _CONFIG_CLASSES]
-        with _loading, torch.serialization.safe_globals(known):
+        with torch.serialization.safe_globals(known):
             data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a malicious file can make the unpickler raise anything
         raise PretrainedError(_why_not_unpickled(path)) from error

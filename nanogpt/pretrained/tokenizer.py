@@ -176,14 +176,6 @@ class PretrainedTokenizer:
         """
         return self._encoded(text, add_special=False)
 
-    @property
-    def longest_token(self) -> int:
-        """The characters of the longest token, as the vocabulary spells it.
-
-        That may be more than it has in a text, where a byte is a part of a character.
-        """
-        return max(map(len, self.tokenizer.get_vocab()))
-
 
 def _raw_bytes(piece: str | None) -> bytes | None:
     """The bytes of a token as spelled in its vocabulary; None if it is not spelled in bytes."""

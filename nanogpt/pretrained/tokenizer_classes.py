@@ -78,7 +78,6 @@ class TokenizerClass:
 
     parts: Callable[[dict[str, Any]], _Parts]  # what replaces those of tokenizer.json
     specials: dict[str, str | None]  # special tokens, unless the files name others
-    describes_anew: bool = False  # whether it overrides how special tokens are found
 
 
 _END = "<|endoftext|>"
@@ -87,7 +86,7 @@ TOKENIZER_CLASSES = {
         _gpt2, {"unk_token": _END, "bos_token": _END, "eos_token": _END, "pad_token": None}
     ),
     "Qwen2Tokenizer": TokenizerClass(
-        _qwen2, {"unk_token": _END, "eos_token": _END, "pad_token": _END}, describes_anew=True
+        _qwen2, {"unk_token": _END, "eos_token": _END, "pad_token": _END}
     ),
     "LlamaTokenizer": TokenizerClass(
         _llama, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}

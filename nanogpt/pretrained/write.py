@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from safetensors import SafetensorError
@@ -15,10 +14,8 @@ from ..data import CharTokenizer
 from ..decoder.checkpoint import Checkpoint
 from ..decoder.model import Decoder
 from ..files import OURS, atomic_path, check_replaceable, real_path, write_json, write_whole
-from .folder_tokenizer import tokenizer_of_folder
 from .form import ExportError, family_form
 from .hub import HUB_FILES
-from .needs import PretrainedError
 from .tokenizer import PretrainedTokenizer
 
 EXPORT_MARK = "nanogpt.json"  # the origin of an export; marks the folder as ours
@@ -62,8 +59,6 @@ pipeline_tag: text-generation
 {c.block_size}. Made of `{source}` by nanoGPT notebooks as `{config[architectures][0]}`; the license
 is that of its weights.
 """
-# What a change of the rule for words changes: cases, digits, accents, spaces, lines, contractions.
-PROBE = "It's 'LL camelCase 12345 e\u0301 \u00c5 naïve  two\n\n\tline\r\n_x_ (a+b)!? 我喜欢 🙂 "
 _Files = dict[str, str | dict[str, Any]]  # text, or data for JSON, by name
 
 
@@ -93,16 +88,15 @@ def write_pretrained(
     """Write a model that was loaded, in its dtype, and return its config.json.
 
     `source` says where the model came from. Replaces an earlier export there, each file atomically.
-    Raises ExportError for a shape that fits no family, for a tokenizer that transformers would
-    not read back as it is, and for a folder with files of another model; and OSError.
+    Raises ExportError for a shape that fits no family, and for a folder with files of another
+    model; and OSError.
     """
     config, tensors = family_form(model)
     ids = list(tokenizer.stop) if isinstance(tokenizer, PretrainedTokenizer) else []
     config["eos_token_id"] = ids or None
-    read_back = {**_tokenizer_files(tokenizer, model.config.block_size), "config.json": config}
-    _check_tokenizer(tokenizer, read_back)
     files: _Files = {
-        **read_back,
+        "config.json": config,
+        **_tokenizer_files(tokenizer, model.config.block_size),
         "generation_config.json": {k: v for k, v in config.items() if k.endswith("_token_id")},
         "README.md": PRETRAINED_CARD.format(
             model=model, c=model.config, config=config, source=source
@@ -110,40 +104,6 @@ def write_pretrained(
     }
     _write(folder, {"source": source}, tensors, files)
     return config
-
-
-def _check_tokenizer(
-    tokenizer: PretrainedTokenizer | CharTokenizer, files: dict[str, dict[str, Any]]
-) -> None:
-    """Raise ExportError for a tokenizer that has other ids when these files are read.
-
-    transformers takes a class of its own for a Qwen 2, whatever tokenizer_config.json names.
-    """
-    if isinstance(tokenizer, CharTokenizer):
-        probe = tokenizer.chars
-    else:
-        probe = PROBE + " ".join(tokenizer.specials.values())
-    with TemporaryDirectory() as folder:
-        for name, data in files.items():
-            write_json(Path(folder, name), data)
-        try:
-            same = _ids(tokenizer_of_folder(Path(folder)), probe) == _ids(tokenizer, probe)
-        except PretrainedError:
-            same = False  # that class cannot use the vocabulary at all
-    if not same:
-        raise ExportError(
-            f"transformers cuts texts for {files['config.json']['model_type']} by a rule of its "
-            f"own, which gives other tokens than this tokenizer: only load_pretrained can use the "
-            f"two together"
-        )
-
-
-def _ids(tokenizer: PretrainedTokenizer | CharTokenizer, text: str) -> list[int] | None:
-    """The tokens of a text; None if the vocabulary cannot write it."""
-    try:
-        return tokenizer.encode(text).tolist()
-    except ValueError:
-        return None
 
 
 def _write(folder: Path, origin: dict[str, Any], tensors: dict[str, Tensor], files: _Files) -> None:

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
 from .completions import Completion, event, usage
-from .refused import Refused
+from .requests import Refused
 from .server import Server
 
 GRACE = 1.0  # seconds in which a client must read its response after an error has ended it
@@ -56,10 +56,6 @@ class TextResponse(Response):
                     await self._stream(send)
                 else:
                     await self._whole(send)
-            # 4. What a client has not read by then is dropped, with its connection.
-            if self._patience.cancelled_caught:
-                scope["state"]["abort"]()
-                await leaving
         finally:
             leaving.remove_done_callback(self._left)
             leaving.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
@@ -13,7 +12,6 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-import anyio
 import prometheus_client as prometheus
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -26,12 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from .answers import TextResponse
 from .completions import Completion
-from .refused import Refused, show
-from .requests import ChatBody, CompletionBody, Json, RequestBody
+from .requests import ChatBody, CompletionBody, Json, Refused, RequestBody, show
 from .server import Server
 
 BODY = 2**20  # most bytes of a body
-BODY_TIME = 30.0  # seconds in which a body must arrive
 _QUICK = 2**14  # bytes of a body parsed in the event loop; a longer one is parsed in a thread
 _LOGGED = 1000  # names of ignored fields that are remembered, so that each is logged once
 
@@ -131,7 +127,7 @@ def _json(data: Json) -> Response:
 
 
 async def _read(request: Request) -> bytes:
-    """The body, if it is JSON, is not too long and arrives in time. Raises Refused."""
+    """The body, if it is JSON and not too long. Raises Refused."""
     # 1. A web page of any origin may send other types without asking the browser's permission.
     kind = request.headers.get("Content-Type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
@@ -145,18 +141,11 @@ async def _read(request: Request) -> bytes:
     length = request.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > BODY:
         raise longer
-    # 3. The end of the server ends the wait, too: a request that comes later would be refused.
     data = bytearray()
-    server = _server_of(request)
-    with anyio.move_on_after(BODY_TIME) as arriving, server.waits(arriving):
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > BODY:
-                raise longer
-    if arriving.cancelled_caught:
-        if server.trouble:
-            raise server.trouble
-        raise Refused(408, f"the body took longer than {BODY_TIME:g} s to arrive: send it again")
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > BODY:
+            raise longer
     return bytes(data)
 
 
@@ -184,8 +173,6 @@ def _refused(refusal: Refused) -> Response:
     response.status_code = refusal.status
     if refusal.status in (429, 503):
         response.headers["Retry-After"] = "1"
-    if refusal.status in (408, 503):  # the rest of the body may still arrive
-        response.headers["Connection"] = "close"
     return response
 
 
@@ -260,9 +247,6 @@ class Door:
         except Refused as refusal:
             await _refused(refusal)(scope, receive, counted)
             return
-        scope = {**scope, "path": _plain(scope["path"])}
-        if scope["method"] == "HEAD":  # as GET; uvicorn leaves the body out
-            scope["method"] = "GET"
         await self.app(scope, receive, counted)
 
     def _check(self, request: Request) -> None:
@@ -291,15 +275,6 @@ class Door:
         except ValueError:
             return False
         return True
-
-
-def _plain(path: str) -> str:
-    """A path as the routes have it, from one that a client put together from a base URL.
-
-    Such paths have slashes twice or at the end. Clients of proxies send a whole address.
-    """
-    path = re.sub("^https?://[^/]*", "", path, flags=re.IGNORECASE)
-    return re.sub("/+", "/", path).rstrip("/") or "/"
 
 
 def _name_of(host: str) -> str:
@@ -352,7 +327,6 @@ def app_of(server: Server, hosts: Iterable[str], origins: Collection[str]) -> AS
         exception_handlers=handlers,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
-        redirect_slashes=False,  # `Door` has removed them
     )
     app.state.server = server
     app.state.logged = set()

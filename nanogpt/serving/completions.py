@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .refused import Refused
-from .requests import Json, RequestBody
+from .requests import Json, Refused, RequestBody
 from .sequence import Logprob, Output, Request
 from .texts import Tokenizer, bytes_of, name_of, pieces_of
 

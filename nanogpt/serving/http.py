@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..config import check_int
 from .app import app_of
-from .refused import Refused
 from .server import DRAIN, Server
-
-HEAD = 2**16  # most bytes of a request's line and headers
-HEAD_TIME = 30.0  # seconds in which they must arrive
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -52,62 +43,6 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-class _Protocol(H11Protocol):
-    """HTTP/1.1 by h11, which uvicorn also uses where httptools is missing.
-
-    It costs a few microseconds more for each event than httptools, 8 instead of 2. But it declines
-    every offer of another protocol, as Java's HttpClient sends one in its first request; httptools
-    believes the offer, and the body is lost. It sends no chunks to clients of HTTP/1.0 and limits
-    the length of headers. Added here: a time limit for a head to arrive, errors as JSON, and an end
-    for responses that nobody reads.
-    """
-
-    _late: asyncio.TimerHandle | None = None  # closes a connection whose head does not arrive
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, "abort": transport.abort}  # for `TextResponse`
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        """Start the time of a head when its first bytes are here; stop it when it is complete."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()
-        elif self._late is None:
-            self._late = self.loop.call_later(HEAD_TIME, self.transport.close)
-
-    def _unwatch(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, or has too long headers; `msg` is the same for all of them."""
-        # In the middle of a response an error cannot be sent any more.
-        if self.conn.our_state is not h11.SEND_BODY:
-            reason = sys.exc_info()[1]  # h11's error, which uvicorn handles by this call
-            refusal = Refused(
-                400,
-                f"this is not a request of HTTP/1.1 with up to {HEAD:,} bytes of headers: "
-                f"{reason!s:.100}",
-            )
-            body = json.dumps(refusal.body()).encode()
-            head = (
-                "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
-        self.transport.close()
-
-
 @contextmanager
 def listening(
     server: Server,
@@ -133,8 +68,10 @@ def listening(
     http = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=_Protocol,
-            h11_max_incomplete_event_size=HEAD,
+            # An event takes 8 microseconds, 2 with httptools. But h11 declines the offer of another
+            # protocol, such as the one in the first request of Java's HttpClient (Kludex/uvicorn
+            # issue 2722): httptools believes the offer, and the body is lost.
+            http="h11",
             ws="none",
             lifespan="on",
             log_config=None,
@@ -143,8 +80,8 @@ def listening(
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=60,  # seconds; clients keep connections for later requests
-            timeout_graceful_shutdown=int(DRAIN)
-            + 3,  # for clients that do not read: more than GRACE
+            # For clients that do not read or do not send all of their body: more than GRACE.
+            timeout_graceful_shutdown=int(DRAIN) + 3,
         )
     )
     thread = threading.Thread(target=http.run, args=[sockets], name="server", daemon=True)

@@ -255,17 +255,10 @@ def _by_ray(job: Job, todo: list[int], workers: int) -> Iterator[tuple[int, list
     try:
         # 1. A Ray of our own, on this machine, with a CPU for each worker.
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-        try:
-            ray.init("local", num_cpus=workers, **quiet)
-            # `init` begins with a handler of its own, and its native code adds another, with which
-            # a SIGTERM ends in an abort (signal 6, seen with 2.60) instead of the line that says
-            # what is kept. From that moment to the end of `init` nothing here can change it.
-            signal.signal(signal.SIGTERM, before)
-        except SystemExit:
-            # Ray's first handler has received a SIGTERM: pass it on to the one before.
-            signal.signal(signal.SIGTERM, before)
-            signal.raise_signal(signal.SIGTERM)
-            raise
+        ray.init("local", num_cpus=workers, **quiet)
+        # With a handler of its own a SIGTERM would end in an abort (signal 6, seen with 2.60)
+        # instead of the line that says what is kept.
+        signal.signal(signal.SIGTERM, before)
         # Our own progress bar is enough, and so is one line about an error.
         ray.data.DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from ..console import first_line
-from .refused import Refused, show
-from .requests import ChatBody, Json
+from .requests import ChatBody, Json, Refused, show
 from .texts import ChatTemplate, Tokenizer, template_of
 
 # A loop over the parts of a message's content, as templates of models for images have it.
@@ -32,13 +30,11 @@ def need_template(tokenizer: Tokenizer) -> ChatTemplate:
     return template
 
 
-def prompt_of(
-    body: ChatBody, template: ChatTemplate, check: Callable[[str, str], object]
-) -> Tensor:
+def prompt_of(body: ChatBody, template: ChatTemplate) -> Tensor:
     """The prompt of a chat, up to the beginning of the answer.  -> (T,)
 
     It takes the time that the template takes. Raises Refused for messages and variables that the
-    template rejects, and as `check` does for a text from the field of this name.
+    template rejects.
     """
     # 1. The template gets messages as they are, with all of their fields, but for two things that
     #    few templates know.
@@ -48,9 +44,7 @@ def prompt_of(
     ]
     # 2. It writes them as one text, up to where the model's answer begins.
     try:
-        text = template.render(messages, variables=body.chat_template_kwargs)
-        check(text, "messages")
-        return template.encode(text)
+        return template.encode(template.render(messages, variables=body.chat_template_kwargs))
     except ValueError as error:
         # Most templates expect a string, but say neither that nor where there is none.
         nulls = [i for i, one in enumerate(messages) if one.get("content") is None]

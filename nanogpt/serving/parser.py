@@ -12,10 +12,9 @@ from torch import Tensor
 from ..sampling import MOST_NEW
 from .completions import ChatCompletion, Completion, Shared
 from .messages import need_template, prompt_of
-from .refused import Refused, show
-from .requests import ChatBody, CompletionBody, RequestBody, parse_body
+from .requests import ChatBody, CompletionBody, Refused, RequestBody, parse_body, show
 from .sequence import Request
-from .texts import Tokenizer, longest_token, stop_tokens
+from .texts import Tokenizer, stop_tokens
 from .unserved import CHAT_UNSERVED, UNSERVED, refuse_unserved
 
 
@@ -39,9 +38,7 @@ class RequestParser:
         self.names = list(dict.fromkeys([name, *aliases]))
         self.longest = longest
         self.most = most
-        width = longest_token(tokenizer)
-        self._most_chars = width and width * longest
-        # For ids and seeds that a client leaves out; it is nobody else's to seed.
+        # For ids, and for seeds that a client leaves out; it is nobody else's to seed.
         self._random = random.Random()
 
     def read(self, data: bytes | bytearray) -> list[Completion]:
@@ -49,7 +46,7 @@ class RequestParser:
         # 1. Check all fields of the body: one that would change the text and is not implemented is
         #    refused.
         body, rest = parse_body(data, CompletionBody)
-        ignored = refuse_unserved(rest, body, UNSERVED)
+        ignored = refuse_unserved(rest, UNSERVED)
         # 2. The tokens of each prompt.
         if len(body.prompt) > self.most:
             raise Refused(
@@ -70,15 +67,15 @@ class RequestParser:
         # As above, but the model's chat template builds the only prompt from the messages.
         template = need_template(self.tokenizer)
         body, rest = parse_body(data, ChatBody)
-        ignored = refuse_unserved(rest, body, CHAT_UNSERVED)
-        prompts = [prompt_of(body, template, self._check_length)]
+        ignored = refuse_unserved(rest, CHAT_UNSERVED)
+        prompts = [prompt_of(body, template)]
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         shared = self._shared(body, ignored, "chatcmpl", kind)
         return self._completions(prompts, shared, "messages", ChatCompletion)
 
     def _shared(self, body: RequestBody, ignored: list[str], prefix: str, kind: str) -> Shared:
         """What the texts of a request have in common."""
-        name = body.request_id or f"{self._random.getrandbits(96):024x}"
+        name = f"{self._random.getrandbits(96):024x}"
         # The response names the model that answers, by whatever name it was called.
         about = {"object": kind, "created": int(time.time()), "model": self.name}
         return Shared(body, {"id": f"{prefix}-{name}", **about}, tuple(ignored))
@@ -136,26 +133,11 @@ class RequestParser:
             )
         return self.longest + 1 - len(tokens)
 
-    def _check_length(self, text: str, param: str) -> None:
-        """Refuse a text that no tokens fit, before it is encoded: a second for 1,000,000 letters.
-
-        Encoding holds Python's lock, so that all other responses would wait. Raises Refused.
-        """
-        if self._most_chars and len(text) > self._most_chars:
-            raise Refused(
-                400,
-                f"a prompt of {len(text):,} characters > {self._most_chars:,}, the most that the "
-                f"context of {self.longest:,} tokens can hold: shorten it",
-                param,
-                "context_length_exceeded",
-            )
-
     def _tokens(self, prompt: str | list[int]) -> Tensor:
         """The tokens of a prompt.  (T,)"""
         last = len(self.tokenizer) - 1
         try:
             if isinstance(prompt, str):
-                self._check_length(prompt, "prompt")
                 return self.tokenizer.encode(prompt)
             for token in prompt:
                 if not 0 <= token <= last:

@@ -1,4 +1,4 @@
-"""The bodies of requests. There are three kinds of fields:
+"""The bodies of requests, and the error that refuses one. There are three kinds of fields:
 
 1. The fields of `CompletionBody` and `ChatBody` are served.
 2. A field of `unserved` would change the text and is not implemented. It is accepted with a value
@@ -11,11 +11,11 @@ null is the same as leaving a field out.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,14 +26,45 @@ from pydantic import (
 )
 
 from ..sampling import SamplingParams
-from .refused import Refused, show
 
 Json = dict[str, Any]
 
 _STOPS = 16  # most stop strings in a request; OpenAI's API allows 4, lm-eval's tasks use up to 6
 _LOGPROBS = 20  # most alternatives per token: vLLM's default limit; OpenAI's completions API has 5
-_DIGITS = 1000  # most digits of a number, of which the largest float has 309
 _GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likely token
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+class Refused(Exception):
+    """A rejected request: `status` is the HTTP status, `param` the field that is to blame.
+
+    `code` is OpenAI's name for what happened, for programs to read, if it has one.
+    """
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None
+    ):
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """The error in OpenAI's format."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {"type": kind, "param": self.param, "code": self.code}
+        return {"error": {"message": str(self)[:1000], **error}}
+
+
+def show(value: object, most: int = 60) -> str:
+    """A value as one line of JSON, truncated to `most` characters."""
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # json can read deeper nesting than it can write
+        text = "a value that is nested too deeply"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 # ------------------------------------------------------------------ fields of more than one type
@@ -67,14 +98,19 @@ def _prompts(value: Any) -> list[str | list[int]]:
 
 # ------------------------------------------------------------------ the fields that are served
 
+# OpenAI's newer name, which LangChain and openai-agents send, and that of llama.cpp's own clients.
+_MAX_TOKENS = AliasChoices("max_tokens", "max_completion_tokens", "n_predict")
+
 
 class RequestBody(BaseModel):
     """The fields of both APIs. Values are of their exact types: true is not 1, and "1" neither."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     model: str | None = Field(None, description="Any name: there is one model.")
-    max_tokens: int = Field(16, ge=-1, description="New tokens; -1: as many as fit.")
+    max_tokens: int = Field(
+        16, ge=-1, validation_alias=_MAX_TOKENS, description="New tokens; -1: as many as fit."
+    )
     min_tokens: int = Field(0, ge=0, description="New tokens before a stop may end the text.")
     n: int = Field(1, ge=1, description="Texts for each prompt; text i has seed + i.")
     seed: int = Field(
@@ -95,7 +131,6 @@ class RequestBody(BaseModel):
     stream_options: dict[str, bool | None] = Field(
         {}, description="include_usage: at the end; continuous_usage_stats: also in each event."
     )
-    request_id: str | None = Field(None, max_length=200, description="Part of the response's id.")
 
     @model_validator(mode="after")
     def _agree(self) -> RequestBody:
@@ -170,7 +205,9 @@ class ChatBody(RequestBody):
 
     messages: list[Json] = Field(min_length=1, description="The template reads all their fields.")
     chat_template_kwargs: Json = Field({}, description="Variables for the model's chat template.")
-    max_tokens: int = Field(-1, ge=-1, description="New tokens; -1: as many as fit.")
+    max_tokens: int = Field(
+        -1, ge=-1, validation_alias=_MAX_TOKENS, description="New tokens; -1: as many as fit."
+    )
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=_LOGPROBS)
 
@@ -199,14 +236,6 @@ class ChatBody(RequestBody):
         return self.top_logprobs if self.logprobs else None
 
 
-# Other names of served fields, and who uses them.
-ALIASES = {
-    "max_completion_tokens": "max_tokens",  # OpenAI's newer name: LangChain, openai-agents
-    "max_new_tokens": "max_tokens",  # transformers' name: SillyTavern
-    "n_predict": "max_tokens",  # llama.cpp's name: its own clients
-}
-
-
 # ------------------------------------------------------------------ from bytes to a body
 
 Body = TypeVar("Body", CompletionBody, ChatBody)
@@ -216,38 +245,15 @@ def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, Json]:
     """The body, and its fields that are not served. Raises Refused, naming the field."""
     # 1. JSON, in which null means that a field is left out.
     given = {name: value for name, value in _object(data, kind).items() if value is not None}
-    aliases = _rename(given)
-    # 2. The fields that are served.
-    served = {name: given[name] for name in kind.model_fields if name in given}
+    # 2. The fields that are served, and those that are not.
     try:
-        body = kind.model_validate(served)
+        body = kind.model_validate(given)
     except ValidationError as error:
-        raise _refusal(error, given, aliases) from None
-    return body, {name: value for name, value in given.items() if name not in served}
+        raise _refusal(error, given) from None
+    return body, body.model_extra or {}
 
 
-def _rename(given: Json) -> dict[str, str]:
-    """Give fields that have several names their own one, and return the names that they had.
-
-    Raises Refused if two names disagree.
-    """
-    had = {}
-    for alias, name in ALIASES.items():
-        if alias not in given:
-            continue
-        value = given.pop(alias)
-        if given.setdefault(name, value) != value:
-            raise Refused(
-                400,
-                f"{name}={show(given[name])}, {alias}={show(value)}: "
-                f"these are names of one parameter; send one of them",
-                alias,
-            )
-        had[name] = alias
-    return had
-
-
-def _refusal(error: ValidationError, given: Json, aliases: dict[str, str]) -> Refused:
+def _refusal(error: ValidationError, given: Json) -> Refused:
     """The first error of pydantic, in one line."""
     first = error.errors(include_url=False)[0]
     name, *inner = map(str, first["loc"])
@@ -260,7 +266,7 @@ def _refusal(error: ValidationError, given: Json, aliases: dict[str, str]) -> Re
             hint = "send a prompt to /v1/completions"
         return Refused(400, f"{name} is missing: {hint}", name)
     # "Input should be a valid integer": what was given, and what to send.
-    name = "".join([aliases.get(name, name), *(f"[{one}]" for one in inner)])
+    name += "".join(f"[{one}]" for one in inner)
     says = first["msg"][:1].lower() + first["msg"][1:]
     return Refused(400, f"{name}={show(first['input'])}: {says}", name)
 
@@ -277,13 +283,7 @@ def _object(data: bytes | bytearray, kind: type[RequestBody]) -> Json:
     if not data.strip():
         raise Refused(400, f"the body is empty: send a JSON object such as {example}")
     try:
-        body = json.loads(
-            data,
-            object_pairs_hook=_unique,
-            parse_int=_integer,
-            parse_float=_number,
-            parse_constant=_no_constant,
-        )
+        body = json.loads(data, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -291,27 +291,7 @@ def _object(data: bytes | bytearray, kind: type[RequestBody]) -> Json:
     return body
 
 
-def _unique(pairs: list[tuple[str, object]]) -> Json:
-    """Build an object; refuse duplicate names, because either value could be meant."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise Refused(400, f"{show(name)} is in the body twice: send it once", name)
-    return found
-
-
-def _integer(text: str) -> int:
-    """Parse a number without a point; Python reads at most 4,300 digits, in quadratic time."""
-    if len(text) > _DIGITS:
-        raise Refused(400, f"a number in the body has {len(text):,} digits: at most {_DIGITS:,}")
-    return int(text)
-
-
 def _number(text: str) -> int | float:
     """Parse a number; JSON has only one number type, so 16.0 is 16."""
     value = float(text)
     return int(value) if value.is_integer() else value
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON value")

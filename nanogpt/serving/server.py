@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 
-import anyio
 import prometheus_client as prometheus
 
 from ..config import check_int, check_positive
@@ -23,8 +22,7 @@ from .batch import BatchEngine
 from .completions import Completion
 from .modules import ModuleBackend
 from .parser import RequestParser
-from .refused import Refused
-from .requests import Json
+from .requests import Json, Refused
 from .sequence import Output
 from .texts import Tokenizer
 
@@ -58,8 +56,7 @@ class Server:
     request is refused. `timeout` is the time in seconds from a request's body to the end of its
     response. Everything but the engine runs in one event loop. An error in one request ends its
     response. If a step of the engine or the loop fails, `failure` holds the error, and everything
-    ends. The loop calls `trace(id, kind, at)` when a request was "received" and for each "token";
-    `id` is the response's id, `at` is time.perf_counter().
+    ends.
     A text is limited by the model's context and by the engine's blocks, which take half of the
     available memory. Raises ValueError for a model that the backend does not support, and for a
     tokenizer that does not belong to the model.
@@ -78,7 +75,6 @@ class Server:
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
-        trace: Callable[[str, str, float], None] = lambda name, kind, at: None,
     ):
         check_int("running", running, 1, 4096)  # each needs memory
         check_int("waiting", waiting, 0)
@@ -86,14 +82,12 @@ class Server:
         model = without_spare_tokens(model, tokenizer)
         self.most = running + waiting
         self.timeout = timeout
-        self.trace = trace
         self.created = int(time.time())
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         longest = min(model.config.block_size, self.engine.positions)
         self.parser = RequestParser(tokenizer, name, longest, self.most, aliases)
         self.metrics = Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}  # by the request's id
-        self.arriving: set[anyio.CancelScope] = set()  # of bodies that are not complete yet
         self.draining = False
         self.failure: Exception | None = None
         # Calls for the engine's thread to make before the next step; None ends it.
@@ -119,7 +113,6 @@ class Server:
             raise Refused(429, busy, code="rate_limit_exceeded")
         # 2. Hand it to the engine's thread, which alone touches the engine: no locks are needed.
         request = completion.request
-        self.trace(completion.head["id"], "received", completion.begun)
         self.answers[request.id] = completion
         late = Refused(504, f"the answer took longer than {self.timeout:g} s")
         timer = self.loop.call_later(self.timeout, completion.end, late)
@@ -133,17 +126,6 @@ class Server:
             del self.answers[request.id]
             self.work.put(partial(self.engine.abort, request.id))  # no effect if it has ended
 
-    @contextmanager
-    def waits(self, body: anyio.CancelScope) -> Iterator[None]:
-        """A with-block that waits for a body: `drain` cancels it. Raises Refused."""
-        if self.trouble:
-            raise self.trouble
-        self.arriving.add(body)
-        try:
-            yield
-        finally:
-            self.arriving.remove(body)
-
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the engine's thread; responses are those of this event loop."""
         self.loop = loop
@@ -152,8 +134,6 @@ class Server:
     def drain(self) -> None:
         """In the loop: stop admitting requests, and leave those in progress DRAIN seconds."""
         self.draining = True
-        for body in self.arriving:
-            body.cancel()
         self.loop.call_later(DRAIN, self.hurry)
 
     def stop(self) -> None:
@@ -220,8 +200,6 @@ class Server:
             if tokens[0].index == 0:
                 self.metrics.ttft.observe(at - completion.begun)
             # 2. `take` turns them into text, and tells the handler, which sends it.
-            for _ in tokens:
-                self.trace(completion.head["id"], "token", at)
             completion.take(tokens)
             if completion.reason and not tokens[-1].finished:
                 # Ended by a stop string, which the engine does not know about: free its blocks.

@@ -49,11 +49,6 @@ def stop_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tokenizer.stop if isinstance(tokenizer, PretrainedTokenizer) else ()
 
 
-def longest_token(tokenizer: Tokenizer) -> int | None:
-    """The most characters of a token; None for a character vocabulary, whose texts are quick."""
-    return tokenizer.longest_token if isinstance(tokenizer, PretrainedTokenizer) else None
-
-
 def bytes_of(tokenizer: Tokenizer, token: int) -> bytes | None:
     """A token's UTF-8 bytes, possibly a partial character; None for a control token."""
     if isinstance(tokenizer, PretrainedTokenizer):

@@ -67,25 +67,6 @@ TEMPLATES = {
 {{ bos_token + '[INST] ' + (first if loop.first else '') + m.content.strip() + ' [/INST]' }}
 {% else %}{{ ' ' + m.content.strip() + ' ' + eos_token }}{% endif %}
 {% endfor %}""",
-    "Llama 3": """{{- bos_token }}{% for m in messages %}{{- '<|start_header_id|>' + m['role']
-+ '<|end_header_id|>\\n\\n' + m['content'] | trim + '<|eot_id|>' }}{% endfor %}
-{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
-{%- endif %}""",
-    "Zephyr": """{% for message in messages %}
-{% if message['role'] in ['user', 'system'] %}
-{{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token }}
-{% elif message['role'] == 'assistant' %}
-{{ '<|assistant|>\\n'  + message['content'] + eos_token }}
-{% endif %}
-{% if loop.last and add_generation_prompt %}
-{{ '<|assistant|>' }}
-{% endif %}
-{% endfor %}""",
-    "Gemma": """{{ bos_token }}{% if messages[0]['role'] == 'system' %}
-{% set messages = messages[1:] %}{% endif %}{% for m in messages %}
-{%- set role = 'model' if m.role == 'assistant' else m.role -%}
-{{ '<start_of_turn>' + role + '\\n' + m.content | trim + '<end_of_turn>\\n' }}{% endfor %}
-{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}""",
     "Qwen 3": """{%- set ns = namespace(last=messages|length - 1, found=false) %}
 {%- for m in messages[::-1] %}{% if not ns.found and m.role == 'user' %}{% set ns.found = true %}
 {%- set ns.last = messages|length - loop.index %}{% endif %}{% endfor %}
@@ -220,17 +201,13 @@ def test_variables_reach_the_template(ours):
     ("messages", "variables", "words"),
     [
         ([], {}, r"messages=\[\]: pass a list"),
-        ("hello", {}, "messages='hello'"),
-        ({"role": "user"}, {}, "messages="),
         (["hello"], {}, "its role must be a string"),
-        ([{"role": 1, "content": "x"}], {}, "its role must be a string"),
         ([{"role": "user"}], {}, "its content must be a string"),
         ([{"role": "user", "content": 5}], {}, "its content must be a string"),
         ([{"role": "user", "content": "x", "y": {1, 2}}], {}, "must be plain data"),
         (HELLO, {"now": time}, "must be plain data"),
         (HELLO, {"messages": []}, "variables='messages': not a name"),
         (HELLO, {"add_generation_prompt": False}, "variables='add_generation_prompt'"),
-        (HELLO, {5: 1}, "variables=5"),
     ],
 )
 def test_a_wrong_argument_is_named(messages, variables, words, ours):
@@ -278,14 +255,6 @@ def test_a_template_is_found_where_transformers_finds_it(tmp_path):
     check("so")
 
 
-def test_the_template_of_a_processor_is_not_the_tokenizers(tmp_path):
-    write_tokenizer(tmp_path)
-    (tmp_path / "chat_template.json").write_text('{"chat_template": "x"}', encoding="utf-8")
-    change_json(tmp_path / "tokenizer_config.json", chat_template=..., eos_token=SPECIALS[2])
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path).chat_template is None
-    assert tokenizer_of_folder(tmp_path).template is None
-
-
 def test_a_template_that_cannot_be_read_is_named(tmp_path):
     write_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
@@ -300,27 +269,17 @@ HARMFUL = {
     "{{ raise_exception('two\nlines') }}": "two",
     "{{ raise_exception('\x1b[31mred') }}": r"\(\\x1b\[31mred\)",
     "{{ raise_exception('\\ud800') }}": r"\(\\ud800\)",
-    "{{ '\x1b[31m'.nope.x }}": "has no attribute",
     "{{ messages.__class__.__mro__ }}": "unsafe",
-    "{{ ''.__class__.__base__.__subclasses__() }}": "unsafe",
     "{{ messages.append(1) }}": "unsafe",
     "{{ namespace(_x=1) }}": "may not have the entry",
     "{% for i in range(10**12) %}{% endfor %}": "range",
-    "{{ messages[0].content.missing.more }}": "no attribute",
     "{% if %}": "Expected an expression",
-    "{% include 'x' %}": "no loader",
-    "{{ 1 / 0 }}": "division",
-    "{{ messages + 1 }}": "can only concatenate",
     "{{ 'x'.encode('y') }}": "unknown encoding",  # LookupError
     "{{ messages | map('nothing') | list }}": "No filter named",  # RuntimeError
     "{{ namespace().x.y }}": "no attribute",  # AttributeError
     "{% break %}": "outside loop",  # SyntaxError
     "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}": "recursion",  # RecursionError
-    "{{ " + "(" * 10_000 + "1" + ")" * 10_000 + " }}": "recursion",
     "{{ 'a' * 10**10 }}": "MemoryError",
-    "{{ 'x' | center(10**10) }}": "MemoryError",
-    "{{ '%10000000000d' % 1 }}": "MemoryError",
-    "{{ [0] * 10**9 }}": "MemoryError",
     "{{ 'a' * 20000000 }}": "more than 16,777,216 characters",
     "x" * (LONGEST_TEMPLATE + 1): "1,048,577 characters",
 }
@@ -397,7 +356,6 @@ def test_threads_get_their_own_texts(own):
 
 FORK = """
 import os
-from concurrent.futures import ThreadPoolExecutor
 from nanogpt.pretrained import chat
 HELLO = [{"role": "user", "content": "Hello"}]
 assert chat.render("a", HELLO, True, {}) == "a"
@@ -410,18 +368,6 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 assert chat.render("c", HELLO, True, {}) == "c"
 assert chat._renderer.process.pid == first
-
-def text(i):
-    return chat.render("{{ i }}", HELLO, True, {}, {"i": i})
-
-with ThreadPoolExecutor(4) as pool:  # forks in the middle of other threads' chats
-    texts = pool.map(text, range(400))
-    for _ in range(10):
-        child = os.fork()
-        if child == 0:
-            os._exit(text(7) != "7")
-        assert os.waitpid(child, 0)[1] == 0
-    assert list(texts) == [str(i) for i in range(400)]
 """
 LEAVE = """
 import os, signal

@@ -8,11 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from chat_fixtures import llama, tokenizer, tokens_alone
-from chat_fixtures import text_of as text_of_tokens
 from conftest import seeded
 from pretend_cuda import PretendCuda
-from pretrained_fixtures import V_TOKENIZER, change_json
+from pretrained_fixtures import change_json
 from server_fixtures import ask
 
 from nanogpt import Native8, SamplingParams, complete, generate, load_pretrained
@@ -20,7 +18,6 @@ from nanogpt.cli import main
 from nanogpt.cli import serve as serve_command
 from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.files import ROOT
-from nanogpt.pretrained import load
 from nanogpt.pretrained.padding import without_spare_tokens
 
 CALL = ["generate", "--max-new-tokens", "12", "--backend", "modules"]
@@ -90,20 +87,6 @@ def test_a_draft_changes_no_text(draft, backend, kept_folders, capsys):
     assert capsys.readouterr().out == text_of(folder, False, SamplingParams())
 
 
-@pytest.mark.parametrize("backend", ["modules", "native"])
-@pytest.mark.parametrize("options", [[], ["--greedy"], ["--draft", "lookup"]], ids=str)
-def test_a_spare_id_of_a_padded_vocabulary_is_never_chosen(backend, options, monkeypatch, capsys):
-    skip_if_uncompiled(backend)
-    monkeypatch.setattr(load, "load_pretrained", lambda *_, **__: (llama(), tokenizer(stop=())))
-    words = [*CALL, "--model", "padded", "--prompt", "the", "--backend", backend, *options]
-    assert main(words) == 0
-    sampling = SamplingParams(greedy="--greedy" in options)
-    prompt = tokenizer().encode("the")
-    assert max(tokens_alone(llama(), prompt, 12, sampling)) >= V_TOKENIZER
-    tokens = tokens_alone(without_spare_tokens(llama(), tokenizer()), prompt, 12, sampling)
-    assert capsys.readouterr().out == "the" + text_of_tokens(tokens, stop=()) + "\n"
-
-
 @pytest.mark.parametrize(
     ("options", "backend"), [([], "auto"), (["--draft", "lookup"], "modules")], ids=str
 )
@@ -142,13 +125,9 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
         (["--model", "nowhere", "--prompt", "x"], "error: source='nowhere': no model there"),
         (["--model", "nowhere"], "error: --model continues a text: add --prompt TEXT"),
         (["--model", "nowhere", "--prompt", "x", "--out", "y"], "error: --out y: --model"),
-        (["--model", "nowhere", "--prompt", "x", "--workers", "2"], "error: --workers 2: --model"),
         (["--prompt", "x"], "error: --prompt, --chat"),
-        (["--chat"], "error: --prompt, --chat"),
-        (["--draft", "lookup"], "--tokenizer, --bits and --device are for --model"),
         (["--bits", "8"], "--bits and --device are for --model"),
         (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
-        (["--model", "x", "--prompt", "x", "--max-new-tokens", "0"], "error: --max-new-tokens 0"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_in_one_line(options, words, capsys):

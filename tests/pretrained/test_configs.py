@@ -21,39 +21,21 @@ from nanogpt.pretrained.needs import PretrainedError
 # A family, the fields that are changed (... removes one), and what the message must say.
 REFUSED = [
     ("llama", {"model_type": "mamba"}, r"model_type='mamba'.*llama, qwen2, qwen3, opt, gpt2"),
-    ("llama", {"model_type": ...}, "model_type=None"),
     ("llama", {"model_type": "llava", "text_config": {"model_type": "llama"}}, "='llava'"),
-    ("llama", {"vision_config": {"hidden_size": 32}}, "vision_config="),
-    ("llama", {"num_local_experts": 8}, "num_local_experts=8"),
-    ("llama", {"clip_qkv": 8.0}, "clip_qkv=8.0"),
-    ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping=30.0"),
-    ("llama", {"embedding_multiplier": 12.0}, "embedding_multiplier=12.0"),
-    ("llama", {"attention_multiplier": 0.5}, "attention_multiplier=0.5 is not supported"),
-    ("llama", {"sliding_window": 64}, "sliding_window=64"),
     ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config=.*gptq"),
-    ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantization_config=.*awq"),
-    ("llama", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config=.*fp8"),
-    ("llama", {"auto_map": {"AutoModel": "x.py"}}, "auto_map="),
     ("llama", {"hidden_act": "mish"}, "hidden_act='mish'"),
-    ("llama", {"rope_interleaved": True}, "rope_interleaved=True"),
-    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
     ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type='yarn'"),
     ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type='linear'"),
     ("llama", {"rope_parameters": ..., "rope_scaling": {"type": "dynamic"}}, "rope_type='dynamic'"),
-    ("llama", {"rope_parameters": ..., "rope_scaling": {"type": "linear"}}, "rope_type='linear'"),
-    ("llama", {"rope_parameters": ..., "rope_scaling": {"type": "su"}}, "rope_type='su'"),
-    ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope'"),
     ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "full_attention="),
     ("llama 3.2", {"rope_parameters": {**LLAMA3, "attention_factor": 1.2}}, "attention_factor=1.2"),
     ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "llama3.* without factor"),
     ("llama", {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4}}, "rope_theta is 5"),
     ("llama", {"rope_parameters": {"type": "linear", "rope_type": "default"}}, "has type='linear'"),
     ("llama", {"mlp_bias": 1}, "mlp_bias=1"),
-    ("llama", {"mlp_bias": None}, "mlp_bias=None"),
     ("llama", {"rms_norm_eps": "1e-5"}, "rms_norm_eps='1e-5'"),
     ("llama", {"rope_parameters": {"rope_theta": 10**30}}, "rope_theta=1000000000000000"),
     ("llama", {"rope_parameters": {**LLAMA3, "factor": 2**64}}, "factor=18446744073709551616"),
-    ("llama", {"rope_parameters": {**LLAMA3, "low_freq_factor": [1]}}, r"low_freq_factor=\[1\]"),
     (
         "llama",
         {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 32.5}},
@@ -63,30 +45,18 @@ REFUSED = [
     ("llama", {"num_hidden_layers": ...}, "no num_hidden_layers"),
     ("llama", {"num_hidden_layers": 2**40}, "num_hidden_layers=1099511627776"),
     ("llama", {"num_hidden_layers": 3}, r"no tensor model\.layers\.2\."),
-    ("llama", {"num_hidden_layers": 1}, r"the tensor model\.layers\.1\."),
     ("llama", {"hidden_size": "32"}, "hidden_size='32'"),
-    ("llama", {"num_attention_heads": 3}, "n_head=3 must be a multiple of n_kv_head=2"),
     ("llama", {"num_key_value_heads": 4}, "k_proj.weight has the shape"),
     ("llama", {"head_dim": 16}, r"q_proj.weight has the shape \(32, 32\).* needs \(64, 32\)"),
-    ("llama", {"mlp_bias": True}, r"no tensor .*gate_proj\.bias"),
     ("llama", {"head_dim": 7}, "head_size=7 must be even"),
     ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps=nan"),
-    ("llama", {"vocab_size": 321}, "embed_tokens.weight has the shape"),
     ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types="),
-    ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder=True"),
     ("llama", {"attention_bias": True}, r"no tensor .*q_proj\.bias"),
     ("qwen3", {"tie_word_embeddings": False}, "no tensor lm_head.weight"),
-    ("qwen3", {"head_dim": ...}, "q_proj.weight has the shape"),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window=True"),
-    ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "layer_types="),
     ("qwen2", {"model_type": "llama"}, r"the tensor .*k_proj\.bias"),
-    ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights=False"),
-    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
-    ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
     ("gpt2", {"rope_theta": 1e4}, "rope_theta=10000.0"),
-    ("gpt2", {"activation_function": "gelu_fast"}, "activation_function='gelu_fast'"),
     ("gpt2", {"n_positions": 65}, "wpe.weight has the shape"),
-    ("gpt2", {"n_head": 5}, "n_embd=32 must be a multiple of n_head=5"),
     ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before=False"),  # opt-350m
     ("opt", {"word_embed_proj_dim": 16, "hidden_size": 64}, "embed_tokens.weight has the shape"),
     ("opt", {"enable_bias": False}, "enable_bias=False"),  # Galactica
@@ -115,12 +85,8 @@ DISAGREE = [
 ]
 AGREE = [
     {"rope_scaling": OLD_LLAMA3, "rope_parameters": OLD_LLAMA3},
-    {"rope_scaling": {**OLD_LLAMA3, **BASE}, "rope_parameters": {**OLD_LLAMA3, **BASE}},
-    {"rope_theta": 1e6, "rope_scaling": {"type": "default"}, "rope_parameters": BASE},
     {"rope_theta": 10_000, "rope_scaling": None, "rope_parameters": {}},
-    {"rope_scaling": {}, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     {"rope_scaling": {"type": "linear", "factor": 1.0}},
-    {"rope_scaling": {"rope_type": "default", "factor": 1.0}},
     {"rope_scaling": OLD_LLAMA3 | {"original_max_position_embeddings": 8192.0}},
     {"rope_scaling": OLD_LLAMA3, "rope_parameters": OLD_LLAMA3 | {"low_freq_factor": 1}},
 ]
@@ -135,13 +101,6 @@ def fields_of_llama(**changes):
 def test_rope_scaling_and_rope_parameters_that_disagree_are_refused(rope):
     with pytest.raises(PretrainedError, match=r"rope_scaling=.* rope_parameters=.* disagree"):
         config_from_hf(fields_of_llama(**rope), "config.json")
-
-
-def test_two_long_values_are_cut_in_one_message():
-    for rope in ({"type": "x" * 10_000, "rope_type": "y" * 10_000}, {"x" * 10_000: "y" * 10_000}):
-        with pytest.raises(PretrainedError) as caught:
-            config_from_hf(fields_of_llama(rope_scaling=rope), "config.json")
-        assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("rope", AGREE)
@@ -332,32 +291,21 @@ def test_an_unknown_key_is_ignored_with_a_warning(tmp_path):
 REFUSED_GGUF = [
     ({"general.architecture": "gemma"}, "general.architecture='gemma'"),
     ({"general.type": "adapter"}, "general.type='adapter'"),
-    ({"general.type": "mmproj"}, "general.type='mmproj'"),
-    ({"general.architecture": "qwen35"}, "general.architecture='qwen35'"),
     ({"split.count": 3}, "one of the 3 parts of a split model"),
     ({"llama.logit_scale": 2.0}, "llama.logit_scale=2.0"),
-    ({"llama.expert_count": 8}, "llama.expert_count=8"),
     ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type='yarn'"),
-    ({"llama.rope.scaling.type": "linear"}, "llama.rope.scaling.type='linear'"),
     ({"llama.rope.scale_linear": 4.0}, "llama.rope.scale_linear=4.0"),
-    ({"llama.attention.scale": 0.5}, "llama.attention.scale=0.5"),
     ({"llama.residual_scale": 0.5}, "llama.residual_scale=0.5"),
-    ({"llama.rope.scaling.factor": 4.0}, "llama.rope.scaling.factor=4.0"),
-    ({"llama.attention.sliding_window": 512}, "llama.attention.sliding_window=512"),
     ({"llama.rope.dimension_count": 4}, "llama.rope.dimension_count=4"),
-    ({"llama.attention.value_length": 4}, "llama.attention.value_length=4"),
     ({"llama.attention.head_count_kv": [2, 1]}, r"llama.attention.head_count_kv=\[2, 1\]"),
     ({"llama.block_count": ...}, "no llama.block_count"),
-    ({"llama.block_count": 3}, r"no tensor blk\.2\."),
     ({"llama.feed_forward_length": ...}, "ffn_gate.weight has the shape"),
     ({"general.alignment": 0}, "general.alignment=0"),
     ({"tokenizer.ggml.pre": "viking"}, "tokenizer.ggml.pre='viking'.*gpt-2, smollm, starcoder"),
-    ({"tokenizer.ggml.pre": 5}, "tokenizer.ggml.pre=5"),
     ({"tokenizer.ggml.pre": "x" * 10_000}, r"tokenizer\.ggml\.pre='xxx"),
     ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.model='bert', and only gpt2, llama"),
     ({"tokenizer.ggml.merges": ...}, "tokenizer.ggml.merges is missing"),
     ({"tokenizer.ggml.merges": ["ab"]}, "'ab', not a pair"),
-    ({"tokenizer.ggml.merges": ["ab cd"]}, "no vocabulary"),
     ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is missing or not a list"),
     (
         {"tokenizer.ggml.tokens": ["$A:x", "a", "b", "ab"], "tokenizer.ggml.merges": ["a b"]}

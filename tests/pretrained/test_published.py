@@ -94,6 +94,7 @@ def prompts(name: str) -> Tensor:
     return torch.randint(3, shrunk(name)["vocab_size"], (2, 9), generator=seeded(1))
 
 
+@pytest.mark.release  # small models of each family are compared in every run
 @pytest.mark.parametrize("name", SHRUNK)
 def test_logits_are_those_of_transformers(name, published):
     theirs, ours = published(name)

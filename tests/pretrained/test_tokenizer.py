@@ -17,7 +17,6 @@ from pretrained_fixtures import (
     TEXTS,
     V_TOKENIZER,
     V,
-    change_json,
     their_tokenizer_json,
     write_gguf,
     write_tokenizer,
@@ -28,7 +27,6 @@ from nanogpt import load_pretrained
 from nanogpt.pretrained.folder_tokenizer import tokenizer_of_folder
 from nanogpt.pretrained.gguf_file import read_gguf
 from nanogpt.pretrained.gguf_tokenizer import tokenizer_of_gguf
-from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.pretrained.tokenizer import PretrainedTokenizer
 from nanogpt.pretrained.words import CUTS
 
@@ -67,17 +65,6 @@ def test_the_tokenizer_has_the_interface_of_a_char_tokenizer(ours):
     assert ours.decode([]) == ""
     assert ours.decode(torch.tensor([V_TOKENIZER + 3])) == ""  # a spare row of an embedding
     assert ours.stop == (2,)
-
-
-def test_a_long_text_is_neither_cut_nor_padded(tmp_path):
-    write_tokenizer(tmp_path)
-    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
-    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": SPECIALS[0]}
-    cut = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
-    change_json(tmp_path / "tokenizer.json", truncation=cut, padding=padding)
-    tokenizer = tokenizer_of_folder(tmp_path)
-    assert tokenizer.decode(tokenizer.encode("the fox " * 20)) == "the fox " * 20
-    assert len(tokenizer.encode("x")) == 1
 
 
 @pytest.mark.parametrize(
@@ -172,17 +159,6 @@ def test_a_stream_ends_at_an_end_token_and_asks_for_no_more(ours):
 
     assert "".join(ours.stream(tokens())) == "the fox"
     assert asked[-1] == 2
-
-
-def test_a_stream_keeps_spaces_that_depend_on_the_token_before():
-    """As in tokenizers of SentencePiece, whose first token loses its space."""
-    vocabulary = {"<unk>": 0, "▁a": 1, "▁b": 2, "c": 3}
-    data = {"model": {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>"}}
-    replace = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
-    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-    data["decoder"] = {"type": "Sequence", "decoders": [replace, {"type": "Fuse"}, strip]}
-    tokenizer = PretrainedTokenizer(Tokenizer.from_str(json.dumps(data)))
-    assert list(tokenizer.stream([1, 2, 3, 1])) == ["a", " b", "c", " a"]
 
 
 def test_end_tokens_come_from_all_files(tmp_path):
@@ -311,12 +287,6 @@ def test_tokens_are_those_of_llama_cpp(pre, tmp_path):
     for text in texts:
         if not CUTS[pre].nfc or unicodedata.is_normalized("NFC", text):
             assert ours.encode(text, add_special_tokens=False).ids == theirs(text), text
-
-
-def test_another_cut_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(PretrainedError, match=r"pre='viking', and only .*--tokenizer") as caught:
-        built(tmp_path, "viking")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_text_begins_with_bos_and_ends_with_eos_if_the_file_or_its_kind_says_so(tmp_path):

@@ -34,7 +34,7 @@ from nanogpt.series.words import Words
 from nanogpt.serving.http import listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.parser import RequestParser
-from nanogpt.serving.refused import Refused
+from nanogpt.serving.requests import Refused
 from nanogpt.serving.server import Server
 from nanogpt.verify.server import N_LETTERS, Declined, letters_of
 

@@ -5,8 +5,6 @@ Each text is the one that `generate` gives alone with the same seed, by either b
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import itertools
 import json
 import random
@@ -16,7 +14,6 @@ import pytest
 import torch
 from chat_fixtures import (
     ENDS,
-    LLAMA,
     llama,
     text_of,
     tokenizer,
@@ -29,17 +26,14 @@ from pretrained_fixtures import TEXTS, V_TOKENIZER, V
 from server_fixtures import ask, events
 
 from nanogpt.data import CharTokenizer
-from nanogpt.decoder.config import DecoderConfig
-from nanogpt.decoder.model import Decoder
 from nanogpt.engines import noise
-from nanogpt.engines.decoder_library import Packed, decoder_library
+from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.load import load_pretrained
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.pretrained.padding import without_spare_tokens
-from nanogpt.pretrained.tokenizer import PretrainedTokenizer
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import memory
 from nanogpt.serving.batch import BatchEngine, serve
@@ -47,7 +41,7 @@ from nanogpt.serving.http import listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.serving.parser import RequestParser
-from nanogpt.serving.refused import Refused
+from nanogpt.serving.requests import Refused
 from nanogpt.serving.sequence import Output, Request
 from nanogpt.serving.server import Server
 from nanogpt.serving.unserved import CHAT_UNSERVED
@@ -171,28 +165,6 @@ def test_tokens_of_a_call_that_come_after_the_end_are_dropped(model, backend):
             assert all([p.token for p in one.logprobs] == [one.token] for one in outputs)
 
 
-def test_a_token_that_the_tokenizer_lacks_is_never_sampled(model, backend):
-    prompt = requests_of(1)[0].prompt
-    for sampling in SAMPLINGS:
-        spare = tokens_alone(llama(), prompt, 30, sampling)
-        assert max(spare) >= V_TOKENIZER  # the model itself samples such tokens
-        (request,) = [Request(prompt, 30, sampling, seed=0, logprobs=3)]
-        outputs = list(serve(model, [request], backend=backend))
-        assert max(one.token for one in outputs) < V_TOKENIZER
-        assert max(max(p.top) for one in outputs for p in one.logprobs) < V_TOKENIZER
-    tokens = torch.arange(40)[None]
-    assert torch.equal(model(tokens)[0][..., :V_TOKENIZER], llama()(tokens)[0][..., :V_TOKENIZER])
-
-
-def test_a_tokenizer_of_another_model_is_refused():
-    with pytest.raises(ValueError, match="2 characters, the model's vocabulary 320"):
-        Server(llama(), CharTokenizer("ab"))
-    for fields in ({"vocab_size": V_TOKENIZER - 1}, {"logit_softcap": 5.0}):
-        model = Decoder(DecoderConfig(**LLAMA | fields))
-        with pytest.raises(ValueError, match="304 tokens, the model's vocabulary"):
-            Server(model, tokenizer())
-
-
 def test_logits_that_nobody_wants_are_not_computed(model):
     engine = BatchEngine(model, budget=16)
     rows = []
@@ -204,18 +176,6 @@ def test_logits_that_nobody_wants_are_not_computed(model):
     assert (
         rows == [1] * 6
     )  # three chunks of the prompt, of which the last gives a token; three more
-
-
-def test_weights_are_packed_once_for_all_requests(monkeypatch):
-    try:
-        decoder_library()
-    except CannotBuild as error:
-        pytest.skip(str(error))
-    packed = []
-    real = Packed.pack
-    monkeypatch.setattr(Packed, "pack", lambda self, w: (packed.append(1), real(self, w)))
-    list(serve(llama(), requests_of(5), backend=NativeBackend))
-    assert packed == [1]
 
 
 @pytest.mark.parametrize(("available", "blocks"), [(None, 64 * 8), (10**12, 64 * 8), (10**5, 12)])
@@ -331,14 +291,10 @@ def streamed(url: str, **fields) -> list[dict]:
 
 
 CASES = [  # fields of a body, and what `generate` is asked for
-    ({"max_tokens": 12, "seed": 1}, (12, PLAIN, 1)),
     ({"max_completion_tokens": 12, "seed": 2}, (12, PLAIN, 2)),
     ({"max_tokens": 40, "temperature": 0}, (40, GREEDY, 0)),
-    ({"seed": 4, "temperature": 0.7, "top_k": 20}, (None, SamplingParams(0.7, top_k=20), 4)),
     ({"seed": 5, "temperature": 1.2, "top_p": 0.9}, (None, SamplingParams(1.2, top_p=0.9), 5)),
     ({"seed": 6, "max_tokens": 30, "ignore_eos": True}, (30, PLAIN, 6)),
-    ({"seed": 7, "max_tokens": 40, "min_tokens": 20}, (40, PLAIN, 7)),
-    ({"max_tokens": 40, "min_tokens": 30, "temperature": 0}, (40, GREEDY, 0)),
     ({"seed": 8, "max_tokens": 40, "min_tokens": 40}, (40, PLAIN, 8)),
 ]
 
@@ -376,23 +332,9 @@ def test_an_answer_is_what_generate_gives_alone(url, model, backend, fields, how
     assert {part["object"] for part in parts} == {"chat.completion.chunk"}
 
 
-@pytest.mark.parametrize("least", [0, 5, 20])
-def test_a_continued_text_has_its_least_tokens_too(url, model, backend, least):
-    prompt = tokenizer().encode("the fox")
-    request = Request(prompt, 20, seed=4, stop=ENDS, min_new_tokens=least)
-    tokens = tokens_of(model, request, **engine_of(backend))
-    body = {"prompt": "the fox", "max_tokens": 20, "seed": 4, "min_tokens": least}
-    _, answer = ask(url, "POST", "/v1/completions", json.dumps(body))
-    ends = tokens[-1] in ENDS
-    assert answer["choices"][0]["text"] == text_of(tokens[:-1] if ends else tokens, stop=())
-    assert answer["choices"][0]["finish_reason"] == ("stop" if ends else "length")
-    assert answer["usage"]["completion_tokens"] == len(tokens) >= least
-
-
 # Fields of a body; they and the rest decide where the text ends.
 SHOWN = [
-    {"seed": 1},
-    {"temperature": 0, "top_logprobs": 3},
+    {"temperature": 0},
     {"seed": 3, "top_logprobs": 20, "ignore_eos": True},
     {"seed": 5, "temperature": 1.3, "top_p": 0.9, "top_logprobs": 2, "min_tokens": 30},
     {"seed": 6, "ignore_eos": True, "top_logprobs": 2, "stop": ["e", "a", "\u00e9"]},
@@ -453,25 +395,6 @@ def test_log_probabilities_of_an_answer(url, model, fields):
         assert whole == text if "stop" not in fields else whole.startswith(text)
 
 
-def test_messages_are_read_by_the_models_template(url):
-    several = [{"role": "system", "content": "Be brief."}, *HELLO]
-    several += [{"role": "assistant", "content": "Hi", "refusal": None, "tool_calls": []}, *HELLO]
-    n = len(tokenizer().chat([{k: m[k] for k in ("role", "content")} for m in several]))
-    assert chat(url, several, seed=1, max_tokens=3)["usage"]["prompt_tokens"] == n
-    newer = [{"role": "developer", "content": "Be brief."}, *several[1:]]
-    assert (
-        chat(url, newer, seed=1, max_tokens=3)["choices"]
-        == (chat(url, several, seed=1, max_tokens=3)["choices"])
-    )
-    parts = [{"type": "text", "text": "Hello,"}, {"type": "text", "text": "fox"}]
-    joined = [{"role": "user", "content": "Hello,\nfox"}]
-    in_parts = chat(url, [{"role": "user", "content": parts}], seed=1, max_tokens=3)
-    assert in_parts["choices"] == chat(url, joined, seed=1, max_tokens=3)["choices"]
-    answer = chat(url, n=2, seed=1, max_tokens=8)
-    alone = [chat(url, seed=seed, max_tokens=8)["choices"][0]["message"] for seed in (1, 2)]
-    assert [choice["message"] for choice in answer["choices"]] == alone
-
-
 FIELDS = """{{ messages[0].role }} {{ messages[0].name }} {{ messages[0].id }}
 {{ messages[0].reasoning_content }} {{ messages[0].tool_calls }} {{ enable_thinking }}"""
 PARTS = "{% for part in messages[0]['content'] %}<{{ part.text }}>{% endfor %}"
@@ -499,13 +422,6 @@ def test_messages_and_variables_reach_the_template_with_all_their_fields():
         assert text.split() == [*" ".join(want).split(), "False"]
 
 
-def test_a_variable_that_the_server_sets_itself_is_refused():
-    own = RequestParser(tokenizer(), "fox", 128)
-    for name in ("messages", "add_generation_prompt"):
-        found = refused(own.read_chat, {"messages": HELLO, "chat_template_kwargs": {name: []}})
-        assert found.param == f"chat_template_kwargs.{name}"
-
-
 def test_parts_of_a_content_are_joined_unless_the_template_reads_parts():
     parts = [{"type": "text", "text": "Hello,"}, {"type": "text", "text": "fox"}]
     messages = [{"role": "user", "content": parts}]
@@ -525,27 +441,13 @@ def test_developers_are_the_system_unless_the_template_knows_them():
     assert templated(knows, messages=messages) == "developer"
 
 
-def test_a_stop_string_ends_an_answer(url):
-    text = chat(url, seed=6, max_tokens=30, ignore_eos=True)["choices"][0]["message"]["content"]
-    stop = text[5:8]
-    (choice,) = chat(url, seed=6, max_tokens=30, ignore_eos=True, stop=stop)["choices"]
-    assert choice["message"]["content"] == text[: text.index(stop)]
-    assert choice["finish_reason"] == "stop"
-
-
 # ------------------------------------------------------------------ what is refused
 
 BAD = [
     ({}, "messages", "messages is missing: send {"),
     ({"prompt": "a"}, "messages", "messages is missing: send a prompt to /v1/completions"),
     ({"messages": []}, "messages", "messages=[]: list should have at least 1 item"),
-    ({"messages": "Hello"}, "messages", "should be a valid list"),
     ({"messages": ["Hello"]}, "messages[0]", "should be a valid dictionary"),
-    (
-        {"messages": [{"content": "a"}]},
-        "messages[0].role",
-        "role=null: must be a string such as user",
-    ),
     ({"messages": [*HELLO, {"role": 5}]}, "messages[1].role", "role=5: must be a string"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "must be a string or"),
     (
@@ -555,29 +457,19 @@ BAD = [
     ),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "Unicode"),
     ({"messages": [{"role": "user", "content": "a" * 4000}]}, "messages", "the context of 128"),
-    ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "content is missing: send a"),
     (
         {"messages": HELLO, "chat_template_kwargs": {"tools": [1]}},
         "chat_template_kwargs.tools",
         "not",
     ),
-    ({"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs", "dictionary"),
-    ({"messages": HELLO, "max_tokens": -2}, "max_tokens", "greater than or equal to -1"),
-    ({"messages": HELLO, "logprobs": 5}, "logprobs", "logprobs=5: input should be a valid bool"),
-    ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
-    ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "equal to 20"),
     (
-        {"messages": HELLO, "logprobs": True, "return_tokens_as_token_ids": True},
-        "return_tokens_as_token_ids",
-        "not implemented",
+        {"messages": HELLO, "chat_template_kwargs": {"messages": []}},
+        "chat_template_kwargs.messages",
+        "the server sets it",
     ),
+    ({"messages": HELLO, "chat_template_kwargs": []}, "chat_template_kwargs", "dictionary"),
+    ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
     ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not implemented"),
-    ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", "not implemented"),
-    ({"messages": HELLO, "frequency_penalty": 0.5}, "frequency_penalty", "not implemented"),
-    ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "not"),
-    ({"messages": HELLO, "skip_special_tokens": False}, "skip_special_tokens", "not implemented"),
-    ({"messages": HELLO, "add_special_tokens": True}, "add_special_tokens", "not implemented"),
-    ({"messages": HELLO, "stop_token_ids": [5]}, "stop_token_ids", "or send stop instead"),
     ({"messages": HELLO, "echo": True}, "echo", "not implemented"),
 ]
 
@@ -610,25 +502,11 @@ def test_a_template_that_fails_where_a_content_is_null_is_a_line_that_names_it()
     assert refused(read, {"messages": [*HELLO, {"role": "user"}]}).param == "messages[1].content"
 
 
-def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(monkeypatch):
-    most = 128 * tokenizer().longest_token
-    reader = RequestParser(tokenizer(), "fox", 128)
-    monkeypatch.setattr(PretrainedTokenizer, "_encoded", None)
-    for read, field, body in (
-        (reader.read, "prompt", {"prompt": "a" * (most + 1)}),
-        (reader.read, "prompt", {"prompt": ["\u00e9" * (most + 1)]}),
-        (reader.read_chat, "messages", {"messages": [{"role": "user", "content": "a" * most}]}),
-    ):
-        found = refused(read, body)
-        assert (found.param, found.code) == (field, "context_length_exceeded")
-        assert f"{most:,}, the most that the context of 128 tokens can hold" in str(found)
-
-
 def test_every_neutral_value_of_the_table_changes_nothing():
     read = RequestParser(tokenizer(), "fox", 128).read_chat
     room = 128 + 1 - len(tokenizer().chat(HELLO))
-    for name, row in CHAT_UNSERVED.items():
-        for value in (None, *row.values):
+    for name, values in CHAT_UNSERVED.items():
+        for value in (None, *values):
             (one,) = read(json.dumps({"messages": HELLO, name: value}).encode())
             assert (one.request.max_new_tokens, one.request.stop) == (room, ENDS)
 
@@ -654,51 +532,6 @@ def test_a_text_of_control_tokens_is_refused_where_it_would_change():
 def test_a_long_body_is_read_beside_the_loop(url):
     status, answer = ask(url, "POST", CHAT_PATH, json.dumps({"messages": HELLO * 4000}))
     assert (status, answer["error"]["param"]) == (400, "messages")
-
-
-# ------------------------------------------------------------------ clients
-
-
-@pytest.mark.release
-@pytest.mark.skipif(not importlib.util.find_spec("openai"), reason="openai not installed")
-def test_openai(url, model, backend):
-    openai = importlib.import_module("openai")
-    prompt = tokenizer().chat(HELLO)
-    want = text_of(tokens_alone(model, prompt, 40, GREEDY, **engine_of(backend)))
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        create = client.chat.completions.create
-        asked = {"model": "fox", "messages": HELLO, "temperature": 0, "max_tokens": 40}
-        neutral = {"n": 1, "logprobs": False, "tools": [], "tool_choice": "auto", "user": "me"}
-        neutral |= {
-            "frequency_penalty": 0,
-            "presence_penalty": 0,
-            "response_format": {"type": "text"},
-        }
-        answer = create(**asked, **neutral)
-        assert (answer.choices[0].message.role, answer.choices[0].message.content) == (
-            "assistant",
-            want,
-        )
-        *parts, last = create(**asked, stream=True, stream_options={"include_usage": True})
-        assert "".join(part.choices[0].delta.content or "" for part in parts) == want
-        assert parts[-1].choices[0].finish_reason == answer.choices[0].finish_reason
-        assert last.usage == answer.usage
-        told = create(**asked, logprobs=True, top_logprobs=2)
-        content = told.choices[0].logprobs.content
-        assert "".join(bytes(one.bytes).decode(errors="replace") for one in content) == want
-        assert all(one.logprob == one.top_logprobs[0].logprob for one in content)  # it is greedy
-        assert all(one.token == one.top_logprobs[0].token for one in content)
-        parts = list(create(**asked, logprobs=True, top_logprobs=2, stream=True))
-        pieces = [part.choices[0].logprobs for part in parts]
-        assert [one for piece in pieces if piece for one in piece.content] == content
-        with pytest.raises(openai.BadRequestError) as caught:
-            create(**asked, top_logprobs=2)
-        assert caught.value.param == "top_logprobs"
-        history = [*HELLO, answer.choices[0].message.model_dump(), *HELLO]
-        assert create(**asked | {"messages": history}).choices[0].message.content is not None
-        with pytest.raises(openai.BadRequestError) as caught:
-            create(**asked, tools=[{"type": "function", "function": {"name": "f"}}])
-        assert caught.value.param == "tools"
 
 
 # ------------------------------------------------------------------ a model that writes English

