@@ -78,7 +78,7 @@ def traps():
         exec(cells[trap], names)
     found = {trap: names[f"trap_{trap}"](model, prompt, noise) for trap in "1237"}
     names["texts"] = found
-    exec(re.search(r"^names = .*\n^names\[.*$", cells["gallery"], re.M)[0], names)
+    exec(re.search(r"^names = .*$", cells["marked"], re.M)[0], names)
     exec(cells["inside"], names)
     return given["moving"][1]
 

@@ -89,7 +89,10 @@ FIGURES = {
     "attention_step, weights": ([TEXT[:3], "weights", SOFT, "shares"], "2, 3 mask|75%"),
     "attention_step, mix": ([TEXT[:3], "mix", [SOFT, VALUES], "x"], "−0.7|0.6"),
     "triangle": ([TEXT, 3, "x", [[0.25] * 4] * 4], "3 rows in one pass|one row per step, 1 step."),
-    "token_path": ([TEXT, COLUMNS, "x"], "one row is computed|all 4 rows|key|attention weights"),
+    "token_path": (
+        [TEXT, COLUMNS, "x"],
+        "2 rows computed, 3 read|8 rows computed, all but 2 again|key|attention weights",
+    ),
     "arrows": ([ANGLES, "x", [[5, 2], [13, 10]]], "angle 86°"),
     "heads": ([[LOOKS] * 2, "x", 2], "step 0|head 1|90 |characters back"),
     "heads, of an odd number": ([[LOOKS] * 3, "x", 2], "step 0|head 1|90 |characters back"),

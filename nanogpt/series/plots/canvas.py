@@ -34,6 +34,7 @@ DARK = "#8a5f00"  # dark orange, for lines that must be visible on paper
 FILLS: dict[str, Look] = {  # by kind of cell
     "old": {"facecolor": "#bcdcf0", "edgecolor": BLUE},
     "new": {"facecolor": ORANGE, "edgecolor": DARK},
+    "recomputed": {"facecolor": "#f4cbb3", "edgecolor": VERMILION},
     "again": {"facecolor": PAPER, "edgecolor": VERMILION, "hatch": "////"},
     "free": {"facecolor": PAPER, "edgecolor": "#b6bbc4"},
 }
