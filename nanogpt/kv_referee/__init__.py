@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .contract import NotOffered as NotOffered
+    from .errors import NotOffered as NotOffered
     from .report import CacheBug as CacheBug
     from .report import CacheUndecided as CacheUndecided
     from .report import Report as Report
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "referee": "trial",
-    "NotOffered": "contract",
+    "NotOffered": "errors",
     "CacheBug": "report",
     "CacheUndecided": "report",
     "Report": "report",

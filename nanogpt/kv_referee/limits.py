@@ -15,7 +15,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .contract import ERRORS, Model, NoLogits, OutOfTime, Session, first_line, logits_of
+from .contract import Model, Session
+from .errors import ERRORS, NoLogits, OutOfTime, first_line
+from .logits import logits_of
 from .report import Unsupported
 from .texts import BRIEF, LEAST, text
 
@@ -39,7 +41,6 @@ def find_limits(model: Model) -> None:
     limits.last_only = bool(model.last_only) or bool((whole[:, 0] == torch.inf).all())
     # 2. How does a prompt have to be, and how many texts may there be?
     limits.shortest = model.shortest or _shortest(model, ids)
-    limits.widest = _widest(model, ids)
     limits.max_batch = model.max_batch or _most(model, ids)
     # 3. What may follow it?
     limits.chunks = model.chunks if model.chunks is not None else _reads_chunks(model, ids)
@@ -167,22 +168,6 @@ def _most(model: Model, ids: Tensor) -> int | None:
         model.limits.refusals.append(Unsupported(name, first_line(error)))
         return 1
     return 1 if _refuses(model, name, partial(_read, model, ids)) else None
-
-
-def _widest(model: Model, ids: Tensor) -> int | None:
-    """The most tokens of a piece, if the model refuses longer prompts but reads such pieces."""
-    limits = model.limits
-    if limits.shortest > 1:
-        return None
-    error = _fails(partial(_read, model, ids[:1]))
-    if error is None or not isinstance(error, _refusing(model)):
-        return None  # if it fails, the first comparison says why
-    for n in _PROMPTS[-2::-1]:
-        if not _fails(partial(_read, model, *ids[:1].split(n, 1))):
-            name = f"more than {n} token{'s' if n > 1 else ''} at once"
-            limits.refusals.append(Unsupported(name, first_line(error)))
-            return n
-    return None
 
 
 def _reads_chunks(model: Model, ids: Tensor) -> bool:
