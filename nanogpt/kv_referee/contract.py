@@ -1,22 +1,4 @@
-"""The contract: what a model of any library provides, and the wrapper through which it is asked.
-
-    class Adapter:
-        def plain(self, ids):        # (B, T) → logits (B, T, V): one pass without a cache
-            return self.model(ids)
-
-        def start(self, rows):       # an empty cache for `rows` texts; several may be alive
-            return Session(self.model, rows)
-
-    class Session:
-        def read(self, ids): ...     # (B, t), the next tokens → their logits (B, t, V)
-        def rewind(self, n): ...     # optional: forget the last n tokens
-        def reorder(self, rows): ... # optional: text i continues from text rows[i] (beam search)
-        def keep(self, rows): ...    # optional: only these texts stay in the batch
-        def fork(self): ...          # optional: a second session that continues from here
-
-`plain` must not be a read of a new session, if the library has any other pass: a mistake that both
-share would not show. An adapter may be its own session. The README is this contract in full.
-"""
+"""The contract that README.md describes: a model of any library, as the referee asks it."""
 
 from __future__ import annotations
 

@@ -34,9 +34,6 @@ from .programs import (
 from .report import ScenarioKind
 from .texts import BRIEF
 
-BATCHES = (2, 8)  # batch sizes, in addition to three
-REQUESTS = 24  # one after the other; many of them share a prefix
-
 
 @dataclass(frozen=True)
 class Scenario:
@@ -129,11 +126,13 @@ def pieces_of(m: Material) -> list[Scenario]:
     n = m.n
     a = m.ids[:1]
     pick = random.Random(m.seed + n)
+    ends = _ending_at(m, lambda edge: [edge])
     across = _ending_at(m, lambda edge: [edge - 3, edge + 4])
     tokens = _ending_at(m, lambda edge: range(edge - 2, edge + 3))
     batch = [n // 2, 1, 1, 4, 1, n - n // 2 - 7]
     return [
         m.scenario(ScenarioKind.CHUNKS, f"pieces across each edge, to {n}", m.pieces(a, across)),
+        m.scenario(ScenarioKind.CHUNKS, f"pieces that end at each edge, to {n}", m.pieces(a, ends)),
         m.scenario(
             ScenarioKind.CHUNKS, f"single tokens across each edge, to {n}", m.pieces(a, tokens)
         ),
@@ -146,12 +145,17 @@ def pieces_of(m: Material) -> list[Scenario]:
 
 
 def others_of(m: Material) -> list[Scenario]:
-    """Everything else with texts of this length."""
-    found = [*_prompts(m), *_drafts(m), *_requests(m)]
-    found += [_interleaved(m), _twins(m), _fork(m), _beams(m), _leaving(m)]
-    found += [*(_batch(m, rows) for rows in BATCHES), _samples(m)]
+    """Everything else with texts of this length: drafts, requests, sessions, batches, padding."""
+    n = m.n
+    points = {1, n // 3, n - 6}
+    for edge in m.edges:
+        points |= {edge - 1, edge, edge + 1}
+    ordered = sorted(p for p in points if 0 < p < n - 4)
+    found = [_drafts(m)] if m.model.rewinds is not False else []
+    found += [_parting(m, ordered[i : i + 4]) for i in range(0, len(ordered), 4)]
+    found += [_twins(m), _fork(m), _beams(m), _leaving(m)]
     if m.cache == m.model.caches[0]:
-        found += [_padded(m, left_padding(m.ids, m.n)), _padded(m, right_padding(m.ids))]
+        found += [_padded(m, left_padding(m.ids, n)), _padded(m, right_padding(m.ids))]
     return found
 
 
@@ -171,43 +175,16 @@ def _random(n: int, pick: random.Random) -> list[int]:
     return lengths
 
 
-def _prompts(m: Material) -> list[Scenario]:
-    """Prompts that end before, at and after each edge, each with a few tokens behind it."""
-    found = []
-    for edge in m.edges:
-        requests: dict[str, _Request] = {}
-        for prompt in (edge - 1, edge, edge + 1):
-            if prompt + 4 <= m.n:
-                ids = m.ids[:1, : prompt + 4]
-                requests[f"a prompt of {prompt}"] = (ids, [prompt, 1, 1, 2])
-        name = f"prompts of {edge - 1} to {edge + 1} tokens, then tokens"
-        if requests:
-            found.append(m.scenario(ScenarioKind.PREFILL, name, _in_turn(m, requests)))
-    return found
-
-
-def _drafts(m: Material) -> list[Scenario]:
-    """Rejected drafts: to nothing, across each edge, and half of a text."""
-    if m.model.rewinds is False:
-        return []
-    n = m.n
+def _drafts(m: Material) -> Scenario:
+    """Rejected drafts, back to nothing and around each edge."""
     lengths: list[Length] = [(0, 5), 3]
     for edge in m.edges:
-        if kept(lengths) < edge - 2 and edge + 4 <= n:
+        if kept(lengths) < edge - 2 and edge + 4 <= m.n:
             # Back to the edge, and around it.
             lengths += [edge - 2 - kept(lengths), (1, 3), (1, 2), (0, 2), (1, 2)]
-    lengths.append(n - kept(lengths))
-    name = f"rejected drafts around each edge, to {n}"
-    found = [
-        m.scenario(ScenarioKind.REWIND, name, m.pieces(m.ids[:1], lengths)),
-        m.scenario(ScenarioKind.REWIND, f"{name}, in a batch", m.pieces(m.ids, lengths)),
-    ]
-    if not m.model.window:  # behind a window, a cache may hold too little for that
-        half = n // 2
-        twice: list[Length] = [4, (0, half), 2, (0, half), n - 6]
-        name = f"half of {n} tokens taken back, twice"
-        found.append(m.scenario(ScenarioKind.REWIND, name, m.pieces(m.ids[:1], twice)))
-    return found
+    lengths.append(m.n - kept(lengths))
+    name = f"rejected drafts around each edge, to {m.n}"
+    return m.scenario(ScenarioKind.REWIND, name, m.pieces(m.ids[:1], lengths))
 
 
 def _padded(m: Material, padding: Padding) -> Scenario:
@@ -256,75 +233,7 @@ def _parting(m: Material, points: list[int]) -> Scenario:
     return m.scenario(ScenarioKind.PARTING, name, _in_turn(m, requests))
 
 
-def _requests(m: Material) -> list[Scenario]:
-    """All scenarios of requests one after the other."""
-    n = m.n
-    # 1. A, one that begins as A does, A in another order, only the beginning of A, B, A again.
-    half = n // 2
-    a, b = m.ids[:1], m.ids[1:2]
-    first = [half - 3, 1, 1, 1]
-    whole = [*first, 1, 1, 2, n - half - 4]
-    moved = a.clone()
-    moved[:, 1:4] = moved[:, 1:4].flip(1)
-    requests: dict[str, _Request] = {
-        "A": (a, whole),
-        "one that begins as A does": (_joined(m, half), whole),
-        "A in another order": (moved, whole),
-        "half of A": (a[:, :half], first),
-        "B": (b, whole),
-        "A again": (a, whole),
-        "all of A at once": (a, [n - 1, 1]),
-    }
-    name = f"requests one after the other, of {n} tokens"
-    found = [m.scenario(ScenarioKind.PARTING, name, _in_turn(m, requests))]
-    # 2. Requests that part from A early, late, and before, at and after each edge.
-    points = {1, 3, n // 3, n - 6}
-    for edge in m.edges:
-        points |= {edge - 1, edge, edge + 1}
-    ordered = sorted(p for p in points if 0 < p < n - 4)
-    found += [_parting(m, ordered[i : i + 4]) for i in range(0, len(ordered), 4)]
-    # 3. Many, which use many blocks; half of them begin as an earlier one does.
-    return [*found, _many(m, REQUESTS)]
-
-
-def _many(m: Material, count: int) -> Scenario:
-    pick = random.Random(m.seed + 31)
-    most = min(40, m.n)
-    rows: list[Tensor] = []
-    requests: dict[str, _Request] = {}
-    for i, row in enumerate(m.model.text(count, m.seed + 17, most)):
-        n = pick.randrange(5, most + 1)
-        if rows and pick.random() < 0.5:
-            other = pick.choice(rows)
-            p = pick.randrange(1, most)
-            row = torch.cat([other[:p], row[len(other[:p]) :]])
-        row = row[:n]
-        rows.append(row)
-        lengths = [n - 2, 1, 1] if i % 3 else [n // 2, 1, n - n // 2 - 1]
-        requests[f"request {i}"] = (row[None], [length for length in lengths if length])
-    name = f"{count} requests of many lengths"
-    return m.scenario(ScenarioKind.PARTING, name, _in_turn(m, requests))
-
-
 # ------------------------------------------------------------------ several sessions
-
-
-def _interleaved(m: Material) -> Scenario:
-    """Three texts by turns, each with its own session; the last one starts later."""
-    n = m.n
-    half = n // 2
-    plans = [
-        [3, 1, 1, half - 5, 1, 2, n - half - 3],
-        [1, 2, 2, half - 5, 1, 2, n - half - 3],
-        [2, 2, half - 4, 1, 2, n - half - 3],
-    ]
-    first, second, third = (
-        m.pieces(m.ids[i : i + 1], plan, f"text {i}") for i, plan in enumerate(plans)
-    )
-    # The first two start and read once before the third one starts.
-    early = by_turns(first[:2], second[:2])
-    program = early + by_turns(first[2:], second[2:], third)
-    return m.scenario(ScenarioKind.INTERLEAVED, f"texts interleaved, of {n} tokens", program)
 
 
 def _twins(m: Material) -> Scenario:
@@ -396,26 +305,3 @@ def _leaving(m: Material) -> Scenario:
     steps.append(Read("a", ids_of(last[:, half + 5 :])))
     name = f"texts that leave a batch, of {n} tokens"
     return m.scenario(ScenarioKind.LEAVING, name, steps)
-
-
-def _batch(m: Material, rows: int) -> Scenario:
-    """A batch in which two texts share a prefix and two are equal; then each in another row."""
-    n = min(40, m.n)
-    ids = m.model.text(rows, m.seed + 100 + rows, n)
-    shared = min(16, max(1, n - 11))  # a common block size; they part inside the prompt
-    ids[1, :shared] = ids[0, :shared]
-    if rows > 2:
-        ids[-1] = ids[0]
-    lengths = [n - 7, 1, 1, 3, 2]
-    requests = {"the batch": (ids, lengths), "its rows moved": (ids.roll(1, 0), lengths)}
-    name = f"{rows} texts that begin alike, in a batch"
-    return m.scenario(ScenarioKind.BATCH, name, _in_turn(m, requests))
-
-
-def _samples(m: Material) -> Scenario:
-    """One prompt for all texts, which then part, like several samples of one prompt."""
-    n = min(24, m.n)
-    ids = m.model.text(3, m.seed + 103, n)
-    ids[:, :6] = ids[0, :6]
-    program = m.pieces(ids, [6, 1, 1, 1, 2, n - 11])
-    return m.scenario(ScenarioKind.BATCH, "three samples of one prompt", program)
