@@ -43,7 +43,8 @@ class ModelLimits:
 class TokenMeter:
     """Counts what the model has read, and keeps the time: one meter for all copies of a model."""
 
-    end: float = float("inf")  # time.monotonic() after which nothing new starts
+    start: float = 0.0  # of time.monotonic()
+    end: float = float("inf")  # after which nothing new starts
     tokens: int = 0  # read so far, with and without a cache
     reach: Reach = field(default_factory=Reach)
 

@@ -87,6 +87,8 @@ def judge_padding(reference: Reference, padding: Padding) -> tuple[Judgement, Ju
         plain = padding.read(model, cached=False)
     except OutOfTime:
         raise
+    except model.refusals as refusal:
+        raise NotOffered(first_line(refusal)) from None
     except ERRORS as error:
         words = f"one pass without a cache fails with {type(error).__name__}"
         raise NotOffered(f"{words}: {first_line(error)}") from None

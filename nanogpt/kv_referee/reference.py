@@ -227,7 +227,7 @@ class Reference:
             batch = self.sample(name, self.plain(ids), alone)
             if batch.verdict is Verdict.BUG:
                 self.result.findings.append(batch)
-        self._check_causal(ids, alone, sorted({1, 2, n // 3, n // 2, n - 1}))
+        self._check_causal(ids, alone, [1, n // 2, n - 1])
 
     def longer(self, n: int) -> None:
         """Measure the same on longer texts."""

@@ -75,7 +75,7 @@ def referee(
     check_int("seed", seed, -(2**63), 2**64 - 1)
     adapter = adapter_of(model)
     report = Report(str(getattr(adapter, "name", "")))
-    meter = TokenMeter(start + seconds, reach=report.reach)
+    meter = TokenMeter(start, start + seconds, reach=report.reach)
     known = tuple(known)
     with eval_mode(adapter) as trained:
         if trained:
@@ -153,26 +153,28 @@ class Trial:
         """Run all scenarios, brief ones first, until the budget is used up or there is a bug."""
         report = self.report
         n = min(BRIEF, self.reference.limits.longest or BRIEF)
-        # 1. The plain pass, and what moves it.
-        self.say(f"a plain pass of {n} tokens")
-        self.reference.first(n)
+        # 1. What will be reached, before anything long starts.
         plan = [s for cache in self.model.caches for s in brief(self.model, cache, self.seed)]
-        words = forecast(self.model, plan, self.meter.end - time.monotonic())
+        now = time.monotonic()
+        words = forecast(self.model, plan, now - self.meter.start, self.meter.end - now)
         if words:
             self.say(words)
             if self.quiet:
                 print(words, file=sys.stderr)
-        # 2. One scenario of each kind. A bug does not stop the others: they are as brief.
+        # 2. The plain pass, and what moves it.
+        self.say(f"a plain pass of {n} tokens")
+        self.reference.first(n)
+        # 3. One scenario of each kind. A bug does not stop the others: they are as brief.
         for scenario in plan:
             self._try(scenario)
         if not report.findings and report.not_offered:
             reason = report.not_offered[0].reason
             raise ValueError(f"{self.model.name} has no cache that can be used: {reason}")
-        # 3. Can this test fail at all? Then the longer texts.
+        # 4. Can this test fail at all? Then the longer texts.
         if self._sound():
             self._damage()
             self._deep()
-        # 4. The plain pass once more: reading through a cache must not have changed it.
+        # 5. The plain pass once more: reading through a cache must not have changed it.
         self._plain_after(n)
         self._blame_plain_pass()
         self._note_gaps(plan)
