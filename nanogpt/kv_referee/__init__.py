@@ -4,8 +4,8 @@
 
     assert_sound(model)  # raises CacheBug, with the report and a script that shows the bug
 
-README.md has the contract, contract.py its short form. To read the code, start with report and
-contract; then programs and scenarios; then yardstick, judging, reference, damages and trial; then
+README.md has the contract. To read the code, start with report and contract; then programs and
+scenarios; then yardstick, judging and reference; then trial, comparing and damages; at last
 shrinking, diagnosis and scripts.
 """
 
