@@ -229,8 +229,10 @@ class TransformersSession:
         if self.static and method != "crop":
             raise NotOffered("a static cache serves one text after the other")
         held = next(iter(self.state.values()), None)
-        if not hasattr(held, method):
-            raise NotOffered(f"its cache has no {method}")
+        # A hybrid's cache has the method, and calls it on layers that lack it (5.24: Mamba's).
+        for part in (held, *getattr(held, "layers", ())):
+            if not hasattr(part, method) and (part is held or method != "crop"):
+                raise NotOffered(f"its cache ({type(part).__name__}) has no {method}")
         return held
 
 

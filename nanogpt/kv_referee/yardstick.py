@@ -212,6 +212,8 @@ _PRODUCTS = ("mm", "matmul", "linear", "dot", "attention", "mv")  # in the names
 
 def _is_tied(values: Tensor, chosen: Tensor) -> bool:
     """Whether topk left out a number that equals one that it chose.  (…, n), (…, k)"""
+    if not chosen.shape[-1]:  # of a text that is shorter than what it chooses from (DeepSeek V4)
+        return False
     least = chosen.amin(-1, keepdim=True)
     alike = (values == least) & values.isfinite()
     return bool((alike.sum(-1) > (chosen == least).sum(-1)).any())

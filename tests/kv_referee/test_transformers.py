@@ -84,7 +84,15 @@ def test_a_cache_that_is_a_list_is_judged(forgets):
     assert report.verdict.sound is not forgets, report
     refused = {one.reason for one in report.not_offered}
     assert "it refuses this cache: a list is expected, not DynamicCache" in refused
-    assert "its cache has no reorder_cache" in refused
+    assert "its cache (list) has no reorder_cache" in refused
+
+
+@pytest.mark.release
+def test_a_layer_that_cannot_select_texts_offers_no_leaving_of_a_batch():
+    """Mamba 2 in transformers 5.24: LinearAttentionLayer has no batch_select_indices."""
+    report = referee(small("mamba2"), tokens=0)
+    assert report.verdict.sound, report
+    assert any("has no batch_select_indices" in one.reason for one in report.not_offered)
 
 
 @pytest.mark.release
