@@ -109,7 +109,9 @@ def _declines(model: Model, name: str, *pieces: Tensor) -> bool:
     error = _fails(partial(model.plain, torch.cat(pieces, 1)))
     if error is None:
         error = _fails(partial(_read, model, *pieces))
-        if isinstance(error, NoLogits) or not isinstance(error, (*model.refusals, *_CHECKED)):
+        if error is None or isinstance(error, NoLogits):
+            return False
+        if not isinstance(error, (*model.refusals, *_CHECKED)):
             return False
     model.limits.refusals.append(Unsupported(name, first_line(error)))
     return True
