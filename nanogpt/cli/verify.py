@@ -19,7 +19,7 @@ from ..files import (
     read_json,
     user_path,
 )
-from ..kv_referee.report import CODES, VERDICTS, Verdict
+from ..kv_referee.report import CODES, TOKEN_BUDGET, VERDICTS, Verdict
 from .common import (
     POSITIVE,
     Calls,
@@ -76,10 +76,10 @@ def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="PATH", help="also write the reports to this file")
     if kind is not Target.SERVER:
         about = (
-            "tokens that a target reads before no further scenario starts (30000); one short "
-            "scenario of each kind is always tried"
+            f"tokens that a target reads before no further scenario starts ({TOKEN_BUDGET}); "
+            f"one short scenario of each kind is always tried"
         )
-        add("--tokens", type=float, default=3e4, metavar="N", help=about)
+        add("--tokens", type=float, default=TOKEN_BUDGET, metavar="N", help=about)
         about = (
             "allow a lossy cache to move logits by this fraction of the spread of a token's "
             "logits, for example 0.1 for int8"
@@ -194,7 +194,7 @@ def kinds_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("names", nargs="*", metavar="KIND", help="architectures (all)")
     add("--minutes", type=float, default=60.0, metavar="N", help="minutes for all of them (60)")
-    add("--seconds", type=float, default=60.0, metavar="N", help="most seconds for each (60)")
+    add("--seconds", type=float, default=600.0, metavar="N", help="most seconds for each (600)")
     add("--folder", type=Path, default=_KINDS, metavar="PATH", help=f"({_KINDS})")
     about = "test nothing: write README.md again from kinds.json"
     add("--render", action="store_true", help=about)
@@ -219,7 +219,7 @@ def kinds(args: argparse.Namespace) -> int:
     set_threads(1)  # small models: more threads only wait for each other
     names = args.names or survey.kinds()
     rows = list(survey.survey(names, args.minutes, args.seconds, print))
-    survey.write(args.folder, rows, args.seconds)
+    survey.write(args.folder, rows)
     print(f"written: {args.folder}")
     return 0
 

@@ -4,8 +4,8 @@
 
     assert_sound(model)  # raises CacheBug, with the report and a script that shows the bug
 
-README.md has the contract, contract.py its short form. To read the code, start with report and
-contract; then programs and scenarios; then yardstick, judging, reference, damages and trial; then
+README.md has the contract. To read the code, start with report and contract; then programs and
+scenarios; then yardstick, judging and reference; then trial, comparing and damages; at last
 shrinking, diagnosis and scripts.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .contract import NotOffered as NotOffered
+    from .errors import NotOffered as NotOffered
     from .report import CacheBug as CacheBug
     from .report import CacheUndecided as CacheUndecided
     from .report import Report as Report
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "referee": "trial",
-    "NotOffered": "contract",
+    "NotOffered": "errors",
     "CacheBug": "report",
     "CacheUndecided": "report",
     "Report": "report",

@@ -1,27 +1,26 @@
-"""Diagnose a bug: what do its wrong logits belong to, and which tokens do they depend on?
+"""Diagnose a bug: which tokens do its wrong logits depend on?
 
-Wrong logits are often the right logits of something else: the text without its beginning, another
-row, other positions. Each of these is computed by a plain pass and compared. If none fits, tokens
-are changed one by one: an influence that is missing, or one that must not be, names the mistake.
+Tokens are changed one by one. An influence that is missing, or one that must not be, names the
+mistake. Shifted positions and coarse rounding leave each token its influence; they are named if a
+plain pass at those positions has the same logits, or if everything that is read from the cache is a
+little off. A kind that nothing shows is not named: the report says what was ruled out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .contract import ERRORS, Model, OutOfTime
-from .padding import Padding
-from .programs import Read, Rewind, Written, changed, sessions
+from .errors import ERRORS, OutOfTime
+from .programs import Failure, Fork, Length, Read, Written, changed, in_pieces, sessions
 from .report import Mistake
-from .shrinking import Failure, Setting, logits_at
+from .shrinking import Setting, logits_at
 
-_SHIFTS = (-1, 1, -2, 2, -3, 3)
+_FAR = 3  # positions by which tokens are tried to be too far
 _MANY = 24  # tokens: of longer texts, only some are tried
 _CHANGES = 60  # tokens that are changed to see what depends on them
 _OTHERS = (1, 2, 3, 5, 7)  # by how much an id is changed
@@ -30,7 +29,7 @@ _SLIGHT = 0.02  # of the spread of a token's logits: rounding moves them by no m
 
 
 class Named(NamedTuple):
-    """A kind of mistake, and the mistake in words."""
+    """A kind of mistake, and the mistake in words; without a kind, what was ruled out."""
 
     mistake: Mistake | None
     words: str
@@ -45,13 +44,12 @@ class _Place:
     column: int
 
 
-def name_mistake(model: Model, setting: Setting, failure: Failure) -> Named:
+def name_mistake(setting: Setting, failure: Failure) -> Named:
     """The kind of mistake; none if the numbers do not show it."""
-    text = failure.text
-    if text is None:
+    if failure.text is None:
         return Named(None, "")
     try:
-        return _Diagnosis(model, setting, failure, text).named()
+        return _Diagnosis(setting, failure, failure.text).named()
     except ERRORS:  # also OutOfTime: what is known anyway is reported
         return Named(None, "")
 
@@ -59,9 +57,10 @@ def name_mistake(model: Model, setting: Setting, failure: Failure) -> Named:
 class _Diagnosis:
     """One wrong token: its text, the logits it got, and the program that read it."""
 
-    def __init__(self, model: Model, setting: Setting, failure: Failure, text: Written):
-        self.model = model
+    def __init__(self, setting: Setting, failure: Failure, text: Written):
         self.setting = setting
+        self.model = setting.reference.model
+        self.yard = setting.yard
         self.failure = failure
         self.program = failure.program
         self.text = text
@@ -70,179 +69,99 @@ class _Diagnosis:
         self.start = text.starts_at(self.at)
         self.ids = text.ids[: self.at + 1]
         self.right = self.last(self.ids)
-        self.size = self.apart(self.wrong, self.right)
-
-    def apart(self, a: Tensor, b: Tensor) -> float:
-        """How far the logits of one token are apart.  (V,) twice"""
-        return float(self.setting.yard.sizes(a[None, None], b[None, None]).max())
+        self.size = setting.apart(self.wrong, self.right)
 
     def last(self, ids: Tensor) -> Tensor:
         """The right logits of the last token of a text.  (T,) -> (V,)"""
-        return self.setting.expected([ids])[0][-1]
+        return self.setting.reference.expected([ids])[0][-1]
 
     def named(self) -> Named:
-        """The first explanation that fits, else what the logits depend on."""
-        for mistake, words, ids in self.explanations():
-            if self.fits(self.last(ids)):
-                return Named(mistake, words)
-        for words, logits in self.moved():
-            if self.fits(logits):
-                return Named(Mistake.SHIFTED_POSITION, words)
-        return self.by_dependence()
+        """The first mistake that the numbers show."""
+        mine = [
+            _Place(step, row, i - self.text.starts_at(i))
+            for i, (step, row) in enumerate(zip(self.text.steps, self.text.rows, strict=True))
+        ]
+        found = self.shifted() or self.of_foreign_tokens(mine) or self.of_its_own(mine)
+        if found:
+            return found
+        # All tokens have their influence, and no others: what else leaves them that?
+        slight = self.size < _SLIGHT * self.yard.spread
+        if slight and self.everything_is_off():
+            share = self.size / self.yard.spread
+            words = f"all that is read from the cache is off, here by {share:.1e} of the spread"
+            return Named(Mistake.ROUNDING, words)
+        window = self.model.window
+        if window and self.at >= window:
+            words = f"no shorter text shows it: it begins at token {self.at}, behind the window"
+            return Named(Mistake.WRONG_WINDOW, words)
+        words = (
+            "no token has lost half of its influence, and none of other rows and requests, drafts "
+            "and later tokens has any"
+        )
+        if not callable(getattr(self.model.given, "placed", None)):
+            words += "; whether positions are shifted needs placed(ids, pos)"
+        return Named(None, words)
 
-    def fits(self, logits: Tensor) -> bool:
-        """Whether the wrong logits are these.  (V,)"""
-        return self.apart(self.wrong, logits) <= self.setting.inside()
+    # -------------------------------------------------------------- positions
 
-    # -------------------------------------------------------------- right logits of something else
-
-    def explanations(self) -> Iterator[tuple[Mistake, str, Tensor]]:
-        """Yield texts whose last logits the wrong ones may be, with the mistake.  (t,)"""
-        ids, at, start = self.ids, self.at, self.start
-        piece = f"the piece that begins at token {start}"
-        # 1. Everything before the piece is gone, or a row of logits is another's.
-        if start:
-            words = f"everything before {piece} is forgotten: its logits are those of it alone"
-            yield Mistake.LOST_TOKEN, words, ids[start:]
-        for other in (at - 1, at + 1):
-            if 0 <= other < len(self.text.ids):
-                words = f"the logits are those of token {other}: rows of logits are off by one"
-                yield Mistake.SHIFTED_POSITION, words, self.text.ids[: other + 1]
-        # 2. The text of a neighbour, or of an earlier request up to here.
-        yield from self.of_others()
-        # 3. One token less, one twice, two exchanged, or a beginning that is gone.
-        for i in self.near(at):
-            words = f"token {i} is missing from the cache (of {at + 1} tokens read)"
-            yield Mistake.LOST_TOKEN, words, torch.cat([ids[:i], ids[i + 1 :]])
-        for i in self.near(at):
-            twice = torch.cat([ids[: i + 1], ids[i:]])
-            yield Mistake.STALE_TOKEN, f"token {i} is in the cache twice", twice
-        oldest = Mistake.WRONG_WINDOW if self.model.window else Mistake.LOST_TOKEN
-        for i in self.near(start)[1:]:
-            yield oldest, f"the first {i} tokens are forgotten", ids[i:]
-        for i, j in pairwise(self.near(at + 1)):
-            swapped = ids.clone()
-            swapped[[i, j]] = swapped[[j, i]]
-            if not torch.equal(swapped, ids):
-                words = f"tokens {i} and {j} are swapped in the cache"
-                yield Mistake.SHIFTED_POSITION, words, swapped
-        # 4. Tokens that were taken back are still there.
-        for drafts in self.taken_back():
-            words = f"{len(drafts)} tokens that were taken back are still in the cache"
-            for i in self.near(at + 1)[1:]:
-                yield Mistake.STALE_TOKEN, words, torch.cat([ids[:i], drafts, ids[i:]])
-
-    def near(self, n: int) -> list[int]:
-        """The numbers below n; of many, the first, the last, and those around the piece's start."""
-        chosen = {*range(4), *range(n - 6, n), *range(self.start - 3, self.start + 3)}
-        return [i for i in range(n) if n <= _MANY or i in chosen]
-
-    def of_others(self) -> Iterator[tuple[Mistake, str, Tensor]]:
-        """Yield the texts of neighbours, and those that begin as another request does."""
-        ids, at = self.ids, self.at
-        for name, row, theirs in self.others():
-            same = name == self.text.session
-            kind = Mistake.WRONG_ROW if same else self.relation(name)
-            if len(theirs) > at and not torch.equal(theirs[: at + 1], ids):
-                words = f"row {self.text.row} has the logits of row {row}"
-                yield kind, words if same else f"the logits are those of {name}", theirs[: at + 1]
-            for k in self.near(min(at, len(theirs)) + 1)[1:] if not same else ():
-                mixed = torch.cat([theirs[:k], ids[k:]])
-                if not torch.equal(mixed, ids):
-                    yield kind, f"its first {k} tokens are those of {name}", mixed
-
-    def moved(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the logits of shifted positions, if a plain pass accepts positions.  (V,)"""
+    def shifted(self) -> Named | None:
+        """Whether the logits are those of shifted positions, if a plain pass accepts positions."""
         if not callable(getattr(self.model.given, "placed", None)) or not self.start:
-            return
+            return None
         pos = torch.arange(self.at + 1)
-        shifts = {n: f"positions are shifted by {n:+d} from token {self.start} on" for n in _SHIFTS}
-        shifts[-self.start] = f"positions restart at 0 in the piece that begins at {self.start}"
-        for n, words in shifts.items():
-            places = torch.where(pos >= self.start, pos + n, pos)
-            if places.min() < 0:
-                continue
+        for n in sorted({*range(-self.start, _FAR + 1)} - {0}, key=abs):
             try:
-                yield words, self.model.placed(self.ids[None], places)[0, -1]
+                places = torch.where(pos >= self.start, pos + n, pos)
+                logits = self.model.placed(self.ids[None], places)[0, -1]
             except OutOfTime:
                 raise
-            except ERRORS:
+            except ERRORS:  # positions that the model does not have
                 continue
-
-    def others(self) -> Iterator[tuple[str, int, Tensor]]:
-        """Yield the other texts of the program: session, row and tokens, (T,)."""
-        texts: dict[tuple[str, int], list[int]] = {}
-        for step in self.program:
-            if isinstance(step, Read):
-                for row, ids in enumerate(step.ids):
-                    texts.setdefault((step.session, row), []).extend(ids)
-            elif isinstance(step, Rewind):
-                for (name, _), held in texts.items():
-                    if name == step.session:
-                        del held[len(held) - step.n :]
-        for (name, row), held in texts.items():
-            if (name, row) != (self.text.session, self.text.row):
-                yield name, row, torch.tensor(held)
-
-    def taken_back(self) -> Iterator[Tensor]:
-        """Yield the tokens that rewinds of this text took back.  (n,)"""
-        for before, step in pairwise(self.program):
-            mine = step.session == self.text.session and len(before_ids(before)) > self.text.row
-            if isinstance(step, Rewind) and mine:
-                yield torch.tensor(before_ids(before)[self.text.row][-step.n :])
-
-    def relation(self, name: str) -> Mistake:
-        """What another session is to this one: an earlier request, or one beside it."""
-        uses = {
-            one: [i for i, step in enumerate(self.program) if one in _uses(step)]
-            for one in sessions(self.program)
-        }
-        earlier = uses[name][-1] < uses[self.text.session][0]
-        return Mistake.PREVIOUS_REQUEST if earlier else Mistake.ANOTHER_SESSION
+            if self.setting.apart(self.wrong, logits) <= self.yard.inside:
+                words = f"positions are shifted by {n:+d} from token {self.start} on"
+                if n == -self.start:
+                    words = f"positions restart at 0 in the piece that begins at {self.start}"
+                return Named(Mistake.SHIFTED_POSITION, words)
+        return None
 
     # -------------------------------------------------------------- what the logits depend on
 
-    def by_dependence(self) -> Named:
-        """Name the tokens that the logits depend on but must not, or must depend on but do not."""
-        mine = self.places()
-        budget = iter(range(_CHANGES))
+    def of_foreign_tokens(self, mine: list[_Place]) -> Named | None:
+        """Whether the logits depend on tokens that they must not depend on."""
         # 1. Tokens that are none of this text's: neighbours, other requests, drafts taken back.
-        slight = self.size < _SLIGHT * self.setting.yard.spread
-        least = max(self.setting.inside(), self.size / 2 if slight else 0)
+        tries = iter(range(_CHANGES))
+        slight = self.size < _SLIGHT * self.yard.spread
+        least = max(self.yard.inside, self.size / 2 if slight else 0)
         for place in self.all_places():
-            if place in mine or next(budget, None) is None:
+            if place in mine or next(tries, None) is None:
                 continue
             if self.influence(place) > least:
                 return self.foreign(place)
         # 2. Tokens behind this one.
         for i, place in enumerate(mine[self.at + 1 :], self.at + 1):
-            if next(budget, None) is not None and self.influence(place) > self.setting.inside():
+            if next(tries, None) is not None and self.influence(place) > self.yard.inside:
                 words = f"the logits of token {self.at} depend on the later token {i}"
                 return Named(Mistake.MASK, words)
-        # 3. Its own tokens: how much they move the wrong logits, and how much the right ones.
+        return None
+
+    def of_its_own(self, mine: list[_Place]) -> Named | None:
+        """Whether tokens of the text itself have lost or gained an influence."""
+        # 1. How much each moves the wrong logits, and how much the right ones.
         lost, extra = [], []
         for i in self.near(self.at + 1):
             got = sum(self.influence(mine[i], change) for change in _OTHERS)
             due = sum(self.needed(i, change) for change in _OTHERS)
-            if due > self.setting.inside() and got < _LITTLE * due:
+            if due > self.yard.inside and got < _LITTLE * due:
                 lost.append(i)
-            elif got > self.setting.inside() and due < _LITTLE * got:
+            elif got > self.yard.inside and due < _LITTLE * got:
                 extra.append(i)
-        if slight and not lost and not extra:
-            share = self.size / max(self.setting.yard.spread, 1e-300)
-            words = f"each token has its influence, and the logits are off by {share:.1e} of their "
-            return Named(Mistake.ROUNDING, words + "spread")
-        return self.of_its_own(lost, extra)
-
-    def of_its_own(self, lost: list[int], extra: list[int]) -> Named:
-        """The mistake, by the tokens of the text itself that have lost or gained an influence."""
         token = f"the logits of token {self.at}"
-        # 1. A token of the piece itself is not seen: the mask. Earlier ones are lost.
+        # 2. A token of the piece itself is not seen: the mask. Earlier ones are lost.
         if lost and max(lost) >= self.start:
             return Named(Mistake.MASK, f"{token} depend too little on {_spans(lost)}")
-        # 2. With a window, its oldest tokens are those that a window decides on.
-        near = self.at + 1 - (self.model.window or 0)
-        if self.model.window and extra and max(extra) < near:
+        # 3. With a window, its oldest tokens are those that a window decides on.
+        window = self.model.window
+        if window and extra and max(extra) < self.at + 1 - window:
             words = f"{token} depend on {_spans(extra)}, outside of the window"
             return Named(Mistake.WRONG_WINDOW, words)
         if lost:
@@ -250,16 +169,16 @@ class _Diagnosis:
             if lost == list(range(self.start)):
                 words = f"everything before token {self.start} is forgotten, or most of it"
             oldest = lost == list(range(lost[0], lost[-1] + 1)) and lost[-1] < self.start - 1
-            windowed = self.model.window and oldest and self.at + 2 >= self.model.window
+            windowed = window and oldest and self.at + 2 >= window
             return Named(Mistake.WRONG_WINDOW if windowed else Mistake.LOST_TOKEN, words)
-        if extra and max(extra) < self.start and self.model.window:
-            words = f"{token} depend on {_spans(extra)} too much"
-            return Named(Mistake.WRONG_WINDOW, words)
-        if self.model.window and self.at >= self.model.window:
-            words = f"no shorter text shows it: it begins at token {self.at}, behind the window"
-            return Named(Mistake.WRONG_WINDOW, words)
-        words = "each token has an influence, as it must, and no other has: it is at another place"
-        return Named(Mistake.SHIFTED_POSITION, words)
+        if window and extra and max(extra) < self.start:
+            return Named(Mistake.WRONG_WINDOW, f"{token} depend on {_spans(extra)} too much")
+        return None
+
+    def near(self, n: int) -> list[int]:
+        """The numbers below n; of many, the first, the last, and those around the piece's start."""
+        chosen = {*range(4), *range(n - 6, n), *range(self.start - 3, self.start + 3)}
+        return [i for i in range(n) if n <= _MANY or i in chosen]
 
     def foreign(self, place: _Place) -> Named:
         """The mistake, if the logits depend on a token that is none of this text's."""
@@ -268,28 +187,28 @@ class _Diagnosis:
             kind = self.relation(step.session)
             words = f"the logits depend on a token of {kind}, {step.session!r}"
             return Named(kind, words)
-        if place.row != self.row_at(place.step):
-            words = f"row {self.text.row} depends on row {place.row}: texts are mixed up"
-            return Named(Mistake.WRONG_ROW, words)
-        words = "the logits depend on a token that was taken back"
-        return Named(Mistake.STALE_TOKEN, words)
+        # The row of this text when that step was read: drafts that were taken back have none left.
+        before = [
+            row for row, at in zip(self.text.rows, self.text.steps, strict=True) if at <= place.step
+        ]
+        if (before[-1] if before else self.text.row) == place.row:
+            words = "the logits depend on a token that was taken back"
+            return Named(Mistake.STALE_TOKEN, words)
+        words = f"row {self.text.row} depends on row {place.row}: texts are mixed up"
+        return Named(Mistake.WRONG_ROW, words)
 
-    def row_at(self, step: int) -> int:
-        """The row of this text in a step that read a part of it."""
-        one = self.program[step]
-        assert isinstance(one, Read)
-        if len(one.ids) == 1:
-            return 0
-        mine = [int(x) for x, s in zip(self.text.ids, self.text.steps, strict=True) if s == step]
-        rows = [r for r, ids in enumerate(one.ids) if list(ids[: len(mine)]) == mine]
-        return self.text.row if self.text.row in rows or not rows else rows[0]
-
-    def places(self) -> list[_Place]:
-        """Where the program reads each token of this text."""
-        found = []
-        for i, step in enumerate(self.text.steps):
-            found.append(_Place(step, self.row_at(step), i - self.text.starts_at(i)))
-        return found
+    def relation(self, name: str) -> Mistake:
+        """What another session is to this one: an earlier request, or one beside it."""
+        uses = {
+            one: [
+                i
+                for i, step in enumerate(self.program)
+                if one == step.session or isinstance(step, Fork) and one == step.into
+            ]
+            for one in sessions(self.program)
+        }
+        earlier = uses[name][-1] < uses[self.text.session][0]
+        return Mistake.PREVIOUS_REQUEST if earlier else Mistake.ANOTHER_SESSION
 
     def all_places(self) -> Iterator[_Place]:
         """Yield all tokens that are read before the wrong one's step ends."""
@@ -305,40 +224,35 @@ class _Diagnosis:
         other = changed(
             self.program, place.step, place.row, place.column, lambda x: (x + change) % vocab_size
         )
-        return self.apart(logits_at(self.setting, other, self.failure), self.wrong)
+        return self.setting.apart(logits_at(self.setting, other, self.failure), self.wrong)
 
     def needed(self, i: int, change: int = 1) -> float:
         """How far the right logits move if token i of the text is another one."""
         other = self.ids.clone()
         other[i] = (other[i] + change) % self.setting.vocab_size
-        return self.apart(self.last(other), self.right)
+        return self.setting.apart(self.last(other), self.right)
 
+    # -------------------------------------------------------------- rounding
 
-def before_ids(step: object) -> tuple[tuple[int, ...], ...]:
-    """The ids of a Read; none of any other step."""
-    return step.ids if isinstance(step, Read) else ()
+    def everything_is_off(self) -> bool:
+        """Whether whatever is read from the cache is a little off, in single tokens and in pieces.
 
-
-def _uses(step: object) -> tuple[str, ...]:
-    return (getattr(step, "session", ""), getattr(step, "into", ""))
-
-
-def name_padding_mistake(
-    model: Model, padding: Padding, inside: float, apart: Callable[[Tensor, Tensor], float]
-) -> Named:
-    """The mistake of a padded batch: is the padding read, or are positions counted wrongly?"""
-    try:
-        usual = padding.read(model, cached=True)
-        ids = torch.where(padding.mask > 0, padding.ids, (padding.ids + 1) % model.vocab_size)
-        other = Padding(
-            padding.name, ids, padding.mask, padding.texts, padding.lengths, padding.right
-        ).read(model, cached=True)
-    except ERRORS:
-        return Named(None, "")
-    if apart(other, usual) > inside:
-        return Named(Mistake.MASK, "the logits depend on what the padding is: it is read as text")
-    words = "what the padding is has no influence: it counts in the positions, or hides tokens"
-    return Named(Mistake.SHIFTED_POSITION, words)
+        Stored in too few bits, each token is: already behind the first one, and however it is read.
+        A mistake in a mask, a position or a state spares some of them.
+        """
+        n = max(len(self.ids), 6)
+        ids = self.model.text(1, self.setting.reference.seed, n)
+        first = self.model.limits.shortest
+        ways: list[list[Length]] = [[first, *[1] * (n - first)]]
+        if self.model.limits.chunks:
+            ways.append([first, n - first])
+        (right,) = self.setting.reference.expected([ids[0]])
+        for lengths in ways:
+            (text,) = self.setting.run(in_pieces(ids, lengths, self.setting.vocab_size))
+            sizes = self.yard.sizes(text.logits[None], right[None])[0, first:]
+            if not (self.yard.inside < sizes).all() or sizes.max() > _SLIGHT * self.yard.spread:
+                return False
+        return True
 
 
 def _spans(numbers: list[int]) -> str:

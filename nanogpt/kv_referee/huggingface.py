@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contract import NotOffered, check_memory, first_line
+from .contract import ONLY_CACHE
+from .errors import NotOffered, first_line
+from .objects import check_memory
 from .scripts import StepCode
 
 TWO_WAYS = ("cpmant",)  # kinds that attend to the whole prompt in both directions
 CACHE_ARGUMENTS = ("past_key_values", "cache")  # the argument before transformers 5.24, and since
 STATES = ("falcon_mamba", "mamba", "mamba2", "xlstm")  # their cache is a state, without keys
-GROWING = "its cache"  # the names of caches
+GROWING = ONLY_CACHE  # the names of caches
 ALLOCATED = "static cache"
 
 _State = dict[str, Any]  # what to pass back with the next tokens, by argument name
@@ -43,8 +45,6 @@ class HuggingFace:
         self.window = _first_integer(config, windows)
         if (self.longest or 0) < 1:
             self.longest = None
-        pads = (getattr(config, "pad_token_id", None), *_tokens_of_images(model.config))
-        self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
         # By its signature, what torch.compile returns accepts any argument.
         self.takes = tuple(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters)
         self.argument = next((name for name in CACHE_ARGUMENTS if name in self.takes), "")
@@ -229,8 +229,10 @@ class TransformersSession:
         if self.static and method != "crop":
             raise NotOffered("a static cache serves one text after the other")
         held = next(iter(self.state.values()), None)
-        if not hasattr(held, method):
-            raise NotOffered(f"its cache has no {method}")
+        # A hybrid's cache has the method, and calls it on layers that lack it (5.24: Mamba's).
+        for part in (held, *getattr(held, "layers", ())):
+            if not hasattr(part, method) and (part is held or method != "crop"):
+                raise NotOffered(f"its cache ({type(part).__name__}) has no {method}")
         return held
 
 
@@ -251,12 +253,6 @@ def _first_integer(config: object, names: tuple[str, ...]) -> int | None:
         if isinstance(value, int):
             return value
     return None
-
-
-def _tokens_of_images(config: object) -> list[int]:
-    """Ids that stand for something other than text."""
-    names = [name for name in vars(config) if name.endswith(("_token_id", "_token_index"))]
-    return [getattr(config, n) for n in names if n[:3] not in ("bos", "eos", "sep", "cls")]
 
 
 # ------------------------------------------------------------------ scripts
@@ -302,18 +298,19 @@ def padded(ids, mask, lengths):
 class _TransformersCode(StepCode):
     """The code of each step, for a model of transformers in the variable `model`."""
 
-    fresh: set[str]
+    def __init__(self, model: Any, cache: str):
+        super().__init__(model, cache)
+        self.fresh: set[str] = set()  # sessions that record after what they read first
 
     def build(self, dtype: torch.dtype | None) -> tuple[list[str], list[str]]:
         given: HuggingFace = self.model.given
-        self.fresh = set()  # sessions that record after what they read first
         imports = ["import copy", "from transformers import DynamicCache, StaticCache"]
         lines = ["# model: the transformers model that was judged"]
         if given.plainly:
             imports[-1] = "from transformers import AutoConfig, AutoModelForCausalLM"
             imports.append("from transformers import DynamicCache, StaticCache")
             lines = given.plainly.splitlines()
-        convert = {None: "", torch.float64: ".double()"}.get(dtype, ".float()")
+        convert = ".double()" if dtype == torch.float64 else ""
         lines.append(f"model = model.eval(){convert}")
         placed = "position_ids" in given.takes
         padded = _PADDED.format(

@@ -32,12 +32,10 @@ def judge(
     got: Sequence[Tensor],
     expected: Sequence[Tensor],
     again: Callable[[], object] | None = None,
-    inside: float | None = None,
 ) -> Judgement:
     """Judge the logits of some texts.  (T, V) twice for each
 
     `again` computes them once more, if float64 rounding is too small to explain a difference.
-    `inside` is the difference that rounding explains in a dtype other than the finest.
     """
     # 1. As many logits as tokens?
     for a, b in zip(got, expected, strict=True):
@@ -49,16 +47,14 @@ def judge(
     # 2. The largest difference, in words.
     sizes = sizes_of(yard, got, expected)
     size = max(float(one.max()) for one in sizes)
-    dtype = got[0].dtype if inside else yard.dtype
-    words = f"{_size_in_words(size, got)} in {name_of(dtype)}"
-    finest = inside is None
-    inside = inside or yard.inside
+    words = f"{_size_in_words(size, got)} in {name_of(yard.dtype)}"
+    inside = yard.inside
     # 3. It is explained; but is it by float32 inside of a float64 model?
     if size <= inside:
         verdict = Verdict.EQUAL if size <= ULPS * yard.ulp else Verdict.ROUNDING
         if size:
             words += f", where {yard.words}"
-        if finest and size > yard.limit and not yard.lossy and again is not None:
+        if size > yard.limit and not yard.lossy and again is not None:
             seen = traced(again)
             if seen.seen and not seen.narrow:
                 words += "; with no float32 inside, that is more than float64 explains"
@@ -79,9 +75,6 @@ def judge(
             words += "; only a few tokens are off, and float32 moves one of a plain pass by "
             words += f"{yard.most:.1e}"
             return Judgement(name, Verdict.UNDECIDED, words, size, at)
-    if _may_be_a_near_tie(yard, got, sizes, at):
-        words += "; only a few tokens are off, so a router's near tie may be the cause"
-        return Judgement(name, Verdict.UNDECIDED, words, size, at)
     turn = turn_of(got[index][None], expected[index][None], sizes[index][None], at)
     return Judgement(name, Verdict.BUG, words, size, at, turn=turn)
 
@@ -93,16 +86,6 @@ def _may_be_a_spike(yard: Yardstick, sizes: Sequence[Tensor]) -> bool:
     if yard.other != torch.float32 or not float(every.max()) <= TIMES * most:
         return False
     return int((every > yard.inside).sum()) <= max(2, 0.02 * every.numel())
-
-
-def _may_be_a_near_tie(
-    yard: Yardstick, got: Sequence[Tensor], sizes: Sequence[Tensor], at: int
-) -> bool:
-    """Whether a 16-bit model's logits differ at so few tokens that a tie may be the cause."""
-    if yard.other is not None or yard.eps < 1e-4 or any(one.isnan().any() for one in got):
-        return False
-    behind = torch.cat([one[at:] for one in sizes])
-    return float((behind > yard.inside).float().mean()) < 0.5
 
 
 def _size_in_words(size: float, got: Sequence[Tensor]) -> str:

@@ -15,7 +15,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .contract import ERRORS, Model, NoLogits, OutOfTime, Session, first_line, logits_of
+from .contract import Model, Session
+from .errors import ERRORS, NoLogits, OutOfTime, first_line
+from .logits import logits_of
 from .report import Unsupported
 from .texts import BRIEF, LEAST, text
 
@@ -39,8 +41,12 @@ def find_limits(model: Model) -> None:
     limits.last_only = bool(model.last_only) or bool((whole[:, 0] == torch.inf).all())
     # 2. How does a prompt have to be, and how many texts may there be?
     limits.shortest = model.shortest or _shortest(model, ids)
-    limits.widest = _widest(model, ids)
-    limits.max_batch = model.max_batch or _most(model, ids)
+    form = _fails(partial(_read, model, ids[:1]))
+    if isinstance(form, NoLogits):
+        raise form
+    limits.max_batch = model.max_batch
+    if limits.max_batch is None and _declines(model, "two texts in a batch", ids):
+        limits.max_batch = 1
     # 3. What may follow it?
     limits.chunks = model.chunks if model.chunks is not None else _reads_chunks(model, ids)
 
@@ -94,25 +100,21 @@ def find_longest(model: Model, wanted: int) -> None:
     model.limits.refusals.append(Unsupported(f"a text of {high} tokens", first_line(error)))
 
 
-def _refusing(model: Model) -> tuple[type[BaseException], ...]:
-    """The classes of exceptions that are a refusal where something is asked for the first time."""
-    return (*model.refusals, *_CHECKED)
+def _declines(model: Model, name: str, *pieces: Tensor) -> bool:
+    """Whether the model does not read these pieces; the reason is recorded.
 
-
-def _refuses(model: Model, name: str, ask: Callable[[], object]) -> bool:
-    """Whether the model refuses this; records the reason."""
-    try:
-        ask()
-    except OutOfTime:
-        raise
-    except NoLogits:
-        return False
-    except _refusing(model) as error:
-        model.limits.refusals.append(Unsupported(name, first_line(error)))
-        return True
-    except ERRORS:
-        return False  # it fails: the first comparison says how
-    return False
+    Its plain pass fails, in whatever way, or its cache refuses. Everything else that fails is left
+    to the first comparison, which says how.
+    """
+    error = _fails(partial(model.plain, torch.cat(pieces, 1)))
+    if error is None:
+        error = _fails(partial(_read, model, *pieces))
+        if error is None or isinstance(error, NoLogits):
+            return False
+        if not isinstance(error, (*model.refusals, *_CHECKED)):
+            return False
+    model.limits.refusals.append(Unsupported(name, first_line(error)))
+    return True
 
 
 def _fails(ask: Callable[[], object]) -> BaseException | None:
@@ -137,52 +139,16 @@ def _read(model: Model, *pieces: Tensor) -> None:
 
 def _shortest(model: Model, ids: Tensor) -> int:
     """The fewest tokens of a prompt that works both with and without a cache."""
-    limits = model.limits
     for n in _PROMPTS:
         if n >= ids.shape[1]:
             break
-        name = f"a text of {n} token{'s' if n > 1 else ''}"
-        error = _fails(partial(model.plain, ids[:1, :n]))
-        if error is None:
-            error = _fails(partial(_read, model, ids[:1, :n]))
-            if isinstance(error, NoLogits):
-                raise error
-            if not isinstance(error, _refusing(model)):
-                return n  # it works, or the first comparison says how it fails
-        limits.refusals.append(Unsupported(name, first_line(error)))
-    # It has no cache at all, or only one for single tokens: what follows says so.
-    error = _fails(partial(_read, model, ids[:1]))
-    if isinstance(error, NoLogits):
-        raise error
-    if error:
-        limits.refusals.clear()
+        if not _declines(model, f"a text of {n} token{'s' if n > 1 else ''}", ids[:1, :n]):
+            return n
+    if _fails(partial(_read, model, ids[:1])):
+        # It has no cache at all, or only one for single tokens: what follows says so.
+        model.limits.refusals.clear()
         return 1
     return ids.shape[1]
-
-
-def _most(model: Model, ids: Tensor) -> int | None:
-    """1 for a model that reads one text at a time; None if it reads more."""
-    name = "two texts in a batch"
-    if error := _fails(partial(model.plain, ids)):
-        model.limits.refusals.append(Unsupported(name, first_line(error)))
-        return 1
-    return 1 if _refuses(model, name, partial(_read, model, ids)) else None
-
-
-def _widest(model: Model, ids: Tensor) -> int | None:
-    """The most tokens of a piece, if the model refuses longer prompts but reads such pieces."""
-    limits = model.limits
-    if limits.shortest > 1:
-        return None
-    error = _fails(partial(_read, model, ids[:1]))
-    if error is None or not isinstance(error, _refusing(model)):
-        return None  # if it fails, the first comparison says why
-    for n in _PROMPTS[-2::-1]:
-        if not _fails(partial(_read, model, *ids[:1].split(n, 1))):
-            name = f"more than {n} token{'s' if n > 1 else ''} at once"
-            limits.refusals.append(Unsupported(name, first_line(error)))
-            return n
-    return None
 
 
 def _reads_chunks(model: Model, ids: Tensor) -> bool:
@@ -191,5 +157,4 @@ def _reads_chunks(model: Model, ids: Tensor) -> bool:
     prompt = ids[:1, :n]
     if n + 2 > ids.shape[1] or _fails(partial(_read, model, prompt, ids[:1, n : n + 1])):
         return True  # the first comparison says why
-    name = "several tokens after a prompt"
-    return not _refuses(model, name, partial(_read, model, prompt, ids[:1, n : n + 2]))
+    return not _declines(model, "several tokens after a prompt", prompt, ids[:1, n : n + 2])

@@ -6,12 +6,19 @@ each text alone first, and the cache then with that pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from .contract import Model
+from .errors import ERRORS, NotOffered, OutOfTime, first_line
+from .judging import judge
+from .reference import Reference
+from .report import Judgement, Mistake, Verdict
+from .scripts import padding_script
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,3 +76,61 @@ def right_padding(ids: Tensor) -> Padding:
     lengths = (prompt, *[1] * new)
     name = f"right padding of prompts of {prompt} tokens"
     return Padding(name, padded, (~padding).long(), texts, lengths, right=True)
+
+
+def judge_padding(reference: Reference, padding: Padding) -> tuple[Judgement, Judgement]:
+    """Judge a padded batch read through the cache, and read in one pass. Raises NotOffered."""
+    model, yard = reference.model, reference.yard
+    # 1. One pass, against each text alone.
+    alone = padding.unpadded(reference.expected([one[0] for one in padding.texts]))
+    try:
+        plain = padding.read(model, cached=False)
+    except OutOfTime:
+        raise
+    except model.refusals as refusal:
+        raise NotOffered(first_line(refusal)) from None
+    except ERRORS as error:
+        words = f"one pass without a cache fails with {type(error).__name__}"
+        raise NotOffered(f"{words}: {first_line(error)}") from None
+    name = f"{padding.name} in one pass, against each text alone"
+    once = judge(yard, name, list(plain), list(alone), partial(padding.read, model, cached=False))
+    if padding.right and not once.verdict.sound:
+        raise NotOffered("one pass without a cache does not read right padding either")
+    # 2. The cache, against that pass; NaN there is not its fault.
+    wanted = alone if padding.right else plain
+    seen = plain.isfinite().all(-1, keepdim=True)
+    wanted = torch.where(seen, wanted, 0)
+
+    def read() -> Tensor:
+        return torch.where(seen, padding.read(model, cached=True), 0)
+
+    against = "against each text alone" if padding.right else "against one pass"
+    name = f"{padding.name} through the cache, {against}"
+    try:
+        finding = judge(yard, name, list(read()), list(wanted), read)
+    except OutOfTime:
+        raise
+    except model.refusals as refusal:
+        raise NotOffered(first_line(refusal)) from None
+    except ERRORS as error:
+        words = f"it fails with {type(error).__name__}: {first_line(error)}"
+        finding = Judgement(name, Verdict.BUG, words, math.inf)
+    # 3. A bug gets its kind of mistake and a script.
+    if finding.verdict is Verdict.BUG:
+        finding.mistake, finding.cause = _mistake(reference, padding)
+        finding.code = padding_script(model, finding, padding.ids, padding.mask, padding.lengths)
+    return finding, once
+
+
+def _mistake(reference: Reference, padding: Padding) -> tuple[Mistake | None, str]:
+    """The mistake of a padded batch, if it is that the padding is read as text."""
+    model, yard = reference.model, reference.yard
+    other = torch.where(padding.mask > 0, padding.ids, (padding.ids + 1) % model.vocab_size)
+    try:
+        usual = padding.read(model, cached=True)
+        changed = replace(padding, ids=other).read(model, cached=True)
+    except ERRORS:
+        return None, ""
+    if float(yard.sizes(changed, usual).max()) > yard.inside:
+        return Mistake.MASK, "the logits depend on what the padding is: it is read as text"
+    return None, "what the padding is has no influence; its place, or the positions, may have"

@@ -66,18 +66,9 @@ class Fork:
     into: str
 
 
-@dataclass(frozen=True)
-class PlainPass:
-    """A pass without a cache in between; what it returns is not compared."""
-
-    ids: Ids
-    session: str = ""
-
-
-ProgramStep = Start | Read | Rewind | Reorder | Keep | Fork | PlainPass
+ProgramStep = Start | Read | Rewind | Reorder | Keep | Fork
 Program = tuple[ProgramStep, ...]
-# The length of a piece; (2, 3, 1) has 2 tokens and 4 wrong ones, taken back 1 and 3 at a time.
-Length = int | tuple[int, ...]
+Length = int | tuple[int, int]  # of a piece; (2, 3) has 2 tokens, then 3 wrong ones, taken back
 
 
 @dataclass
@@ -89,39 +80,77 @@ class Written:
     ids: Tensor  # (T,)
     logits: Tensor  # (T, V)
     steps: list[int]  # of each token, the index of the step that read it
+    rows: list[int]  # of each token, its row in that step
 
     def starts_at(self, token: int) -> int:
         """The first token of the piece that this token was read in."""
         return self.steps.index(self.steps[token])
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Where a program goes wrong: the text and its first wrong token, or the exception."""
+
+    program: Program
+    text: Written | None = None
+    at: int = 0
+    error: BaseException | None = None
+
+    @property
+    def step(self) -> int | None:
+        """The index of the step that returned the wrong logits; None if it is not known."""
+        return None if self.text is None else self.text.steps[self.at]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The row and the column of the wrong token in that step."""
+        assert self.text is not None
+        return self.text.rows[self.at], self.at - self.text.starts_at(self.at)
+
+
 @dataclass
 class _Held:
-    """What a session has read so far: (B, T), (B, T, V)."""
+    """What a session has read so far."""
 
     session: Session
-    ids: Tensor
-    rows: list[int] = field(default_factory=list)  # the numbers of its texts
-    logits: Tensor | None = None
+    numbers: list[int]  # of its texts
+    ids: Tensor  # (B, T)
+    rows: Tensor  # (B, T): the row of each token when it was read
+    logits: Tensor | None = None  # (B, T, V)
     steps: list[int] = field(default_factory=list)
+
+    def read(self, step: int, ids: Tensor) -> None:
+        """Read the next tokens.  (B, t)"""
+        logits = self.session.read(ids)
+        self.logits = logits if self.logits is None else torch.cat([self.logits, logits], 1)
+        self.ids = torch.cat([self.ids, ids], 1)
+        rows = torch.arange(len(ids))[:, None].expand(ids.shape)
+        self.rows = torch.cat([self.rows, rows], 1)
+        self.steps += [step] * ids.shape[1]
 
     def written(self, name: str, rows: Iterable[int]) -> list[Written]:
         """These texts as they are now."""
         if self.logits is None:
             return []
-        return [
-            Written(name, self.rows[i], self.ids[i], self.logits[i], list(self.steps)) for i in rows
-        ]
+        found = []
+        for i in rows:
+            steps, read_as = list(self.steps), self.rows[i].tolist()
+            found.append(
+                Written(name, self.numbers[i], self.ids[i], self.logits[i], steps, read_as)
+            )
+        return found
 
     def select(self, rows: Sequence[int]) -> None:
         """Text i continues from text rows[i]."""
         self.ids = self.ids[list(rows)]
+        self.rows = self.rows[list(rows)]
         self.logits = None if self.logits is None else self.logits[list(rows)]
 
     def forget(self, n: int) -> None:
         """Drop the last n tokens."""
         end = self.ids.shape[1] - n
         self.ids = self.ids[:, :end]
+        self.rows = self.rows[:, :end]
         self.logits = None if self.logits is None else self.logits[:, :end]
         self.steps = self.steps[:end]
 
@@ -140,18 +169,12 @@ def run(model: Model, program: Program, cache: str) -> list[Written]:
             hints = (room(program, step.session), is_rewound(program, step.session))
             session = model.start(cache, step.rows, *hints)
             empty = torch.empty(step.rows, 0, dtype=torch.long)
-            held[step.session] = _Held(session, empty, list(range(step.rows)))
+            held[step.session] = _Held(session, list(range(step.rows)), empty, empty)
             del session  # the only reference is in `held`
-        elif isinstance(step, PlainPass):
-            model.plain(torch.tensor(step.ids))
         else:
             one = held[step.session]
             if isinstance(step, Read):
-                ids = torch.tensor(step.ids)
-                logits = one.session.read(ids)
-                one.ids = torch.cat([one.ids, ids], 1)
-                one.logits = logits if one.logits is None else torch.cat([one.logits, logits], 1)
-                one.steps += [i] * ids.shape[1]
+                one.read(i, torch.tensor(step.ids))
             elif isinstance(step, Rewind):
                 one.session.rewind(step.n)
                 one.forget(step.n)
@@ -162,7 +185,7 @@ def run(model: Model, program: Program, cache: str) -> list[Written]:
             elif isinstance(step, Keep):
                 one.session.keep(list(step.rows))
                 texts += one.written(step.session, set(range(len(one.ids))) - set(step.rows))
-                one.rows = [one.rows[row] for row in step.rows]
+                one.numbers = [one.numbers[row] for row in step.rows]
                 one.select(step.rows)
             else:
                 held[step.into] = replace(one, session=one.session.fork(), steps=list(one.steps))
@@ -176,8 +199,6 @@ def run(model: Model, program: Program, cache: str) -> list[Written]:
 
 def _names(step: ProgramStep) -> tuple[str, ...]:
     """The sessions that a step uses."""
-    if isinstance(step, PlainPass):
-        return ()
     return (step.session, step.into) if isinstance(step, Fork) else (step.session,)
 
 
@@ -199,9 +220,8 @@ def room(program: Program, session: str) -> int:
             levels[step.into] = levels.get(step.session, 0)
             if step.session == session:  # the second session has as much room
                 highest[session] = max(highest.get(session, 0), room(program, step.into))
-        if not isinstance(step, PlainPass):
-            level = levels.get(step.session, 0)
-            highest[step.session] = max(highest.get(step.session, 0), level)
+        level = levels.get(step.session, 0)
+        highest[step.session] = max(highest.get(step.session, 0), level)
     return max(highest.get(session, 0), levels.get(session, 0))
 
 
@@ -221,8 +241,6 @@ def is_valid(program: Program) -> bool:
     for step in program:
         if isinstance(step, Start):
             levels[step.session], rows[step.session] = 0, step.rows
-            continue
-        if isinstance(step, PlainPass):
             continue
         if step.session not in levels:
             return False
@@ -266,23 +284,65 @@ def in_pieces(
 ) -> Program:
     """Read texts in pieces of these lengths through one session.  (B, T)
 
-    (2, 3) has 2 tokens and 3 wrong ones, which are taken back; of (2, 3, 1) the 4 wrong ones are
-    taken back 1 and 3 at a time.
+    (2, 3) has 2 tokens and 3 wrong ones, which are taken back.
     """
     steps: list[ProgramStep] = [Start(session, len(texts))]
     start = 0
     for length in lengths:
-        n, *rewinds = length if isinstance(length, tuple) else (length,)
+        n, wrong = length if isinstance(length, tuple) else (length, 0)
         piece = texts[:, start : start + n]
         start += n
-        if rewinds:
+        if wrong:
             # Wrong tokens: each differs from the text's token there.
             first = texts[:, min(start, texts.shape[1] - 1)][:, None]
-            others = (first + 1 + torch.arange(sum(rewinds))) % vocab_size
+            others = (first + 1 + torch.arange(wrong)) % vocab_size
             piece = torch.cat([piece, others], dim=1)
         if piece.shape[1]:
             steps.append(Read(session, ids_of(piece)))
-        steps += [Rewind(session, n) for n in reversed(rewinds)]
+        if wrong:
+            steps.append(Rewind(session, wrong))
+    return tuple(steps)
+
+
+def kept(lengths: Iterable[Length]) -> int:
+    """The number of tokens that are kept of pieces of these lengths."""
+    count = 0
+    for length in lengths:
+        count += length[0] if isinstance(length, tuple) else length
+    return count
+
+
+def fitted(lengths: Iterable[Length], shortest: int) -> list[Length]:
+    """The same pieces for a model whose prompts need this many tokens: the first ones are joined.
+
+    Drafts among them are left out.
+    """
+    if shortest <= 1:
+        return list(lengths)
+    head = 0
+    rest: list[Length] = []
+    for length in lengths:
+        if rest or head >= shortest:
+            rest.append(length)
+        else:
+            head += kept([length])
+    return [head, *rest] if head else rest
+
+
+def in_single_tokens(program: Program) -> Program:
+    """The same for a model that reads one token at a time behind the prompt."""
+    steps: list[ProgramStep] = []
+    begun: set[str] = set()
+    for step in program:
+        if isinstance(step, Fork):
+            begun.add(step.into)
+        if isinstance(step, Read) and step.session in begun:
+            columns = range(len(step.ids[0]))
+            steps += [replace(step, ids=tuple((row[i],) for row in step.ids)) for i in columns]
+        else:
+            steps.append(step)
+        if isinstance(step, Read):
+            begun.add(step.session)
     return tuple(steps)
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+# Tokens that a model reads, with and without a cache, before no further scenario starts.
+TOKEN_BUDGET = 30_000
 _SHOWN = 8  # most bugs in a printed report
 
 
@@ -55,7 +57,6 @@ class ScenarioKind(str, Enum):
     BATCH = "a batch"
     PADDING = "padded batches"
     THREADS = "sessions in two threads"
-    OWN_DTYPE = "its own dtype"
 
     def __str__(self) -> str:
         return self.value
@@ -287,8 +288,7 @@ def _in_full(bug: Judgement) -> list[str]:
     """The lines of a bug with its mistake and script."""
     lines = [f"  {bug}"]
     if bug.mistake or bug.cause:
-        kind = ": ".join(str(part) for part in (bug.mistake, bug.cause) if part)
-        lines.append(f"    kind of mistake: {kind}")
+        lines.append(f"    kind of mistake: {bug.mistake or 'not known'}: {bug.cause}")
     return lines + [f"      {line}" for line in bug.code.splitlines()]
 
 

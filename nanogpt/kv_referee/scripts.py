@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contract import ERRORS, Form, Model, NoLogits, first_line
-from .padding import Padding
+from .contract import Model
+from .errors import ERRORS, first_line
 from .programs import (
+    Failure,
     Fork,
-    Keep,
-    PlainPass,
     Program,
     Read,
     Reorder,
@@ -26,8 +25,6 @@ from .programs import (
     sessions,
 )
 from .report import Judgement, ScenarioKind
-from .shrinking import Failure
-from .yardstick import Yardstick
 
 _SCRIPT = '''\
 """{name}: {way}.
@@ -38,25 +35,23 @@ Below is the shortest way found that still shows it: there, size and tokens may 
 
 {imports}
 
+
+def logits_of(out, rows):
+    """(rows, tokens, vocabulary): of an array, by itself, in a tuple, in a dict or on an object."""
+    out = out["logits"] if isinstance(out, dict) else getattr(out, "logits", out)
+    out = torch.as_tensor(out[0] if isinstance(out, (tuple, list)) else out)
+    return out.reshape(rows, -1, out.shape[-1])
+
+
 {model}
+
 with torch.no_grad():
 {body}
+'''
+_COMPARED = """\
+moved = (got.double() - wanted.double())[wanted.isfinite()]
 # How far two logits have moved relative to each other; a cache must not move them.
-print(float(moved.max() - moved.min()))
-'''
-_FAILS = '''\
-"""{name}: {way}.
-
-In the report: {words}
-"""
-
-{imports}
-
-{model}
-with torch.no_grad():
-{body}
-'''
-_NAMES = "abcdefghijklmnopqrstuvwxyz"
+print(float(moved.max() - moved.min()))"""
 
 
 class StepCode:
@@ -68,13 +63,15 @@ class StepCode:
 
     def build(self, dtype: torch.dtype | None) -> tuple[list[str], list[str]]:
         """The imports, and the lines that make MODEL in this dtype."""
-        imports, lines = _made(self.model.given)
+        given = self.model.given
+        imports, lines = _made(given)
         if dtype == torch.float64:
-            if callable(getattr(self.model.given, "to", None)):
+            if callable(getattr(given, "to", None)):
                 lines.append("MODEL = MODEL.to(torch.float64) or MODEL")
             elif self.model.module is not None:
-                name = _attribute(self.model.given, self.model.module)
-                lines.append(f"MODEL.{name}.double()" if name else "MODEL.double()")
+                held = getattr(given, "__dict__", {}).items()
+                name = next((f".{name}" for name, x in held if x is self.model.module), "")
+                lines.append(f"MODEL{name}.double()")
         return imports, lines
 
     def start(self, name: str, rows: int, room: int, rewinds: bool) -> list[str]:
@@ -105,6 +102,55 @@ class StepCode:
         return f"MODEL.padded(torch.tensor({ids}), torch.tensor({mask}), {lengths})"
 
 
+def script(model: Model, finding: Judgement, failure: Failure) -> str:
+    """A Python script that runs the program and prints how far its wrong logits are off."""
+    calls = _calls_of(model, finding.cache or model.caches[0])
+    threads = finding.kind is ScenarioKind.THREADS and len(sessions(failure.program)) > 1
+    imports = [_source_of_threads()] if threads else []
+    # 1. The steps; what the wrong one returns is `got`.
+    body = (_in_threads if threads else _steps)(calls, failure.program, failure)
+    # 2. The exception, or the right logits.
+    if failure.error is not None:
+        body.append(f"# {type(failure.error).__name__}: {first_line(failure.error)}")
+    if failure.text is not None:
+        text, at = failure.text, failure.at
+        ids = text.ids[: max(at + 1, model.limits.shortest)].tolist()
+        body.append(f"wanted = logits_of({calls.plain(str([ids]))}, 1)[0, {at - len(ids)}]")
+        body.append(_COMPARED)
+    return _filled(finding, model, calls, imports, body)
+
+
+def plain_script(model: Model, finding: Judgement, ids: Tensor, ends: int) -> str:
+    """A script that compares a pass over the first tokens with one over all; no cache.  (1, T)"""
+    calls = _calls_of(model, model.caches[0])
+    body = [
+        f"ids = {ids.tolist()}",
+        f"got = logits_of({calls.plain(f'[ids[0][:{ends}]]')}, 1)[0, {ends - 1}]",
+        f"wanted = logits_of({calls.plain('ids')}, 1)[0, {ends - 1}]",
+        _COMPARED,
+    ]
+    return _filled(finding, model, calls, [], body)
+
+
+def padding_script(
+    model: Model, finding: Judgement, ids: Tensor, mask: Tensor, lengths: Sequence[int]
+) -> str:
+    """A script that reads a padded batch through the cache and in one pass.  (B, T) twice"""
+    calls = _calls_of(model, model.caches[0])
+    rows = len(ids)
+    body = [
+        f"ids = {ids.tolist()}",
+        f"mask = {mask.tolist()}",
+        f"got = logits_of({calls.padded('ids', 'mask', str(list(lengths)))}, {rows})",
+        f"wanted = logits_of({calls.padded('ids', 'mask', 'None')}, {rows})",
+        "off = ((got - wanted) * torch.tensor(mask)[..., None]).nan_to_num().abs().amax(-1)",
+        "row, at = divmod(int(off.argmax()), off.shape[1])",
+        "got, wanted = got[row, at], wanted[row, at]",
+        _COMPARED,
+    ]
+    return _filled(finding, model, calls, [], body)
+
+
 def _calls_of(model: Model, cache: str) -> StepCode:
     """How the steps are written for this model."""
     own = getattr(model.given, "calls", StepCode)
@@ -112,160 +158,63 @@ def _calls_of(model: Model, cache: str) -> StepCode:
     return calls
 
 
-def script(model: Model, yard: Yardstick, finding: Judgement, failure: Failure) -> str:
-    """A Python script that runs the program and prints how far its wrong logits are off."""
-    calls = _calls_of(model, finding.cache or model.caches[0])
-    # 1. The model, in the dtype in which it was judged.
-    own = finding.kind is ScenarioKind.OWN_DTYPE
-    imports, lines = calls.build(None if own else yard.dtype)
-    threads = finding.kind is ScenarioKind.THREADS and len(sessions(failure.program)) > 1
-    if threads:
-        imports.append(_source_of_threads())
-    # 2. The steps.
-    wrong = failure.step
-    if threads:
-        body = _in_threads(calls, model, failure, wrong)
-    else:
-        body = _steps(calls, model, failure.program, wrong)
-    parts = _filled(finding, model, imports, lines)
-    if failure.text is None:
-        if isinstance(failure.error, NoLogits):  # this room's class: the script shows the logits
-            reads = [".read(" in line and "=" not in line for line in body]
-            body = [f"print({x})" if seen else x for x, seen in zip(body, reads, strict=True)]
-        if failure.error is not None:
-            body.append(f"# {type(failure.error).__name__}: {first_line(failure.error)}")
-        return _FAILS.format(**parts, body=_indented(body))
-    # 3. The wrong logits, and the right ones.
-    text, at = failure.text, failure.at
-    least = max(at + 1, model.limits.shortest)
-    ids = text.ids[:least].tolist()
-    got = model.forms.get("read", Form("{}", 3))
-    plain = model.forms.get("plain", Form("{}", 3))
-    step = failure.program[text.steps[at]]
-    assert isinstance(step, Read)
-    rows = len(step.ids)
-    row = 0 if rows == 1 else _row_of(failure, step)
-    column = at - text.starts_at(at) - len(step.ids[0])
-    if not threads:
-        body.append(_vector("got", got, rows, row, column))
-    body.append(f"wanted = {plain.code.format(calls.plain(str([ids])))}")
-    body.append(_vector("wanted", plain, 1, 0, at - len(ids)))
-    body.append("moved = got.double() - wanted.double()")
-    body += _chosen(model, yard)
-    return _SCRIPT.format(**parts, body=_indented(body))
-
-
-def plain_script(model: Model, yard: Yardstick, finding: Judgement, ids: Tensor, ends: int) -> str:
-    """A script that compares a pass over the first tokens with one over all; no cache.  (1, T)"""
-    calls = _calls_of(model, model.caches[0])
-    imports, lines = calls.build(yard.dtype)
-    form = model.forms.get("plain", Form("{}", 3))
-    whole = ids.tolist()
-    body = [
-        f"ids = {whole}",
-        f"got = {form.code.format(calls.plain(f'[ids[0][:{ends}]]'))}[0, {ends - 1}]",
-        f"wanted = {form.code.format(calls.plain('ids'))}[0, {ends - 1}]",
-        "moved = got.double() - wanted.double()",
-        *_chosen(model, yard),
-    ]
-    parts = _filled(finding, model, imports, lines)
-    return _SCRIPT.format(**parts, body=_indented(body))
-
-
-def padding_script(model: Model, yard: Yardstick, finding: Judgement, padding: Padding) -> str:
-    """A script that reads a padded batch through the cache and in one pass."""
-    calls = _calls_of(model, model.caches[0])
-    imports, lines = calls.build(yard.dtype)
-    ids, mask = padding.ids.tolist(), padding.mask.tolist()
-    form = Form("{}", 3)
-    body = [
-        f"ids = {ids}",
-        f"mask = {mask}",
-        f"got = {form.code.format(calls.padded('ids', 'mask', str(list(padding.lengths))))}",
-        f"wanted = {form.code.format(calls.padded('ids', 'mask', 'None'))}",
-        "got, wanted = (getattr(x, 'logits', x) for x in (got, wanted))",
-        "moved = (got.double() - wanted.double()) * torch.tensor(mask)[..., None]",
-        "at = int(moved.abs().amax((0, 2)).argmax())",
-        "moved = moved[moved[:, at].abs().amax(-1).argmax(), at]",
-    ]
-    parts = _filled(finding, model, imports, lines)
-    return _SCRIPT.format(**parts, body=_indented(body))
-
-
 def _filled(
-    finding: Judgement, model: Model, imports: Sequence[str], lines: Sequence[str]
-) -> dict[str, str]:
-    """What all scripts have in common."""
-    return {
-        "name": model.name,
-        "way": finding.way,
-        "words": finding.words,
-        "imports": "\n".join(["import torch", *imports]),
-        "model": "\n".join(lines) + "\n",
-    }
+    finding: Judgement, model: Model, calls: StepCode, imports: list[str], body: Sequence[str]
+) -> str:
+    """The script with this body."""
+    dtype = torch.float64 if model.dtype == torch.float64 else None
+    theirs, lines = calls.build(dtype)
+    return _SCRIPT.format(
+        name=model.name,
+        way=finding.way,
+        words=finding.words,
+        imports="\n".join(["import torch", *theirs, *imports]),
+        model="\n".join(lines),
+        body="\n".join(f"    {line}" for line in "\n".join(body).splitlines()),
+    )
 
 
-def _steps(calls: StepCode, model: Model, program: Program, wrong: int | None) -> list[str]:
-    """The lines of a program; what the wrong step returns is `got`."""
-    names = dict(zip(sessions(program), _letters(), strict=False))
-    form = model.forms.get("read", Form("{}", 3))
-    fresh: dict[str, bool] = {}  # whether a session has read nothing yet
+def _steps(calls: StepCode, program: Program, failure: Failure) -> list[str]:
+    """The lines of a program; the wrong logits are `got`."""
+    names = {name: f"session_{i}" for i, name in enumerate(sessions(failure.program))}
     lines: list[str] = []
-    for i, step in enumerate(program):
-        if isinstance(step, PlainPass):
-            lines.append(calls.plain(str([list(row) for row in step.ids])))
-            continue
+    for step in program:
         name = names[step.session]
         if isinstance(step, Start):
             rewound = is_rewound(program, step.session)
             lines += calls.start(name, step.rows, room(program, step.session), rewound)
-            fresh[name] = True
         elif isinstance(step, Read):
-            ids = torch.tensor(step.ids)
-            parts = model.limits.parts(ids, fresh.pop(name, False))
-            codes = [calls.read(name, str(part.tolist())) for part in parts]
-            if i == wrong and len(codes) > 1:  # of a piece in parts, all logits
-                lines.append(f"got = [{', '.join(form.code.format(code) for code in codes)}]")
-                shape = "x.reshape(len(x) if x.ndim > 2 else 1, -1, x.shape[-1])"
-                lines.append(f"got = torch.cat([{shape} for x in got], 1)")
-            elif i == wrong:
-                lines.append(f"got = {form.code.format(codes[0])}")
-            else:
-                lines += codes
+            code = calls.read(name, str([list(row) for row in step.ids]))
+            if failure.step is not None and step is failure.program[failure.step]:
+                row, column = failure.place
+                column -= len(step.ids[0])  # from the end: a model may return the last logits only
+                code = f"got = logits_of({code}, {len(step.ids)})[{row}, {column}]"
+            lines.append(code)
         elif isinstance(step, Rewind):
             lines.append(calls.rewind(name, step.n))
         elif isinstance(step, Reorder):
             lines.append(calls.reorder(name, list(step.rows)))
-        elif isinstance(step, Keep):
-            lines.append(calls.keep(name, list(step.rows)))
         elif isinstance(step, Fork):
             lines.append(calls.fork(name, names[step.into]))
+        else:
+            lines.append(calls.keep(name, list(step.rows)))
     return lines
 
 
-def _in_threads(calls: StepCode, model: Model, failure: Failure, wrong: int | None) -> list[str]:
+def _in_threads(calls: StepCode, program: Program, failure: Failure) -> list[str]:
     """The lines of two sessions, each in a function that runs in a thread of its own."""
+    names = sessions(program)
     lines: list[str] = []
-    names = []
-    index = 0
-    for i, session in enumerate(sessions(failure.program)):
-        own = [(at, step) for at, step in enumerate(failure.program) if step.session == session]
-        places = [at for at, _ in own]
-        inner = places.index(wrong) if wrong in places else None
-        body = _steps(calls, model, tuple(step for _, step in own), inner)
-        names.append(f"thread_{i}")
+    for i, session in enumerate(names):
+        body = _steps(calls, tuple(step for step in program if step.session == session), failure)
+        if failure.text is not None and failure.text.session == session:
+            body.append("return got")
         lines.append(f"def thread_{i}():")
         lines.append("    with torch.no_grad():")
         lines += [f"        {line}" for line in body]
-        if inner is not None and failure.text is not None:
-            index = i
-            step = own[inner][1]
-            assert isinstance(step, Read)
-            column = failure.at - failure.text.starts_at(failure.at) - len(step.ids[0])
-            form = model.forms.get("read", Form("{}", 3))
-            lines.append(f"        {_vector('got', form, 1, 0, column)}")
-            lines.append("        return got")
-    lines.append(f"got = by_turns_in_threads({', '.join(names)})[{index}]")
+    functions = ", ".join(f"thread_{i}" for i in range(len(names)))
+    wrong = 0 if failure.text is None else names.index(failure.text.session)
+    lines.append(f"got = by_turns_in_threads({functions})[{wrong}]")
     return lines
 
 
@@ -277,51 +226,6 @@ def _source_of_threads() -> str:
     _, _, code = source.partition('"""\n\n')
     # What lies beside a script is the library that is judged.
     return code.replace("os.path.dirname(__file__)", '"<none>"').rstrip() + "\n"
-
-
-def _row_of(failure: Failure, step: Read) -> int:
-    """The row of the wrong text in the step that read its wrong token."""
-    assert failure.text is not None
-    text = failure.text
-    start = text.starts_at(failure.at)
-    mine = text.ids[start : failure.at + 1].tolist()
-    rows = [r for r, ids in enumerate(step.ids) if list(ids[: len(mine)]) == mine]
-    return text.row if text.row in rows or not rows else rows[0]
-
-
-def _vector(name: str, form: Form, rows: int, row: int, column: int) -> str:
-    """The line that takes the logits of one token from `name`."""
-    if form.ndim == 3:
-        return f"{name} = {name}[{row}, {column}]"
-    return f"{name} = {name}.reshape({rows}, -1, {name}.shape[-1])[{row}, {column}]"
-
-
-def _chosen(model: Model, yard: Yardstick) -> list[str]:
-    """The line that leaves out logits of tokens that are never chosen, if there are any."""
-    columns = yard.columns
-    if columns is None or bool(columns.all()) or len(columns) < model.vocab_size:
-        return []
-    keep = columns.nonzero()[:, 0].tolist()
-    part = f":{len(keep)}" if keep == list(range(len(keep))) else str(keep)
-    return [f"moved = moved[{part}]  # the others are never chosen"]
-
-
-def _letters() -> list[str]:
-    """The names of sessions in a script."""
-    return [*_NAMES, *(f"{a}{b}" for a in _NAMES for b in _NAMES if f"{a}{b}" not in _WORDS)]
-
-
-_WORDS = ("as", "if", "in", "is", "or")
-
-
-def _indented(lines: Sequence[str]) -> str:
-    return "\n".join(f"    {line}" for line in "\n".join(lines).splitlines())
-
-
-def _attribute(given: Any, module: Any) -> str:
-    """The attribute in which an adapter holds its module; empty if it is the module."""
-    held = getattr(given, "__dict__", {}).items()
-    return next((name for name, x in held if x is module), "")
 
 
 def _made(given: Any) -> tuple[list[str], list[str]]:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from .contract import ERRORS, NoLogits, OutOfTime
+from .errors import ERRORS, OutOfTime
 from .judging import first_wrong, sizes_of
 from .programs import (
+    Failure,
     Ids,
     Keep,
-    Length,
-    PlainPass,
     Program,
     ProgramStep,
     Read,
@@ -21,43 +20,39 @@ from .programs import (
     Rewind,
     Start,
     Written,
-    in_pieces,
     is_valid,
     sessions,
     tokens_read,
 )
+from .reference import Reference
 from .yardstick import Yardstick
 
 _TRIES = 120  # programs that are tried to make one shorter
 _TOKENS = 20_000  # that they read in all
-_SIZES = (2, 3, 4, 5, 6, 8, 11, 15, 20)  # tokens of the short texts that are tried first
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a scenario is run, and which logits it should give."""
+    """How a program is run, and the logits that its texts should have."""
 
     run: Callable[[Program], list[Written]]
-    expected: Callable[[list[Tensor]], list[Tensor]]
-    yard: Yardstick
-    inside: Callable[[], float]
-    vocab_size: int
-    refusals: tuple[type[BaseException], ...]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Where a program goes wrong: the text and its first wrong token, or the exception."""
-
-    program: Program
-    text: Written | None = None
-    at: int = 0
-    error: BaseException | None = None
+    reference: Reference
 
     @property
-    def step(self) -> int | None:
-        """The index of the step that returned the wrong logits; None if it is not known."""
-        return None if self.text is None else self.text.steps[self.at]
+    def yard(self) -> Yardstick:
+        return self.reference.yard
+
+    @property
+    def vocab_size(self) -> int:
+        return self.reference.model.vocab_size
+
+    @property
+    def refusals(self) -> tuple[type[BaseException], ...]:
+        return self.reference.model.refusals
+
+    def apart(self, a: Tensor, b: Tensor) -> float:
+        """How far the logits of one token are apart.  (V,) twice"""
+        return float(self.yard.sizes(a[None, None], b[None, None]).max())
 
 
 def failure_of(setting: Setting, program: Program) -> Failure | None:
@@ -66,7 +61,7 @@ def failure_of(setting: Setting, program: Program) -> Failure | None:
         return None
     try:
         texts = setting.run(program)
-        expected = setting.expected([text.ids for text in texts])
+        expected = setting.reference.expected([text.ids for text in texts])
     except OutOfTime:
         raise
     except setting.refusals:
@@ -76,7 +71,7 @@ def failure_of(setting: Setting, program: Program) -> Failure | None:
     if any(len(t.logits) != len(e) for t, e in zip(texts, expected, strict=True)):
         return None
     sizes = sizes_of(setting.yard, [text.logits for text in texts], expected)
-    starts = enumerate(first_wrong(sizes, setting.inside()))
+    starts = enumerate(first_wrong(sizes, setting.yard.inside))
     wrong = [(texts[i].steps[at], i, at) for i, at in starts if at is not None]
     if not wrong:
         return None
@@ -102,45 +97,19 @@ def shortest(setting: Setting, failure: Failure) -> Failure:
             for _ in tries:
                 pass
             return False
-        # Logits of a wrong shape come with wrong ones; any other exception is a mistake of its own.
-        alike = other is not None and (
-            type(other.error) is type(found.error) or isinstance(found.error, NoLogits)
-        )
-        if other is None or not alike:
+        # Another exception is a mistake of its own.
+        if other is None or type(other.error) is not type(found.error):
             return False
         found = other
         return True
 
-    # 1. A short text through one session often shows it, too.
-    for program in _simple(setting, failure):
-        if fails(program):
-            break
-    else:
-        # 2. Else less and less of the scenario itself, as long as it fails.
-        while any(fails(program) for program in _smaller(found)):
-            pass
-    # 3. Of either, no tokens that are not needed.
+    # 1. Less and less of the scenario, as long as it fails.
+    while any(fails(program) for program in _smaller(found)):
+        pass
+    # 2. No tokens that are not needed.
     while any(fails(program) for program in _with_shorter_reads(found.program)):
         pass
     return found
-
-
-def _simple(setting: Setting, failure: Failure) -> Iterator[Program]:
-    """Yield the programs that read the beginning of the wrong text through one session."""
-    if failure.text is None:
-        return
-    ids = failure.text.ids[None]
-    rewinds = any(isinstance(step, Rewind) for step in failure.program)
-    for n in _SIZES:
-        if n > min(failure.at + 2, ids.shape[1]):
-            break
-        ways: list[tuple[Length, ...]] = [(n - 1, 1)]
-        if n > 2:
-            ways += [(n - 2, 2), (n - 2, 1, 1), (1, n - 1)]
-        if rewinds:
-            ways += [((n - 1, 1), 1), ((n - 1, 2), 1)]
-        for way in ways:
-            yield in_pieces(ids[:, :n], way, setting.vocab_size)
 
 
 def keeps_state(setting: Setting, failure: Failure) -> bool:
@@ -159,8 +128,7 @@ def keeps_state(setting: Setting, failure: Failure) -> bool:
     before = logits_at(setting, failure.program, failure)
     setting.run(tuple(steps))
     after = logits_at(setting, failure.program, failure)
-    moved = setting.yard.sizes(after[None, None], before[None, None])
-    return float(moved.max()) > setting.inside()
+    return setting.apart(after, before) > setting.yard.inside
 
 
 def other_ids(ids: Ids, vocab_size: int) -> Ids:
@@ -192,29 +160,6 @@ def earlier_requests(program: Program, vocab_size: int) -> Iterator[Program]:
         yield (*before, *program)
 
 
-def with_distinct_tokens(program: Program, vocab_size: int) -> Program | None:
-    """The program with distinct tokens in each text; None if the vocabulary is too small.
-
-    Equal tokens at the same place stay equal, so that texts still share their beginnings.
-    """
-    names: dict[tuple[int, int], int] = {}  # of each token at its place
-    lengths: dict[str, int] = {}
-    steps: list[ProgramStep] = []
-    for step in program:
-        length = lengths.get(step.session, 0)
-        if isinstance(step, Read):
-            rows = []
-            for row in step.ids:
-                new = [names.setdefault((length + i, x), len(names)) for i, x in enumerate(row)]
-                rows.append(tuple(new))
-            lengths[step.session] = length + len(step.ids[0])
-            step = replace(step, ids=tuple(rows))
-        elif isinstance(step, Rewind):
-            lengths[step.session] = length - step.n
-        steps.append(step)
-    return tuple(steps) if len(names) <= vocab_size else None
-
-
 def _smaller(failure: Failure) -> Iterator[Program]:
     """Yield the programs with one thing less than this one."""
     program = failure.program
@@ -243,14 +188,14 @@ def _smaller(failure: Failure) -> Iterator[Program]:
 
 def _fewer_rows(program: Program, name: str) -> Iterator[Program]:
     """Yield the programs in which this session has one text less."""
-    steps = [step for step in program if step.session == name and not isinstance(step, PlainPass)]
+    steps = [step for step in program if step.session == name]
     if any(isinstance(step, (Reorder, Keep)) for step in steps):
         return
     (rows,) = {len(step.ids) for step in steps if isinstance(step, Read)} or {1}
     for gone in range(rows) if rows > 1 else ():
-        smaller: list[object] = []
+        smaller: list[ProgramStep] = []
         for step in program:
-            if step.session != name or isinstance(step, PlainPass):
+            if step.session != name:
                 smaller.append(step)
             elif isinstance(step, Start):
                 smaller.append(replace(step, rows=rows - 1))
@@ -258,7 +203,7 @@ def _fewer_rows(program: Program, name: str) -> Iterator[Program]:
                 smaller.append(replace(step, ids=step.ids[:gone] + step.ids[gone + 1 :]))
             else:
                 smaller.append(step)
-        yield tuple(smaller)  # type: ignore[arg-type]
+        yield tuple(smaller)
 
 
 def _with_shorter_reads(program: Program) -> Iterator[Program]:

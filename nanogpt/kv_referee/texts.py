@@ -11,7 +11,6 @@ from torch import Tensor
 LEAST = 16  # tokens: the scenarios need as many
 BRIEF = 24  # tokens of the first texts, whose scenarios are one of each kind
 SHORT = 40  # tokens of a short text; more if a window needs it
-MIDDLE = 150  # tokens of a medium text
 LONG = 330  # tokens of a long text: well past 256
 USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buffers often end
 FARTHEST = 1024  # edges beyond this are passed only if the adapter declares them
@@ -46,7 +45,7 @@ def lengths_of(edges: list[int], longest: int | None, window: int | None) -> lis
     long = max(LONG, edges[-1] + 40)
     if window and short < 2 * window <= 2 * FARTHEST:
         long = max(long, 2 * window + 9)
-    return sorted({min(n, most) for n in (short, max(MIDDLE, short), long)})
+    return sorted({min(n, most) for n in (short, long)})
 
 
 def limit_of(longest: int | None, lengths: list[int]) -> int | None:
@@ -60,14 +59,18 @@ def text(
 ) -> Tensor:
     """Texts in which phrases recur, as in A B A: mere repetition hides bugs.  (B, T)
 
-    `distinct` texts repeat no token, as far as the vocabulary goes.
+    `distinct` texts repeat no token, if the vocabulary has twice as many. Each of their columns has
+    two tokens of its own, so a text that goes on as another row repeats none either.
     """
     pick = random.Random(seed)
     low = 3 if vocab_size > 30 else 0  # a large vocabulary begins with special tokens
     if distinct:
-        low = 3 if vocab_size >= length + 3 else 0
-        shuffled = (pick.sample(range(low, vocab_size), vocab_size - low) for _ in range(batch))
-        return torch.tensor([(row * (length // len(row) + 1))[:length] for row in shuffled])
+        low = 3 if vocab_size >= 2 * length + 3 else 0
+        tokens_of = pick.sample(range(low, vocab_size), 2 * length)
+        pairs = [tokens_of[2 * i : 2 * i + 2] for i in range(length)]
+        first = [[pair[0] for pair in pairs], [pair[1] for pair in pairs]]
+        others = [[pick.choice(pair) for pair in pairs] for _ in range(batch - 2)]
+        return torch.tensor([*first, *others][:batch])
 
     def tokens(count: int) -> list[int]:
         return [pick.randrange(low, vocab_size) for _ in range(count)]

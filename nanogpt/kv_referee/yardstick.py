@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .report import LogitTurn
@@ -48,17 +47,15 @@ class Yardstick:
         self.columns: Tensor | None = None  # of the vocabulary: tokens that can be chosen
         self.largest = 0.0  # logit
         self.spread = 0.0  # from the lowest to the highest logit of a token: the median
-        # The largest differences of plain passes: in the other dtype or with jitter, when
-        # repeated, and in other shapes, such as a batch.
+        # The largest differences of plain passes: in the other dtype, when repeated, and in other
+        # shapes, such as a batch.
         self.moved = 0.0
         self.most = 0.0  # `moved`, of the token that is moved most
         self.noise = 0.0
         self.shapes = 0.0
 
-    def add(
-        self, plain: Tensor, coarse: Tensor | None = None, jittered: Tensor | None = None
-    ) -> None:
-        """Learn from a plain pass, and the same in a coarser dtype or with jitter.  (B, T, V)"""
+    def add(self, plain: Tensor, coarse: Tensor | None = None) -> None:
+        """Learn from a plain pass, and the same in a coarser dtype.  (B, T, V)"""
         if self.columns is None:
             self.columns = choosable(plain)
         # The logits may be rounded once more at the end, to fewer bits than the model has.
@@ -66,13 +63,13 @@ class Yardstick:
         chosen = plain.double()[..., self.columns].nan_to_num(nan=0, posinf=0, neginf=0)
         self.largest = max(self.largest, float(chosen.abs().max()))
         self.spread = max(self.spread, float((chosen.amax(-1) - chosen.amin(-1)).median()))
-        for other in (coarse, jittered):
-            if other is not None:
-                moved = self.sizes(other, plain)
-                # A router that switches at one token must not excuse all the others.
-                usual = 32 * float(moved.median()) or math.inf
-                self.most = max(self.most, float(moved.max()))
-                self.moved = max(self.moved, min(float(moved.max()), usual))
+        if coarse is None:
+            return
+        moved = self.sizes(coarse, plain)
+        # A router that switches at one token must not excuse all the others.
+        usual = 32 * float(moved.median()) or math.inf
+        self.most = max(self.most, float(moved.max()))
+        self.moved = max(self.moved, min(float(moved.max()), usual))
 
     def sizes(self, got: Tensor, expected: Tensor) -> Tensor:
         """How far two logits moved relative to each other, among tokens that can be chosen.
@@ -215,6 +212,8 @@ _PRODUCTS = ("mm", "matmul", "linear", "dot", "attention", "mv")  # in the names
 
 def _is_tied(values: Tensor, chosen: Tensor) -> bool:
     """Whether topk left out a number that equals one that it chose.  (…, n), (…, k)"""
+    if not chosen.shape[-1]:  # of a text that is shorter than what it chooses from (DeepSeek V4)
+        return False
     least = chosen.amin(-1, keepdim=True)
     alike = (values == least) & values.isfinite()
     return bool((alike.sum(-1) > (chosen == least).sum(-1)).any())
@@ -254,26 +253,6 @@ def traced(run: Callable[[], object]) -> Traced:
         if not watched:
             sys.setprofile(None)
     return Traced(mode.narrow, mode.products > 0 and not left, mode.ties)
-
-
-@contextmanager
-def jitter(model: nn.Module, eps: float, seed: int) -> Iterator[None]:
-    """In a with-block, move the outputs of all layers as far as rounding may."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def move(module: nn.Module, inputs: object, out: object) -> Tensor | None:
-        if isinstance(out, Tensor) and out.is_floating_point():
-            signs = torch.rand(out.shape, generator=generator, dtype=torch.float64) * 2 - 1
-            return (out * (1 + eps * signs)).to(out.dtype)
-        return None
-
-    layers = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Embedding, nn.LayerNorm))]
-    hooks = [layer.register_forward_hook(move) for layer in layers]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def turn_of(got: Tensor, expected: Tensor, sizes: Tensor, at: int) -> LogitTurn:

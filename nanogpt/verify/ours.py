@@ -14,7 +14,8 @@ from ..cache import DynamicCache, StaticCache, build_caches, require_owners
 from ..caches.paged import PagedCache
 from ..caches.rolling import RollingCache
 from ..generation import CachedReader, ModuleReader
-from ..kv_referee.contract import NotOffered, check_memory
+from ..kv_referee.errors import NotOffered
+from ..kv_referee.objects import check_memory
 
 
 class Ours:

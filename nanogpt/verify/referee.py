@@ -21,7 +21,7 @@ def referee(
     """Compare every way of reading a text through the model's cache with one plain pass.
 
     `model` is a GPT or Decoder, a server's URL, or what kv_referee takes: a transformers model, or
-    any object with plain(ids) and start(rows), as nanogpt.kv_referee.contract describes.
+    any object with plain(ids) and start(rows), as nanogpt/kv_referee/README.md describes.
 
     `caches` are the cache classes to try with a GPT, by default this package's. Heads and caches
     may be your own: GPT(config, head=Head) and caches=[MyCache], built as `kv_cache` does.

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPResponse
 from typing import Any, NamedTuple, Protocol
 
-from ..kv_referee.contract import NotOffered
+from ..kv_referee.errors import NotOffered
 from ..kv_referee.report import Judgement, Report, TextTurn, Verdict, mark_known
 
 BLOCKS = (16, 32)  # tokens of a KV block in most servers: prompts end before, at and after one

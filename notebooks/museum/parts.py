@@ -119,6 +119,12 @@ class Tiny:
     def plain(self, ids):
         return self.step(empty(kept=False), ids, torch.ones_like(ids))
 
+    def placed(self, ids, pos):
+        """The plain pass of tokens at these positions, for the diagnosis.  (B, T), (T,)"""
+        other = copy.copy(self)
+        other.positions = lambda cache, ids, mask: pos.expand(ids.shape)
+        return other.plain(ids)
+
     def start(self, rows):
         return Reading(self, self.begin())
 

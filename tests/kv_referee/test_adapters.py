@@ -11,8 +11,7 @@ from rows import quick
 
 from nanogpt.files import ROOT
 from nanogpt.kv_referee import NotOffered, referee
-from nanogpt.kv_referee.contract import Model, ModelLimits, TokenMeter
-from nanogpt.kv_referee.limits import find_limits
+from nanogpt.kv_referee.contract import Model, TokenMeter
 
 FOLDER = ROOT / "notebooks" / "adapters"
 QUICK = {"tokens": 0}
@@ -153,40 +152,6 @@ def test_zero_initialisation_leaves_the_verdict_open_and_names_the_weights():
     assert "this test cannot fail" in finding.words
 
 
-class OneByOne(FastAdapter):
-    """Its model steps: one token at a time, also of a prompt."""
-
-    def read(self, ids):
-        if self.cached and ids.shape[1] > 1:
-            raise ValueError("one token")
-        return super().read(ids)
-
-    cached = False
-
-    def plain(self, ids):
-        return FastAdapter(self.model).plain(ids)
-
-    def start(self, rows):
-        made = super().start(rows)
-        made.cached = True
-        return made
-
-
-def test_a_model_that_steps_is_read_token_by_token():
-    meter = TokenMeter()
-    model = Model(OneByOne(other_styles.Fast().eval()), meter)
-    find_limits(model)
-    limits = model.limits
-    assert (limits.widest, limits.chunks, limits.shortest) == (1, True, 1)
-    assert "more than 1 token at once" in [refusal.way for refusal in limits.refusals]
-    ids = torch.tensor([[3, 4, 5, 6, 7]])
-    meter.reach.chunks.clear()
-    session = model.start("its cache")
-    read = torch.cat([session.read(ids[:, :3]), session.read(ids[:, 3:])], 1)
-    assert torch.allclose(read, model.plain(ids), atol=1e-5)
-    assert meter.reach.chunks == {1}
-
-
 class InFloat32(other_styles.Fast):
     """It computes in float32 whatever the dtype of its weights."""
 
@@ -198,24 +163,6 @@ def test_a_copy_that_still_computes_in_float32_is_not_taken_for_float64():
     report = referee(FastAdapter(InFloat32().eval()), **QUICK)
     assert report.verdict in ("equal", "rounding"), report
     assert "a copy's logits are bit-identical to those in float32" in str(report)
-
-
-PARTS = {  # widest, chunks: how a prompt of five tokens is read, and then three more
-    (None, True): [5, 3],
-    (None, False): [5, 1, 1, 1],
-    (2, True): [2, 2, 1, 2, 1],
-    (2, False): [2, 1, 1, 1, 1, 1, 1],
-    (1, False): [1] * 8,
-}
-
-
-@pytest.mark.parametrize("given", PARTS)
-def test_pieces_are_no_larger_than_a_model_reads(given):
-    widest, chunks = given
-    limits = ModelLimits(widest=widest, chunks=chunks)
-    prompt, more = torch.zeros(1, 5), torch.zeros(1, 3)
-    parts = [*limits.parts(prompt, True), *limits.parts(more, False)]
-    assert [part.shape[1] for part in parts] == PARTS[given]
 
 
 def test_an_adapter_has_fifteen_lines_at_most():

@@ -299,8 +299,7 @@ class OwnError(Exception):
     """A library's class that its adapter does not declare."""
 
 
-ERRORS = [OwnError, OSError, TimeoutError, StopIteration, EOFError, BufferError, SystemExit]
-ERRORS += [RuntimeError, KeyError, ZeroDivisionError, ConnectionError]
+ERRORS = [OwnError, OSError, StopIteration, SystemExit]
 
 
 @pytest.mark.parametrize("error", quick(ERRORS, OwnError, StopIteration), ids=str)
@@ -317,14 +316,13 @@ def test_an_exception_of_the_model_is_a_finding(error, method):
     assert all(bug.code for bug in report.bugs)
 
 
-@pytest.mark.parametrize("calls", [12, 16, 30])
-def test_a_plain_pass_that_stops_later_is_a_finding(calls):
+def test_a_plain_pass_that_stops_later_is_a_finding():
     class Stops(Adapter):
         count = 0
 
         def plain(self, ids):
             Stops.count += 1
-            if Stops.count > calls:
+            if Stops.count > 16:
                 raise OwnError("no more")
             return super().plain(ids)
 

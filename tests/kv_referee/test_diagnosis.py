@@ -66,46 +66,12 @@ class Pool(Session):
         self.held.length -= n
 
 
-class KeysForValues(Store):
-    def put(self, layer, k, v):
-        if layer in self.keys:
-            k = torch.cat([self.keys[layer], k], 2)
-            v = torch.cat([self.values[layer], v], 2)
-        self.keys[layer] = k
-        self.values[layer] = k.clone()
-        return k, v
-
-
-class OffByOne(Session):
-    """After the prompt it returns the logits that it returned before."""
-
-    last = None
-
-    def read(self, ids):
-        logits = super().read(ids)
-        if self.last is not None:
-            logits, self.last = torch.cat([self.last, logits[:, :-1]], 1), logits[:, -1:]
-        else:
-            self.last = logits[:, -1:]
-        return logits
-
-
 class Shuffled(Session):
     """The texts of a batch are moved by one after the prompt."""
 
     def read(self, ids):
         logits = super().read(ids)
         return logits.roll(1, 0) if self.held.length > ids.shape[1] else logits
-
-
-class Neighbour(Session):
-    """In a batch, a text reads the keys of its neighbour."""
-
-    class store(Store):
-        def put(self, layer, k, v):
-            first = layer not in self.keys
-            k, v = super().put(layer, k, v)
-            return (k, v) if first else (k.roll(1, 0), v)
 
 
 def remembering(read):
@@ -137,93 +103,50 @@ def forgets_first(net, old, new):
     return joined(net, old[:, 1:], new)
 
 
-def doubles_last(net, old, new):
-    return joined(net, torch.cat([old, old[:, -1:]], 1), new)
-
-
 def loses_last(net, old, new):
     return joined(net, old[:, :-1] if old.shape[1] > 2 else old, new)
-
-
-def swaps(net, old, new):
-    if old.shape[1] > 2:
-        old = torch.cat([old[:, 1:2], old[:, :1], old[:, 2:]], 1)
-    return joined(net, old, new)
 
 
 def forgets(net, old, new):
     return net(new)
 
 
-def looks_ahead(self, q_pos, k_pos):
-    """The mask of several tokens behind others lets each see all of them."""
-    seen = k_pos <= q_pos[:, None]
-    return seen if q_pos[0] == 0 else seen | True
-
-
 # What is broken, the kind of mistake, and a part of the words that describe it.
 MISTAKES = {
-    "everything forgotten": (remembering(forgets), Mistake.LOST_TOKEN, "is forgotten"),
+    "everything forgotten": (
+        remembering(forgets),
+        Mistake.LOST_TOKEN,
+        "or most of it",
+    ),
     "the first token lost": (
         remembering(forgets_first),
         Mistake.LOST_TOKEN,
-        "token 0 is missing|forgotten",
+        "forgotten|must depend on",
     ),
-    "the last token lost": (remembering(loses_last), Mistake.LOST_TOKEN, r"token \d+ is missing"),
-    "the last token twice": (
-        remembering(doubles_last),
-        Mistake.STALE_TOKEN,
-        r"token \d+ is in the cache twice",
-    ),
-    "two tokens exchanged": (
-        remembering(swaps),
-        Mistake.SHIFTED_POSITION,
-        "tokens 0 and 1 are swapped",
+    "the last token lost": (
+        remembering(loses_last),
+        Mistake.LOST_TOKEN,
+        r"depend on token \d",
     ),
     "positions one too high": (
         {"store": shifted(1), "base": Placed},
         Mistake.SHIFTED_POSITION,
         r"positions are shifted by \+1 from token",
     ),
-    "positions two too high": (
-        {"store": shifted(2), "base": Placed},
-        Mistake.SHIFTED_POSITION,
-        r"positions are shifted by \+2 from token",
-    ),
     "positions that begin again": (
         {"store": {"positions": lambda self, pos: pos - self.length}, "base": Placed},
         Mistake.SHIFTED_POSITION,
-        "positions restart at 0|positions are shifted by -1",
-    ),
-    "a mask that looks ahead": (
-        {"net": {"mask": looks_ahead}},
-        Mistake.MASK,
-        "the logits of token 1 depend on the later token 2",
-    ),
-    "keys kept as values": (
-        {"session_type": type("K", (Session,), {"store": KeysForValues})},
-        Mistake.SHIFTED_POSITION,
-        "each token has an influence",
-    ),
-    "rows of logits off by one": (
-        {"session_type": OffByOne},
-        Mistake.SHIFTED_POSITION,
-        "rows of logits are off by one",
+        "positions restart at 0",
     ),
     "texts of a batch moved": (
         {"session_type": Shuffled},
-        Mistake.WRONG_ROW,
-        r"row \d has the logits of row \d",
-    ),
-    "a neighbour's keys": (
-        {"session_type": Neighbour},
         Mistake.WRONG_ROW,
         r"row \d depends on row \d",
     ),
     "a stale row": (
         {"session_type": Pool},
         Mistake.PREVIOUS_REQUEST,
-        "depend on what was read before, in an earlier session",
+        "depend on what an earlier session has read",
     ),
 }
 
@@ -258,6 +181,37 @@ def test_the_kind_of_a_mistake_is_named(how):
     assert first.mistake is mistake, first
     assert re.search(words, first.cause), first.cause
     assert f"kind of mistake: {mistake}: " in str(report)
+
+
+def test_a_kind_that_nothing_shows_is_not_named():
+    """Values that are keys: each token has an influence, and none is foreign."""
+
+    class KeysForValues(Store):
+        def put(self, layer, k, v):
+            first = layer not in self.keys
+            k, v = super().put(layer, k, v)
+            return (k, v) if first else (k, k)
+
+    session = type("S", (Session,), {"store": KeysForValues})
+    report = referee(type("Broken", (Adapter,), {"session_type": session})(), **QUICK)
+    assert report.bugs[0].mistake is None, report
+    assert "kind of mistake: not known: no token has lost half of its influence" in str(report)
+    assert "whether positions are shifted needs placed(ids, pos)" in str(report)
+
+
+def test_a_slight_mistake_that_spares_some_tokens_is_no_rounding():
+    """A state that is scaled a little, for pieces alone: single tokens are right."""
+
+    class Slight(Store):
+        def put(self, layer, k, v):
+            behind = layer in self.keys and k.shape[2] > 1
+            k, v = super().put(layer, k, v)
+            return k, v * 1.001 if behind else v
+
+    session = type("S", (Session,), {"store": Slight})
+    report = referee(type("Broken", (Adapter,), {"session_type": session})(), **QUICK)
+    assert report.verdict is Verdict.BUG
+    assert report.bugs[0].mistake is None, report
 
 
 @pytest.mark.parametrize("how", MISTAKES)

@@ -24,6 +24,18 @@ def made(net=Net, store=Store, session=None, **declared):
     return type("Bug", (Adapter,), names)()
 
 
+def placed_net(self, ids, pos):
+    """The plain pass of tokens at these positions."""
+    store = Store()
+    store.positions = lambda _: pos
+    return self.net(ids, store)
+
+
+def misplaced(store):
+    """An adapter with this store, whose plain pass accepts positions."""
+    return lambda: made(store=store, placed=placed_net)
+
+
 def first_part_zero(x):
     half = x.shape[2] // 2
     return torch.cat([0 * x[:, :, :half], x[:, :, half:]], 2)
@@ -232,10 +244,19 @@ BUGS = {
     "values of the first half": (lambda: made(store=HalfOfTheValues), Mistake.LOST_TOKEN),
     "all but the last token of a chunk": (lambda: made(store=LastOfAChunk), Mistake.LOST_TOKEN),
     "the last token of a prompt": (lambda: made(store=PromptsLast), Mistake.LOST_TOKEN),
-    "positions one too low": (lambda: made(store=shifted(-1)), Mistake.SHIFTED_POSITION),
-    "positions three too high": (lambda: made(store=shifted(3)), Mistake.SHIFTED_POSITION),
-    "positions restart": (lambda: made(store=Restarts), Mistake.SHIFTED_POSITION),
-    "a position that counts calls": (lambda: made(store=CountsCalls), Mistake.SHIFTED_POSITION),
+    "positions one too low": (
+        misplaced(shifted(-1)),
+        Mistake.SHIFTED_POSITION,
+    ),
+    "positions three too high": (
+        misplaced(shifted(3)),
+        Mistake.SHIFTED_POSITION,
+    ),
+    "positions restart": (misplaced(Restarts), Mistake.SHIFTED_POSITION),
+    "a position that counts calls": (
+        misplaced(CountsCalls),
+        Mistake.SHIFTED_POSITION,
+    ),
     "a ring that is too short": (
         lambda: made(Windowed, RingOfFour, {"rewind": None}, window=6),
         Mistake.WRONG_WINDOW,

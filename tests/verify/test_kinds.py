@@ -21,13 +21,13 @@ ROW = {"verdict": "bug", "ways": 5, "left": 0, "way": "its cache", "size": 1.0, 
 
 def cells(kind, rows, versions=VERSIONS, scripts=None):
     """Text of the kind's row by column."""
-    lines = survey.table(rows, versions, 6.0, scripts or {}).splitlines()
+    lines = survey.table(rows, versions, 4000, scripts or {}).splitlines()
     (row,) = (line for line in lines if line.startswith(f"| {kind} |"))
     return dict(zip(survey.SURVEY_COLUMNS, (x.strip() for x in row.split("|")[1:-1]), strict=True))
 
 
 def folder_with(path, *rows):
-    write_json(path / "kinds.json", {"what": "kinds", **VERSIONS, "seconds": 6.0, "rows": rows})
+    write_json(path / "kinds.json", {"what": "kinds", **VERSIONS, "tokens": 4000, "rows": rows})
     return path
 
 
@@ -46,7 +46,7 @@ def test_the_column_says_if_transformers_has_changed(monkeypatch, made_with, fou
 
 
 def test_the_page_counts_verdicts_by_hand():
-    page = survey.table([{"kind": "mamba", **ROW}, {"kind": "xlstm", **ROW}], VERSIONS, 6.0, {})
+    page = survey.table([{"kind": "mamba", **ROW}, {"kind": "xlstm", **ROW}], VERSIONS, 4000, {})
     assert "1 real, 1 artefact" in page
 
 

@@ -22,7 +22,7 @@ def test_a_public_bug_is_convicted_and_its_repair_acquitted(name):
     row = verdicts_on(PATHS[name], [0])  # the published verdicts are over more seeds
     assert (row["convicted"], row["acquitted"]) == (1, 1), row
     published = PUBLISHED[name]
-    same = ["name", "thread", "group", "about"]
+    same = ["name", "thread", "group", "about", "way"]
     assert {key: published[key] for key in same} == {key: row[key] for key in same}
 
 

@@ -19,7 +19,7 @@ from shapes import ROPE
 
 from nanogpt import DynamicCache, referee
 from nanogpt.cli import main
-from nanogpt.kv_referee import contract
+from nanogpt.kv_referee import objects
 from nanogpt.kv_referee.report import Mistake
 from nanogpt.model import Head
 from nanogpt.serving.http import listening
@@ -243,7 +243,7 @@ def test_a_model_that_reads_too_little_is_refused():
 
 
 def test_a_model_without_float64_says_what_it_cannot_exclude(monkeypatch):
-    monkeypatch.setattr(contract, "available_memory", lambda: 1)
+    monkeypatch.setattr(objects, "available_memory", lambda: 1)
     report = referee(tiny_model(), caches=[DynamicCache], tokens=0)
     assert "torch.float64 needs" in str(report)
     assert report.verdict in ("equal", "rounding")
