@@ -36,7 +36,7 @@ OUTPUTS = ROOT / "outputs" / "run"
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as in a shell
 UNPRINTABLE = FULL | {errno.EIO, errno.EBADF}  # how printing fails: also on a lost terminal
 # The extra of the wheel that contains a package; all others are in `notebooks`.
-EXTRAS = {"jax": "peers", "xllamacpp": "peers", "ray": "ray", "transformers": "export"}
+EXTRAS = {"xllamacpp": "peers", "ray": "ray", "transformers": "export"}
 EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
 
 
@@ -66,7 +66,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--size": {"choices": sorted(SIZES), "default": "small"},
     "--tokens": {
         **POSITIVE,
-        "help": "number of new tokens (255, or as many as fit into the block)",
+        "help": "number of new tokens (255; 64 with a prompt; or as many as fit into the block)",
     },
     "--repeats": {**POSITIVE, "default": 5, "help": "timed repeats after a warm-up (5)"},
     "--checkpoint": {"metavar": "PATH", "help": "path of trained weights, instead of random ones"},
@@ -146,10 +146,10 @@ def json_path(given: str | None, what: str, default: str) -> Path | None:
     return path
 
 
-def n_tokens(args: argparse.Namespace, block_size: int) -> int:
-    """The new tokens of --tokens, or as many as a block allows. Raises ValueError."""
-    n = args.tokens or min(255, block_size)
-    check_int("tokens", n, 2, block_size)
+def n_tokens(args: argparse.Namespace, most: int, usual: int = 255) -> int:
+    """The new tokens of --tokens, or the usual number, at most `most`. Raises ValueError."""
+    n = args.tokens or min(usual, most)
+    check_int("tokens", n, 2, most)
     return n
 
 
