@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import SIZES, ParameterError, check_int
 from ..files import (
-    FULL,
     KEEPER,
     LECTURE_FORM,
     OURS,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 OUTPUTS = ROOT / "outputs" / "run"
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as in a shell
-UNPRINTABLE = FULL | {errno.EIO, errno.EBADF}  # how printing fails: also on a lost terminal
 # The extra of the wheel that contains a package; all others are in `notebooks`.
 EXTRAS = {"xllamacpp": "peers", "ray": "ray", "transformers": "export"}
 EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
@@ -236,8 +234,6 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         message = f"error: {missing(error)}"
         code = 2
     except (ValueError, OSError, ImportError, MemoryError) as error:
-        if isinstance(error, OSError) and from_printing(error):
-            return cannot_print(error)
         words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
         if isinstance(error, FileNotFoundError) and error.filename:
             words += ": check the path"
@@ -259,23 +255,6 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         with suppress(OSError):  # a closed pipe, or a terminal that is gone
             print(message, file=sys.stderr, flush=True)
     return code
-
-
-def from_printing(error: OSError) -> bool:
-    """Whether an error came from printing, for example to a file on a full disk.
-
-    Nothing in the error says so. But it is the system's own, about no file, and an empty line
-    cannot be printed either.
-    """
-    if error.filename or error.errno is None or error.errno not in UNPRINTABLE:
-        return False
-    if error.strerror != os.strerror(error.errno):  # with advice about a file
-        return False
-    try:
-        print(flush=True)
-    except OSError as again:
-        return again.errno == error.errno
-    return False
 
 
 def cannot_print(error: OSError) -> int:
