@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from ..sampling import PLAIN, SamplingParams, draw_noise
 from ..timing import Summary, clock, interleave, summary
 from .peers import Peer, PeerTask
 from .roofline import Breakdown, Limits, LimitsData, TokenWork, breakdown, work
+
+_Model = TypeVar("_Model", GPT, Decoder)
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def chosen_rungs(device: torch.device, only: str | None) -> list[Rung]:
     return [rung for number, rung in known.items() if only is None or number in only]
 
 
-def sharpened(model: GPT | Decoder) -> GPT | Decoder:
+def sharpened(model: _Model) -> _Model:
     """Scale up the matrices in place, so that even an untrained model's output is not uniform."""
     with torch.no_grad():
         for p in model.parameters():

@@ -48,8 +48,8 @@ class RaceRun(TypedDict):
     curve: list[list[float]]  # (seconds, loss) pairs
 
 
-class Group(TypedDict):
-    """The runs of one entry over all seeds."""
+class ComparedRow(TypedDict, total=False):
+    """The runs of one entry over all seeds, compared with the baseline."""
 
     name: str
     goal: float | None
@@ -59,11 +59,6 @@ class Group(TypedDict):
     chars: int
     seconds: Summary
     loss: Summary
-
-
-class ComparedRow(Group, total=False):
-    """A group compared with the baseline."""
-
     sooner: Summary  # the baseline's seconds over these, seed by seed
 
 

@@ -75,7 +75,7 @@ PROMPT = (  # the prompt of a pretrained model, repeated until it is long enough
     "book with a green cover, and beside it the direction of the wind.\n"
 )
 PROMPT_TOKENS = 64
-# Rungs of a pretrained model without --rungs. A compiled step of 30 layers takes minutes to build.
+# Rungs of a real model without --rungs. A compiled step of 30 layers takes minutes to build.
 USUAL_RUNGS = {"cpu": "13467", "cuda": None}
 
 
@@ -99,9 +99,9 @@ class LadderSubject:
 
     model: LanguageModel
     prompt: Tensor | None  # (T,); None: token 0
-    # Real models decode greedily here: with their vocabularies, drawing noise on the CPU takes
-    # longer than a step on a GPU.
-    greedy: bool
+    # Whether it has the size and vocabulary of a real model. It decodes greedily then, because
+    # drawing noise for 49,152 candidates on the CPU takes longer than a step on a GPU.
+    real: bool
     about: dict[str, str]  # its identity in the result
 
 
@@ -115,7 +115,7 @@ def time_ladder(args: argparse.Namespace) -> None:
     n_prompt = 1 if subject.prompt is None else len(subject.prompt)
     most = subject.model.config.block_size + 1 - n_prompt
     n_new = common.n_tokens(args, most, 64 if args.model else 255)
-    only = args.rungs or (USUAL_RUNGS[device.device.type] if args.model else None)
+    only = args.rungs or (USUAL_RUNGS[device.device.type] if subject.real else None)
     about = {"what": "ladder", "dtype": "float32"} | subject.about
     with TemporaryDirectory() as folder:
         peers = _peers(args, subject.model, n_prompt + n_new, Path(folder))
@@ -123,7 +123,7 @@ def time_ladder(args: argparse.Namespace) -> None:
             subject.model,
             subject.prompt,
             n_new=n_new,
-            greedy=subject.greedy,
+            greedy=subject.real,
             repeats=args.repeats,
             only=only,
             peers=peers,
@@ -151,7 +151,10 @@ def _name(args: argparse.Namespace) -> str:
     """The model's name in a result's file name."""
     if args.model is not None:
         return short_name(args.model)
-    return Path(args.checkpoint).stem if args.checkpoint else args.size or "small"
+    if args.checkpoint:
+        return Path(args.checkpoint).stem
+    size: str = args.size or "small"
+    return size if size in SIZES else f"{size}-shape"
 
 
 def _ladder_subject(args: argparse.Namespace, device: Device) -> LadderSubject:
@@ -162,14 +165,14 @@ def _ladder_subject(args: argparse.Namespace, device: Device) -> LadderSubject:
         n_prompt = args.prompt_tokens or min(PROMPT_TOKENS, block // 2)
         check_int("prompt_tokens", n_prompt, 1, block - 2)
         prompt = first_tokens(tokenizer, PROMPT, n_prompt)
-        return LadderSubject(model, prompt, greedy=True, about={"model": args.model})
+        return LadderSubject(model, prompt, real=True, about={"model": args.model})
     if args.checkpoint:
         saved = load_checkpoint(args.checkpoint)
         about = {"model": _name(args), "checkpoint": saved.sha256}
-        return LadderSubject(saved.model.to(device.device), None, greedy=False, about=about)
-    size = _name(args)
-    shape = sharpened(random_model(size, device))
-    return LadderSubject(shape, None, greedy=size not in SIZES, about={"model": size})
+        return LadderSubject(saved.model.to(device.device), None, real=False, about=about)
+    size = args.size or "small"
+    model = sharpened(random_model(size, device))
+    return LadderSubject(model, None, real=size not in SIZES, about={"model": _name(args)})
 
 
 def _peers(
