@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import re
 import signal
@@ -222,39 +221,43 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
     received.clear()
     try:
         return command() or 0
-    except KeyboardInterrupt as stopped:
-        message = f"\nstopped: {stopped if str(stopped) else 'nothing was written'}"
-        code = stop_code()
-    except FloatingPointError as error:
-        message = f"error: {error}"
-        code = 1
-    except BrokenPipeError:
+    except BrokenPipeError:  # whoever read the output has left
         raise
-    except ModuleNotFoundError as error:
-        message = f"error: {missing(error)}"
-        code = 2
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
-        if isinstance(error, FileNotFoundError) and error.filename:
-            words += ": check the path"
-        # A name that is too long only with a suffix of ours.
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename:
-            words += ": choose a shorter one"
-        if isinstance(error, ParameterError):
-            words = in_options(error, names)
-        message = f"error: {words or 'this machine is out of memory'}"
-        code = 2
-    except RuntimeError as error:
-        from ..engines.toolchain import CannotBuild
+    except KeyboardInterrupt as stopped:
+        _report(f"\nstopped: {stopped if str(stopped) else 'nothing was written'}")
+        return stop_code()
+    except FloatingPointError as error:
+        _report(f"error: {error}")
+        return 1
+    except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+        _report(f"error: {cause_of(error, names)}")
+        return 2
 
-        if not isinstance(error, CannotBuild):
-            raise
-        message = f"error: {error}"
-        code = 2
+
+def _report(message: str) -> None:
     if speaks():
         with suppress(OSError):  # a closed pipe, or a terminal that is gone
             print(message, file=sys.stderr, flush=True)
-    return code
+
+
+def cause_of(error: Exception, names: Iterable[str]) -> str:
+    """What was wrong and what to do, in the words of a command with these options.
+
+    Raises the error again if no user can cause it.
+    """
+    if isinstance(error, RuntimeError):
+        from ..engines.toolchain import CannotBuild
+
+        if not isinstance(error, CannotBuild):
+            raise error
+    if isinstance(error, ModuleNotFoundError):
+        return missing(error)
+    if isinstance(error, ParameterError):
+        return in_options(error, names)
+    words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
+    if isinstance(error, FileNotFoundError) and error.filename:
+        words += ": check the path"
+    return words or "this machine is out of memory"
 
 
 def cannot_print(error: OSError) -> int:
