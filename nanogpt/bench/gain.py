@@ -22,10 +22,12 @@ from ..cache import DynamicCache, enable_kv_cache, kv_cache
 from ..config import check_int
 from ..decoder.config import DecoderConfig
 from ..decoder.model import Decoder
+from ..device import Device
 from ..files import ROOT, read_json
 from ..replica import replica
 from ..timing import Summary, clock, interleave, summary, time_tokens
 from .roofline import work
+from .shapes import random_model
 
 # The most operations of a whole text without a cache, by type of device: a few seconds. Longer
 # texts are added up from single steps.
@@ -238,6 +240,23 @@ def gain_by_batch(
             bound = bound_of(row["uncached"]["low"], single, calls)
             found["rows"].append({**row, "batch": batch, "bound": bound.value})
         yield found
+
+
+def gains(
+    shapes: Sequence[str],
+    batches: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    device: Device,
+    repeats: int = 3,
+) -> Iterator[list[ModelGain]]:
+    """Measure models of those shapes, one after the other; yields all rows so far, as they come."""
+    done: list[ModelGain] = []
+    for name in shapes:
+        model = random_model(name, device)
+        for found in gain_by_batch(name, model, batches, lengths, repeats=repeats):
+            yield [*done, found]
+        done.append(found)
 
 
 def thin(config: DecoderConfig) -> DecoderConfig:

@@ -1,35 +1,38 @@
-"""The ladder: every engine on the same tokens, interleaved, compared with the machine's limits."""
+"""The ladder: every engine on the same tokens, interleaved, compared with the machine's limits.
+
+A text is generated in two phases. The prefill reads the whole prompt and gives the first token, and
+is limited by arithmetic. Each further step reads all weights for one token, and is limited by
+memory. So the two are timed apart. A prompt of one token has no prefill: all its tokens are steps.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import Any, TypedDict
+from typing import NamedTuple, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..config import check_int
-from ..decoder.config import DecoderConfig, beyond_lecture
+from ..decoder.config import decoder_config
 from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder
-from ..decoder.standard import check_standard
 from ..engines.base import Engine
 from ..engines.compiled import Compiled, Graph, GraphLoop
 from ..engines.eager import Batched, Flat, PerHead, Uncached, as_heads
-from ..engines.generation import complete
+from ..engines.generation import complete, generate
 from ..engines.native import Native, Native8
 from ..engines.toolchain import CannotBuild
 from ..model import GPT, LanguageModel
-from ..sampling import draw_noise
-from ..timing import Summary, summary
-from .roofline import Breakdown, Limits, LimitsData, breakdown, work
-from .tables import time_interleaved
+from ..sampling import PLAIN, SamplingParams, draw_noise
+from ..timing import Summary, clock, interleave, summary
+from .peers import Peer, PeerTask
+from .roofline import Breakdown, Limits, LimitsData, TokenWork, breakdown, work
 
-Peer = Callable[[Tensor], Tensor]  # noise (n, V) -> the n tokens sampled after token 0
+_Model = TypeVar("_Model", GPT, Decoder)
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Rung:
 
     number: str
     label: str
-    engine: type[Engine] | None  # None: a peer
+    engine: type[Engine]
     itemsize: int | None = None  # bytes per weight; None: the model's dtype
 
 
@@ -48,11 +51,15 @@ class RungRow(TypedDict, total=False):
     rung: str
     label: str
     unavailable: str
-    build_seconds: float  # to build its engine, unless one was reused
-    tokens_per_second: Summary
-    speedup: Summary  # the ratio to the first rung, pair by pair
+    weights: str  # their type, such as "float32"
+    build_seconds: float  # to build its engine, unless one was reused; a peer has none
+    first_token: Summary  # seconds of the prefill, if there is one
+    prompt_per_second: Summary  # prompt tokens, in the prefill
+    tokens_per_second: Summary  # in the steps
+    speedup: Summary  # the steps' ratio to the first rung, pair by pair
     equal: bool  # whether its tokens equal the first rung's
-    split: Breakdown
+    equal_tokens: int  # length of the common prefix with the first rung's tokens
+    split: Breakdown  # of the seconds of a step
 
 
 class Best(TypedDict):
@@ -66,11 +73,45 @@ class LadderResult(TypedDict):
     """The result of `ladder` as plain data."""
 
     n_params: int
+    n_prompt: int
     n_new: int
     repeats: int
     limits: LimitsData
     rungs: list[RungRow]
     best: Best | None
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The text that every rung generates."""
+
+    prompt: Tensor  # (T,)
+    n_new: int
+    greedy: bool
+    seed: int
+
+    @property
+    def has_prefill(self) -> bool:
+        """Whether the first token is a phase of its own."""
+        return len(self.prompt) > 1
+
+    @property
+    def n_steps(self) -> int:
+        """The tokens that the steps give; with a prefill, the first one is not theirs."""
+        return self.n_new - self.has_prefill
+
+    @property
+    def first_step(self) -> int:
+        """The tokens of the text before the first step."""
+        return len(self.prompt) + self.has_prefill
+
+
+class _Turn(NamedTuple):
+    """One timed generation: its tokens (n_new,), and the seconds of its two phases."""
+
+    tokens: Tensor
+    prefill: float  # 0 without a prefill
+    steps: float
 
 
 EAGER = (
@@ -99,62 +140,51 @@ def rungs(device: torch.device) -> tuple[Rung, ...]:
 
 def ladder(
     model: LanguageModel,
+    prompt: Tensor | None = None,
     *,
     n_new: int = 255,
+    greedy: bool = False,
     repeats: int = 5,
     seed: int = 42,
     only: str | None = None,
     peers: dict[str, Peer] | None = None,
 ) -> LadderResult:
-    """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
+    """Time every rung on this model: n_new tokens of one text after a prompt (T,), or token 0.
 
-    The rungs and the `peers` are interleaved, repeat by repeat, after one warm-up each. The time
-    includes noise and checks. `only` selects rungs, for example "1356". The machine's limits are
-    measured between the turns. Raises ValueError.
+    The tokens are sampled with the noise of `seed`, or `greedy`. The rungs and the `peers` are
+    interleaved, repeat by repeat, after one warm-up each; the time includes noise and checks.
+    Caches are as long as the text. `only` selects rungs, for example "1356". The machine's limits
+    are measured between the turns. Raises ValueError.
     """
-    check_int("n_new", n_new, 2, model.config.block_size)
-    packed = as_decoder(model.eval())
-    heads = model if isinstance(model, GPT) else as_heads(packed)
-    limits = Limits(model, n_new)
-    built: dict[Rung, RungRow] = {}
-    runs: dict[Rung, Callable[[], Tensor]] = {}
-    for rung in chosen_rungs(limits.device, only):
-        if rung.engine is None:
-            continue
-        engine, built[rung] = build_engine(rung.engine, model)
-        if engine:
-            form = heads if rung.engine in (Uncached, PerHead) else packed
-            runs[rung] = _generation(form, n_new, seed, engine)
-    if not runs:
-        reason = next(iter(built.values()))["unavailable"]
+    # 1. The text, and the limits for it.
+    device = model.lm_head.weight.device
+    prompt = torch.zeros(1, dtype=torch.int64) if prompt is None else prompt
+    block = model.config.block_size
+    check_int("n_new", n_new, 2, max(2, block + 1 - len(prompt)))
+    task = _Task(prompt.to(device), n_new, greedy, seed)
+    limits = Limits(model, task.n_steps, task.first_step)
+    # 2. Who climbs: the rungs that can be built here, and the other programs.
+    own = [_engine_climber(rung, model.eval(), task) for rung in chosen_rungs(device, only)]
+    if not any(climber.run for climber in own):
+        reason = own[0].row["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({reason})")
-    for label, decode in (peers or {}).items():
-        rung = Rung("–", label, None)
-        built[rung] = {}
-        runs[rung] = _peer_generation(model, n_new, seed, decode)
-    seconds, tokens = time_interleaved(runs, repeats, limits.device, limits.measure)
-    base = next(iter(runs))
-    equal = {rung: torch.equal(text, tokens[base]) for rung, text in tokens.items()}
+    others = [_peer_climber(label, peer, model, task) for label, peer in (peers or {}).items()]
+    climbers = {climber.row["label"]: climber for climber in own + others}
+    # 3. Their times, and what follows from them.
+    runs = {label: climber.run for label, climber in climbers.items() if climber.run}
+    turns = interleave(runs, repeats, limits.measure)
     bounds = limits.as_dict()
-    rows = []
-    for rung, how in built.items():
-        row: RungRow = {"rung": rung.number, "label": rung.label, **how}
-        if rung in seconds:
-            turns = seconds[rung]
-            row["tokens_per_second"] = summary(n_new / s for s in turns)
-            pairs = zip(seconds[base], turns, strict=True)
-            row["speedup"] = summary(a / b for a, b in pairs)
-            row["equal"] = equal[rung]
-            row["split"] = _split(model, rung, median(turns) / n_new, n_new, bounds)
-        rows.append(row)
-    same = {rung: turns for rung, turns in seconds.items() if equal[rung]}
+    base = turns[next(iter(runs))]
+    for label, found in turns.items():
+        _measure(climbers[label], found, base, task, bounds)
     return {
         "n_params": model.n_params,
+        "n_prompt": len(prompt),
         "n_new": n_new,
         "repeats": repeats,
         "limits": bounds,
-        "rungs": rows,
-        "best": _best(same, n_new, limits),
+        "rungs": [climber.row for climber in climbers.values()],
+        "best": _best([climbers[label] for label in turns], turns, task, limits),
     }
 
 
@@ -168,25 +198,7 @@ def chosen_rungs(device: torch.device, only: str | None) -> list[Rung]:
     return [rung for number, rung in known.items() if only is None or number in only]
 
 
-def build_engine(
-    kind: type[Engine], model: LanguageModel, capacity: int | None = None
-) -> tuple[Engine | None, RungRow]:
-    """Build an engine of this class. Returns it with its build time, or None with the reason.
-
-    `capacity` is the maximum number of tokens in a text; None: block_size.
-    """
-    weight = model.lm_head.weight
-    refusal = kind.refuses(model.config)
-    if refusal:
-        return None, {"unavailable": str(refusal)}
-    try:
-        engine = kind(model.config, capacity=capacity, dtype=weight.dtype, device=weight.device)
-    except CannotBuild as error:
-        return None, {"unavailable": str(error)}
-    return engine, {"build_seconds": engine.build_seconds}
-
-
-def sharpened(model: GPT | Decoder) -> GPT | Decoder:
+def sharpened(model: _Model) -> _Model:
     """Scale up the matrices in place, so that even an untrained model's output is not uniform."""
     with torch.no_grad():
         for p in model.parameters():
@@ -195,166 +207,133 @@ def sharpened(model: GPT | Decoder) -> GPT | Decoder:
     return model
 
 
-def _generation(
-    model: LanguageModel, n_new: int, seed: int, engine: Engine
-) -> Callable[[], Tensor]:
-    """One generation by an engine, from a prompt of one token."""
-    prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-    generator = torch.Generator()
+@dataclass
+class _Climber:
+    """An engine or another program: its row so far, and how to run it."""
 
-    def run() -> Tensor:
-        generator.manual_seed(seed)
-        return complete(model, prompt, n_new, engine=engine, generator=generator)
-
-    return run
+    row: RungRow
+    run: Callable[[], _Turn] | None = None  # None: it is unavailable
+    need: TokenWork = field(default_factory=lambda: TokenWork(flop=0.0, bytes=0.0))  # of a step
+    same_weights: bool = False  # an engine of ours with the model's own weights
 
 
-def _peer_generation(
-    model: LanguageModel, n_new: int, seed: int, peer: Peer
-) -> Callable[[], Tensor]:
-    """One generation by another program; sampling its noise is timed, as for an engine."""
-    prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-    generator = torch.Generator()
-
-    def run() -> Tensor:
-        generator.manual_seed(seed)
-        noise = draw_noise(n_new, 1, model.config.vocab_size, generator).to(prompt.device)
-        return torch.cat([prompt, peer(noise[:, 0])[None]], dim=1)
-
-    return run
-
-
-def _split(
-    model: LanguageModel, rung: Rung, seconds: float, n_new: int, limits: LimitsData
-) -> Breakdown:
-    itemsize = model.lm_head.weight.element_size()
+def _engine_climber(rung: Rung, model: LanguageModel, task: _Task) -> _Climber:
+    """Build a rung's engine; its row has the build time, or the reason why there is none."""
+    row: RungRow = {"rung": rung.number, "label": rung.label}
+    weight = model.lm_head.weight
+    refusal = rung.engine.refuses(model.config)
+    if refusal:
+        return _Climber(row | {"unavailable": str(refusal)})
+    capacity = min(model.config.block_size, len(task.prompt) + task.n_new)
+    try:
+        engine = rung.engine(
+            model.config, capacity=capacity, dtype=weight.dtype, device=weight.device
+        )
+    except CannotBuild as error:
+        return _Climber(row | {"unavailable": str(error)})
+    # 1. The first two rungs run the lecture's separate heads, all others packed ones.
+    form: LanguageModel = as_decoder(model)
+    if rung.engine in (Uncached, PerHead):
+        form = model if isinstance(model, GPT) else as_heads(form)
+    # 2. What a step has to compute and to read.
+    itemsize = weight.element_size()
     need = work(
         model.config,
-        n_new,
+        task.n_steps,
         cached=rung.engine is not Uncached,
         itemsize=rung.itemsize or itemsize,
         kv_itemsize=itemsize,
+        n_prompt=task.first_step,
     )
-    return breakdown(seconds, need, limits["read"]["median"], limits["peak"]["median"])
+    row["weights"] = "8-bit" if rung.itemsize == 1 else str(weight.dtype).removeprefix("torch.")
+    row["build_seconds"] = engine.build_seconds
+    run = partial(_generation, form, task, engine)
+    return _Climber(row, run, need, same_weights=rung.itemsize is None)
 
 
-def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> Best | None:
-    """Our fastest unquantized rung, and its share of the roofline bound, turn by turn."""
-    full = [rung for rung in seconds if rung.engine and rung.itemsize is None]
+def _peer_climber(label: str, peer: Peer, model: LanguageModel, task: _Task) -> _Climber:
+    """Another program; the bytes of its weights and of its cache may be others than ours."""
+    sizes = {"itemsize": 0, "kv_itemsize": peer.kv_itemsize}  # the weights are added below
+    need = work(model.config, task.n_steps, cached=True, n_prompt=task.first_step, **sizes)
+    weights = peer.weight_bytes
+    if weights is None:
+        weights = decoder_config(model.config).weight_bytes()
+    need["bytes"] += weights
+    row: RungRow = {"rung": "–", "label": label, "weights": peer.weights}
+    return _Climber(row, partial(_peer_generation, model.config.vocab_size, task, peer), need)
+
+
+def _generation(model: LanguageModel, task: _Task, engine: Engine) -> _Turn:
+    """One generation by an engine."""
+    sampling = SamplingParams(greedy=True) if task.greedy else PLAIN
+    generator = torch.Generator().manual_seed(task.seed)
+    arguments = (model, task.prompt[None], task.n_new, sampling)
+    begun = clock(model.device)
+    if not task.has_prefill:
+        # All at once: a native loop needs no Python between its tokens.
+        text = complete(*arguments, engine=engine, generator=generator)
+        end = clock(model.device)
+        return _Turn(text[0, 1:].cpu(), 0.0, end - begun)
+    steps = generate(*arguments, engine=engine, generator=generator)
+    tokens = [next(steps)]
+    first = clock(model.device)
+    tokens += steps
+    end = clock(model.device)
+    return _Turn(torch.cat(tokens, dim=1)[0].cpu(), first - begun, end - first)
+
+
+def _peer_generation(vocab_size: int, task: _Task, peer: Peer) -> _Turn:
+    """One generation by another program; drawing its noise is timed, as for an engine."""
+    device = task.prompt.device
+    generator = torch.Generator().manual_seed(task.seed)
+    moments: list[float] = []
+    begun = clock(device)
+    noise = None
+    if not task.greedy:
+        noise = draw_noise(task.n_new, 1, vocab_size, generator)[:, 0].to(device)
+    tokens = peer.decode(
+        PeerTask(task.prompt, task.n_new, noise, lambda: moments.append(clock(device)))
+    )
+    end = clock(device)
+    first = moments[0] if task.has_prefill else begun
+    return _Turn(tokens.cpu(), first - begun, end - first)
+
+
+def _measure(
+    climber: _Climber,
+    turns: list[_Turn],
+    base: list[_Turn],
+    task: _Task,
+    bounds: LimitsData,
+) -> None:
+    """Add the figures of a climber's turns to its row."""
+    row = climber.row
+    # 1. The speed of both phases.
+    if task.has_prefill:
+        row["first_token"] = summary(turn.prefill for turn in turns)
+        row["prompt_per_second"] = summary(len(task.prompt) / turn.prefill for turn in turns)
+    row["tokens_per_second"] = summary(task.n_steps / turn.steps for turn in turns)
+    pairs = zip(base, turns, strict=True)
+    row["speedup"] = summary(a.steps / b.steps for a, b in pairs)
+    # 2. Its tokens, beside the first rung's.
+    same = turns[-1].tokens == base[-1].tokens
+    row["equal_tokens"] = int(same.int().cumprod(0).sum())
+    row["equal"] = row["equal_tokens"] == task.n_new
+    # 3. Where the time of a step goes.
+    seconds = median(turn.steps for turn in turns) / task.n_steps
+    row["split"] = breakdown(
+        seconds, climber.need, bounds["read"]["median"], bounds["peak"]["median"]
+    )
+
+
+def _best(
+    climbers: list[_Climber], turns: dict[str, list[_Turn]], task: _Task, limits: Limits
+) -> Best | None:
+    """Our fastest unquantized rung with equal tokens: its share of the bound, turn by turn."""
+    full = [one.row for one in climbers if one.same_weights and one.row["equal"]]
     if not full:
         return None
-    best = min(full, key=lambda rung: median(seconds[rung]))
-    pairs = zip(seconds[best], limits.bounds(), strict=True)
-    return {"rung": best.number, "share_of_bound": summary(n_new / s / b for s, b in pairs)}
-
-
-# ------------------------------------------------------------------ other programs
-# They decode our weights with our noise, argmax(probs / noise), so that their tokens can be
-# compared with ours. Float32 on the CPU.
-
-JaxArray = Any  # a jax.Array: jax is an optional dependency
-JaxWeights = dict[str, JaxArray]
-
-
-def jax_scan(model: Decoder) -> dict[str, Peer]:
-    """The whole loop in one `lax.scan` over a static cache, compiled on the first call.
-
-    `model` is a Decoder with the lecture's architecture. XLA uses one thread if torch does, unless
-    JAX has already run. Raises ImportError without jax, ValueError for another architecture.
-    """
-    if torch.get_num_threads() == 1:
-        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-    import jax
-
-    check_standard(model)
-    extras = beyond_lecture(model.config)
-    if extras:
-        raise ValueError(
-            f"--peer jax supports only the lecture's architecture, and this model has {extras}"
-        )
-    weights = {name: jax.dlpack.from_dlpack(w.detach()) for name, w in model.state_dict().items()}
-    loop = jax.jit(partial(_loop, model.config))
-
-    def decode(noise: Tensor) -> Tensor:
-        return torch.tensor(jax.device_get(loop(weights, jax.dlpack.from_dlpack(noise)))).long()
-
-    return {"JAX, the loop in lax.scan": decode}
-
-
-def _loop(c: DecoderConfig, w: JaxWeights, noise: JaxArray) -> JaxArray:
-    """The n tokens, traced by JAX.  (n, V) -> (n,)"""
-    from jax import lax, nn
-    from jax import numpy as jnp
-
-    positions = jnp.arange(len(noise))
-
-    def step(carry: tuple[Any, Any], now: tuple[Any, Any]) -> tuple[Any, Any]:
-        token, caches = carry
-        pos, noise_row = now
-        longer = []  # the caches with this token
-        x = w["token_embedding_table.weight"][token] + w["position_embedding_table.weight"][pos]
-        for i, (keys, values) in enumerate(caches):
-            at = f"blocks.{i}"
-            qkv = _linear(w, f"{at}.sa.qkv", _norm(w, f"{at}.ln1", x))
-            q, k, v = qkv.reshape(3, c.n_head, c.head_size)
-            keys = keys.at[:, pos].set(k)  # (H, n, hs)
-            values = values.at[:, pos].set(v)
-            longer.append((keys, values))
-            scores = jnp.einsum("hd,htd->ht", q, keys) * c.head_size**-0.5
-            shares = nn.softmax(jnp.where(positions <= pos, scores, -jnp.inf))
-            mixed = jnp.einsum("ht,htd->hd", shares, values)
-            x = x + _linear(w, f"{at}.sa.proj", mixed.reshape(-1))
-            inner = nn.relu(_linear(w, f"{at}.ffwd.up", _norm(w, f"{at}.ln2", x)))
-            x = x + _linear(w, f"{at}.ffwd.down", inner)
-        probs = nn.softmax(_linear(w, "lm_head", _norm(w, "ln_f", x)))
-        token = jnp.argmax(probs / noise_row)
-        return (token, longer), token
-
-    cache = jnp.zeros((c.n_head, len(noise), c.head_size))
-    return lax.scan(step, (0, [(cache, cache)] * c.n_layer), (positions, noise))[1]
-
-
-def _linear(w: JaxWeights, name: str, x: JaxArray) -> JaxArray:
-    return w[f"{name}.weight"] @ x + w.get(f"{name}.bias", 0.0)
-
-
-def _norm(w: JaxWeights, name: str, x: JaxArray) -> JaxArray:
-    x = x - x.mean()
-    return x / ((x * x).mean() + 1e-5) ** 0.5 * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-
-def hugging_face(exported: tuple[dict[str, Any], dict[str, Tensor]]) -> dict[str, Peer]:
-    """Peers that run these weights in transformers.
-
-    `exported` is a config and tensors from the export. Raises ImportError without transformers.
-    """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config, weights = exported
-    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
-    theirs.load_state_dict(weights)
-    return peers_of(theirs.eval())
-
-
-def peers_of(theirs: Any) -> dict[str, Peer]:
-    """transformers' `generate` with its dynamic and static cache; a logits processor adds noise."""
-    prompt = torch.zeros(1, 1, dtype=torch.int64)
-
-    def decode(noise: Tensor, **cache: str) -> Tensor:
-        def race(tokens: Tensor, logits: Tensor) -> Tensor:
-            return logits.softmax(-1) / noise[tokens.shape[1] - 1]
-
-        text: Tensor = theirs.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            do_sample=False,
-            max_new_tokens=len(noise),
-            logits_processor=[race],
-            **cache,
-        )
-        return text[0, 1:]
-
-    return {
-        "Hugging Face, dynamic cache": decode,
-        "Hugging Face, static cache": partial(decode, cache_implementation="static"),
-    }
+    best = max(full, key=lambda row: row["tokens_per_second"]["median"])
+    pairs = zip(turns[best["label"]], limits.bounds(), strict=True)
+    shares = (task.n_steps / turn.steps / bound for turn, bound in pairs)
+    return {"rung": best["rung"], "share_of_bound": summary(shares)}

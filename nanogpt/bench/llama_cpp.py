@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..pretrained.gguf_file import MAGIC, read_gguf
 from ..pretrained.needs import PretrainedError, needed
+from .peers import Peer, PeerTask
 
 TYPES = ("F32", "Q8_0")  # the types that `rewrite` can write
 REWRITTEN = ("general.architecture", "general.file_type", "general.quantization_version")
@@ -47,28 +48,28 @@ class LlamaCpp:
         self.server = xllamacpp.Server(params)
         self.known: dict[tuple[int, ...], Tensor] = {}
 
-    def __call__(self, prompt: Tensor, n_new: int, first: Callable[[], None]) -> Tensor:
-        """The n_new tokens after a prompt (T,); calls `first` at the first one.  -> (n_new,)
+    def __call__(self, task: PeerTask) -> Tensor:
+        """The most likely tokens after a prompt: it draws no noise of ours.  -> (n_new,)
 
         The streamed reply has no token ids, and requesting them costs time. So they come from a
         separate request, made before the first timed one for a prompt.
         """
-        ids = prompt.tolist()
+        ids = task.prompt.tolist()
         request = {
             "prompt": ids,
-            "n_predict": n_new,
+            "n_predict": task.n_new,
             "samplers": ["top_k"],
             "top_k": 1,
             "temperature": 0.0,
             "ignore_eos": True,
             "cache_prompt": False,
         }
-        key = (*ids, n_new)
+        key = (*ids, task.n_new)
         if key not in self.known:
             answer = self._asked(request | {"logprobs": 1})
             pieces = answer["choices"][0]["logprobs"]["content"]
             self.known[key] = torch.tensor([piece["id"] for piece in pieces])
-        waiting = [first]
+        waiting = [task.first]
 
         def on_piece(piece: dict[str, Any]) -> None:
             if waiting:
@@ -82,6 +83,26 @@ class LlamaCpp:
         if isinstance(answer, dict) and "error" in answer:
             raise ValueError(f"llama.cpp refuses the text ({answer['error']}): use fewer tokens")
         return answer
+
+
+def llama_cpp_peers(source: Path, capacity: int, folder: Path) -> dict[str, Peer]:
+    """llama.cpp on a GGUF file as it is, and on copies of each of TYPES, written to `folder`.
+
+    Raises ImportError without xllamacpp, ValueError if `source` is not a GGUF file.
+    """
+    check_gguf(source)
+    files = {own_type(source): source}
+    for kind in TYPES:
+        if kind not in files:
+            files[kind] = folder / f"{kind}.gguf"
+            rewrite(source, files[kind], kind)
+    peers = {}
+    for kind, file in files.items():
+        # Its cache has 16-bit numbers.
+        peers[f"llama.cpp, {kind}"] = Peer(
+            LlamaCpp(file, capacity), kind, weight_bytes(file), kv_itemsize=2
+        )
+    return peers
 
 
 def build() -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .gain import ModelGain
+from .gain import Bound, ModelGain
 from .ladder import LadderResult, RungRow
 from .load import LATENCIES
-from .pretrained import PretrainedResult, PretrainedRow
-from .speculation import SpeculationResult
 from .tables import number_of, repeats_text, shown_label, summary_text, table
 from .throughput import share_text
 from .training import ComparedRow
@@ -17,22 +15,22 @@ from .training import ComparedRow
 def ladder_text(result: LadderResult) -> str:
     """The result of `ladder`: a row for each rung, and the roofline below."""
     limits = result["limits"]
-    rows = [row for row in result["rungs"] if "unavailable" not in row]
+    n_prompt = result["n_prompt"]
     lines = [
         f"\n{result['n_params']:,} parameters, {limits['dtype']}, {result['n_new']} tokens of one "
-        f"text after a prompt of one; {repeats_text(result['repeats'])}\n",
-        table([_rung(row) for row in rows]),
+        f"text after a prompt of {'one' if n_prompt == 1 else n_prompt}; "
+        f"{repeats_text(result['repeats'])}\n",
+        table([_rung(row) for row in result["rungs"] if "unavailable" not in row]),
     ]
-    absent = [row for row in result["rungs"] if "unavailable" in row]
-    lines += [
-        f"{row['rung']}  {shown_label(row['label'])}: unavailable: {row['unavailable']}"
-        for row in absent
-    ]
+    for row in result["rungs"]:
+        if "unavailable" in row:
+            label = shown_label(row["label"])
+            lines.append(f"{row['rung']}  {label}: unavailable: {row['unavailable']}")
     read = limits["read"]
     peak = limits["peak"]
     bound = summary_text(limits["roofline"], 0)
     lines += [
-        f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['step_bytes'] / 1e6:.1f} "
+        f"\nread bandwidth {read['median'] / 1e9:.1f} GB/s over {limits['step_bytes'] / 1e6:.1f} "
         f"MB ({read['how']}), peak {peak['median'] / 1e9:.0f} GFLOP/s ({peak['how']})",
         f"roofline bound, if each token reads all weights and its cache once: {bound} tokens/s",
     ]
@@ -44,59 +42,29 @@ def ladder_text(result: LadderResult) -> str:
 
 
 def _rung(row: RungRow) -> dict[str, str]:
-    build = row.get("build_seconds", 0)
-    return {
-        "rung": row["rung"],
-        "": shown_label(row["label"]),
-        "tokens/s": summary_text(row["tokens_per_second"], 0),
-        "ratio to the first": summary_text(row["speedup"], 1),
-        "tokens": "equal" if row["equal"] else "differ",
-        "build (s)": f"{build:.1f}" if build > 0.05 else "",  # below that, nothing is built
-    }
-
-
-def pretrained_text(result: PretrainedResult) -> str:
-    """The result of `pretrained_ladder`: a row for each rung, and the machine's limit below."""
-    read = result["limits"]["read"]
-    n_new = result["n_new"]
-    rows = [row for row in result["rungs"] if "unavailable" not in row]
-    lines = [
-        f"\n{result['n_params']:,} parameters, {n_new} greedy tokens of one text after a prompt of "
-        f"{result['n_prompt']}; {repeats_text(result['repeats'])}\n",
-        table([_pretrained_rung(row, n_new, read["median"]) for row in rows]),
-    ]
-    absent = [row for row in result["rungs"] if "unavailable" in row]
-    lines += [
-        f"{row['rung']}  {shown_label(row['label'])}: unavailable: {row['unavailable']}"
-        for row in absent
-    ]
-    lines.append(
-        f"\nread bandwidth {read['median'] / 1e9:.1f} GB/s over "
-        f"{result['limits']['step_bytes'] / 1e6:.0f} MB ({read['how']}); another program's tokens "
-        f"may differ because of its dtype"
-    )
-    return "\n".join(lines)
-
-
-def _pretrained_rung(row: PretrainedRow, n_new: int, bandwidth: float) -> dict[str, str]:
-    read = row["read_per_second"]["median"]
+    shown = {"rung": row["rung"], "": shown_label(row["label"]), "weights": row["weights"]}
+    # 1. The prefill, if there is one.
+    if "first_token" in row:
+        shown["first token (ms)"] = f"{1000 * row['first_token']['median']:,.0f}"
+        shown["prompt tokens/s"] = summary_text(row["prompt_per_second"], 0)
+    # 2. The steps. Each rung has a bound of its own, because 8-bit weights are fewer bytes.
+    speed = row["tokens_per_second"]
+    shown["tokens/s"] = summary_text(speed, 0 if speed["median"] >= 100 else 1)
+    shown["ratio to the first"] = summary_text(row["speedup"], 1)
+    split = row["split"]
+    at_bound = split["arithmetic"] + split["memory"]
+    shown["of its bound"] = f"{at_bound / (at_bound + split['overhead']):.0%}"
+    # 3. Whether the tokens are the same, and what building took.
     same = row["equal_tokens"]
-    return {
-        "rung": row["rung"],
-        "": shown_label(row["label"]),
-        "weights": row["weights"],
-        "first token (ms)": f"{1000 * row['first_token']['median']:,.0f}",
-        "prompt tokens/s": summary_text(row["prompt_per_second"], 0),
-        "then tokens/s": summary_text(row["tokens_per_second"], 1),
-        "ratio": summary_text(row["speedup"], 1),
-        "GB/s": f"{read / 1e9:.1f}",
-        "of the bound": f"{read / bandwidth:.0%}",
-        "tokens": "equal" if same == n_new else f"the first {same} equal",
-    }
+    differ = f"the first {same} equal" if same else "differ"
+    shown["tokens"] = "equal" if row["equal"] else differ
+    build = row.get("build_seconds", 0)
+    shown["build (s)"] = f"{build:.1f}" if build > 0.05 else ""  # below that, nothing is built
+    return shown
 
 
-def gain_text(models: list[ModelGain], dtype: str, repeats: int) -> str:
-    """The result of `gain_by_batch`: a row for each model, batch size and length."""
+def gain_text(models: list[ModelGain], repeats: int) -> str:
+    """The result of `gains`: a row for each model, batch size and length; then the reasons."""
     rows = []
     for found in models:
         for row in found["rows"]:
@@ -113,7 +81,9 @@ def gain_text(models: list[ModelGain], dtype: str, repeats: int) -> str:
                     "what takes longest without": row.get("bound", ""),
                 }
             )
-    return f"\n{dtype}, a prompt of one token; {repeats_text(repeats)}\n\n{table(rows)}\n"
+    reasons = [f"{bound.value}: {bound.reason}" for bound in Bound]
+    title = f"\na prompt of one token; {repeats_text(repeats)}\n"
+    return "\n".join([title, table(rows), "", *reasons])
 
 
 def training_text(rows: list[ComparedRow]) -> str:
@@ -135,8 +105,8 @@ def training_text(rows: list[ComparedRow]) -> str:
     )
 
 
-def speculation_text(result: SpeculationResult) -> str:
-    """The result of `speculation`: a row for each draft and number of proposals."""
+def speculation_text(result: dict[str, Any]) -> str:
+    """The result of `speculation_of`: a row for each draft and number of proposals; the losses."""
     rows = [
         {
             "draft": row["draft"],
@@ -154,7 +124,8 @@ def speculation_text(result: SpeculationResult) -> str:
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one; "
         f"{repeats_text(result['repeats'])}\n\n{table(rows)}\nwithout a draft "
         f"{summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
-        f"{summary_text(result['roofline'], 0)}: one read of weights and cache per token"
+        f"{summary_text(result['roofline'], 0)}: one read of weights and cache per token\n"
+        f"{losses_text(result['target'], result['draft'])}"
     )
 
 

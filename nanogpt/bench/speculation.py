@@ -10,12 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from timeit import Timer
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
 
 from ..config import check_int
+from ..data import Corpus, split
+from ..decoder.checkpoint import Checkpoint
 from ..engines.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLookup
 from ..engines.generation import generate
 from ..engines.native import Native, Native8, NativeGeneration
@@ -24,6 +26,7 @@ from ..engines.toolchain import CannotBuild
 from ..model import LanguageModel
 from ..sampling import PLAIN, draw_noise
 from ..timing import CPU, Summary, clock, interleave, summary
+from ..training.evaluation import full_loss
 from .roofline import Limits
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
@@ -164,3 +167,52 @@ def usual_drafts(model: LanguageModel, text: Tensor) -> Drafts:
         TABLES[n]: partial(NGram, text, V, n),
         "look-up in its own text": partial(PromptLookup, 5),
     }
+
+
+# ------------------------------------------------------------------ trained models
+
+
+def speculation_of(
+    target: Checkpoint,
+    draft: Checkpoint | None,
+    corpus: Corpus,
+    ks: list[int],
+    *,
+    n_new: int,
+    repeats: int = 5,
+) -> dict[str, Any]:
+    """`speculation` with the usual drafts of a trained model and, if given, a smaller one.
+
+    Beside it stand what explains its figures: the seconds of a pass and of a proposal, and the
+    losses of both models on this corpus. Raises ValueError for another vocabulary.
+    """
+    # 1. The drafts. The table is counted in the training text.
+    model = target.model.eval()
+    data, val = split(target.tokenizer.encode(corpus.text), model.config.block_size)
+    drafts = usual_drafts(model, data)
+    if draft and draft.tokenizer.chars != target.tokenizer.chars:
+        raise ValueError(
+            "the draft and the target have different vocabularies: they need the same characters"
+        )
+    if draft:
+        name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
+        drafts = {name: partial(DraftModel, draft.model.eval()), **drafts}
+    # 2. The speedups.
+    result = speculation(model, drafts, ks, n_new=n_new, repeats=repeats)
+    # 3. What explains them.
+    passes = pass_seconds(model, sorted({1, *(k + 1 for k in ks)}))
+    proposal = pass_seconds(draft.model, [1])[1] if draft else None
+    return {
+        "corpus": corpus.name,
+        "target": _origin(target, val),
+        "draft": _origin(draft, val) if draft else None,
+        **result,
+        "passes": passes,
+        "proposal": proposal,
+    }
+
+
+def _origin(saved: Checkpoint, val: Tensor) -> dict[str, Any]:
+    """The identity and number of the weights, and their loss on this validation text."""
+    about = {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
+    return about | {"n_params": saved.model.n_params, "loss": full_loss(saved.model, val)}

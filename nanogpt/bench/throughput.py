@@ -13,17 +13,13 @@ from ..device import Device
 
 # Peak operations per second of the matrix units, from the vendors' data sheets: without sparsity,
 # in the card's fastest 16-bit type. A name must match as a whole word: an RTX A1000 is not an A100,
-# nor is an L40 an L4.
+# nor is an L40 an L4. Beside each card stands who has one.
 PEAKS = {
-    "H200": 989e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "V100": 125e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "A10G": 70e12,
-    "A10": 125e12,
-    "T4": 65e12,
+    "H200": 989e12,  # outputs/gpu
+    "H100": 989e12,  # the same chip with other memory
+    "A100": 312e12,  # Karpathy's, and Colab's best
+    "L4": 121e12,  # Colab
+    "T4": 65e12,  # Colab's free one
 }
 
 

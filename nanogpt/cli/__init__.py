@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import warnings
-from contextlib import suppress
 
 from ..training.signals import STOPS, stop_code
 from .common import cannot_print, leave, missing, run_command
@@ -51,24 +50,19 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command named by the first words. Returns its exit code, 2 for an unknown command.
 
     Without `argv` this is the process's main function: it handles Ctrl-C, SIGTERM and SIGHUP until
-    the exit, unless they are ignored, for example under nohup, and reopens closed streams.
+    the exit, unless they are ignored, for example under nohup.
     """
     if argv is not None:
         return _dispatch(list(argv))
-    open_streams()
     warnings.formatwarning = _in_one_line
     usual = (signal.default_int_handler, signal.SIG_DFL)
     ours = [number for number in STOPS if signal.getsignal(number) in usual]
     for number in ours:
         signal.signal(number, leave)
     try:
-        os.getcwd()
         code = _dispatch(sys.argv[1:])
     except SystemExit as ended:  # argparse's own exit
         code = int(ended.code or 0)
-    except FileNotFoundError:
-        print("error: the current directory was deleted: cd to another one", file=sys.stderr)
-        code = 2
     except OSError as error:  # from printing; a command reports all others itself
         code = cannot_print(error)
     except KeyboardInterrupt:  # a second one
@@ -81,22 +75,6 @@ def main(argv: list[str] | None = None) -> int:
 def _in_one_line(message: Warning | str, *_: object, **__: object) -> str:
     """A warning as a command prints it: without the line of code that it comes from."""
     return f"warning: {message}\n"
-
-
-def open_streams() -> None:
-    """Open a closed stdin, stdout or stderr on the null device.
-
-    Otherwise the next opened file would get its descriptor, and with it the printed output.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
-            os.set_inheritable(opened, True)
-        if getattr(sys, name) is None:
-            mode = "w" if number else "r"
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def flushed(code: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import re
 import signal
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import SIZES, ParameterError, check_int
 from ..files import (
-    FULL,
     KEEPER,
     LECTURE_FORM,
     OURS,
@@ -34,9 +32,8 @@ if TYPE_CHECKING:
 
 OUTPUTS = ROOT / "outputs" / "run"
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as in a shell
-UNPRINTABLE = FULL | {errno.EIO, errno.EBADF}  # how printing fails: also on a lost terminal
 # The extra of the wheel that contains a package; all others are in `notebooks`.
-EXTRAS = {"jax": "peers", "xllamacpp": "peers", "ray": "ray", "transformers": "export"}
+EXTRAS = {"xllamacpp": "peers", "ray": "ray", "transformers": "export"}
 EXTRAS |= dict.fromkeys(["tokenizers", "gguf", "huggingface_hub"], "pretrained")
 
 
@@ -66,7 +63,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--size": {"choices": sorted(SIZES), "default": "small"},
     "--tokens": {
         **POSITIVE,
-        "help": "number of new tokens (255, or as many as fit into the block)",
+        "help": "number of new tokens (255; 64 with a prompt; or as many as fit into the block)",
     },
     "--repeats": {**POSITIVE, "default": 5, "help": "timed repeats after a warm-up (5)"},
     "--checkpoint": {"metavar": "PATH", "help": "path of trained weights, instead of random ones"},
@@ -146,10 +143,10 @@ def json_path(given: str | None, what: str, default: str) -> Path | None:
     return path
 
 
-def n_tokens(args: argparse.Namespace, block_size: int) -> int:
-    """The new tokens of --tokens, or as many as a block allows. Raises ValueError."""
-    n = args.tokens or min(255, block_size)
-    check_int("tokens", n, 2, block_size)
+def n_tokens(args: argparse.Namespace, most: int, usual: int = 255) -> int:
+    """The new tokens of --tokens, or the usual number, at most `most`. Raises ValueError."""
+    n = args.tokens or min(usual, most)
+    check_int("tokens", n, 2, most)
     return n
 
 
@@ -224,58 +221,43 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
     received.clear()
     try:
         return command() or 0
-    except KeyboardInterrupt as stopped:
-        message = f"\nstopped: {stopped if str(stopped) else 'nothing was written'}"
-        code = stop_code()
-    except FloatingPointError as error:
-        message = f"error: {error}"
-        code = 1
-    except BrokenPipeError:
+    except BrokenPipeError:  # whoever read the output has left
         raise
-    except ModuleNotFoundError as error:
-        message = f"error: {missing(error)}"
-        code = 2
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        if isinstance(error, OSError) and from_printing(error):
-            return cannot_print(error)
-        words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
-        if isinstance(error, FileNotFoundError) and error.filename:
-            words += ": check the path"
-        # A name that is too long only with a suffix of ours.
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename:
-            words += ": choose a shorter one"
-        if isinstance(error, ParameterError):
-            words = in_options(error, names)
-        message = f"error: {words or 'this machine is out of memory'}"
-        code = 2
-    except RuntimeError as error:
-        from ..engines.toolchain import CannotBuild
+    except KeyboardInterrupt as stopped:
+        _report(f"\nstopped: {stopped if str(stopped) else 'nothing was written'}")
+        return stop_code()
+    except FloatingPointError as error:
+        _report(f"error: {error}")
+        return 1
+    except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+        _report(f"error: {cause_of(error, names)}")
+        return 2
 
-        if not isinstance(error, CannotBuild):
-            raise
-        message = f"error: {error}"
-        code = 2
+
+def _report(message: str) -> None:
     if speaks():
         with suppress(OSError):  # a closed pipe, or a terminal that is gone
             print(message, file=sys.stderr, flush=True)
-    return code
 
 
-def from_printing(error: OSError) -> bool:
-    """Whether an error came from printing, for example to a file on a full disk.
+def cause_of(error: Exception, names: Iterable[str]) -> str:
+    """What was wrong and what to do, in the words of a command with these options.
 
-    Nothing in the error says so. But it is the system's own, about no file, and an empty line
-    cannot be printed either.
+    Raises the error again if no user can cause it.
     """
-    if error.filename or error.errno is None or error.errno not in UNPRINTABLE:
-        return False
-    if error.strerror != os.strerror(error.errno):  # with advice about a file
-        return False
-    try:
-        print(flush=True)
-    except OSError as again:
-        return again.errno == error.errno
-    return False
+    if isinstance(error, RuntimeError):
+        from ..engines.toolchain import CannotBuild
+
+        if not isinstance(error, CannotBuild):
+            raise error
+    if isinstance(error, ModuleNotFoundError):
+        return missing(error)
+    if isinstance(error, ParameterError):
+        return in_options(error, names)
+    words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
+    if isinstance(error, FileNotFoundError) and error.filename:
+        words += ": check the path"
+    return words or "this machine is out of memory"
 
 
 def cannot_print(error: OSError) -> int:

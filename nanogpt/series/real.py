@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..bench.shapes import SMOLLM2_SHAPE
 from ..data import CharTokenizer
-from ..decoder.config import Activation, DecoderConfig, Norm, Positions
 from ..decoder.model import Decoder
 from ..pretrained.fetch import SMOLLM2
 from ..pretrained.form import family_form
@@ -19,26 +19,7 @@ from ..pretrained.needs import PretrainedError
 
 # It has the letters of English prompts, so that the stand-in can read the real model's prompts.
 _LETTERS = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
-# SmolLM2-135M's architecture: grouped keys, gates, RMSNorm, rotary positions, a tied head.
-SMOLLM2_SHAPE = DecoderConfig(
-    vocab_size=49_152,
-    block_size=8192,
-    n_layer=30,
-    n_head=9,
-    n_kv_head=3,
-    n_embd=576,
-    ffn_dim=1536,
-    positions=Positions.ROTARY,
-    rope_base=100_000.0,
-    norm=Norm.RMS,
-    activation=Activation.SILU,
-    gated=True,
-    proj_bias=False,
-    ffn_bias=False,
-    head_bias=False,
-    tied=True,
-)
-# The same architecture, small.
+# SmolLM2-135M's architecture, small.
 SMALL = replace(
     SMOLLM2_SHAPE,
     vocab_size=len(_LETTERS),

@@ -21,6 +21,7 @@ from ..bench.environment import environment
 from ..bench.tables import clock_text, table
 from ..data import Corpus, CorpusError, fewest_characters, load_corpus
 from ..device import pick_device
+from ..engines.toolchain import cache_folder
 from ..files import (
     OURS,
     PUBLISHED,
@@ -213,6 +214,10 @@ class Series:
             "NANOGPT_OUT": str(staged),
             "NANOGPT_RUN": str(self.out),
         }
+        # A kernel has a temporary folder of its own. What torch.compile keeps there would end with
+        # it, and every run would compile again.
+        if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+            variables["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder() / "inductor")
         if not self.corpus.real:
             # The download has failed once: do not wait for it in each kernel.
             variables["NANOGPT_OFFLINE"] = "1"

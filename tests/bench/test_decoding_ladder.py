@@ -11,17 +11,18 @@ from shapes import COMBINED
 
 from nanogpt.bench import ladder as decoding
 from nanogpt.bench import roofline
-from nanogpt.bench.ladder import Rung, hugging_face, jax_scan, ladder, rungs
+from nanogpt.bench.ladder import Rung, ladder, rungs
+from nanogpt.bench.peers import transformers_peers
 from nanogpt.bench.reports import ladder_text
+from nanogpt.bench.shapes import RANDOM_SHAPES
 from nanogpt.bench.tables import shown_label
 from nanogpt.cli import main
-from nanogpt.config import SIZES
 from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
+from nanogpt.decoder.config import decoder_config
 from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.decoder_library import decoder_library
 from nanogpt.engines.eager import Flat, PerHead
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.pretrained.form import family_form
 from nanogpt.training.recipes import MODERN
 
 CPU = torch.device("cpu")
@@ -112,17 +113,9 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, 
         ladder(model, n_new=4, repeats=1, only="7")
 
 
-@pytest.mark.release
-@pytest.mark.parametrize(
-    ("package", "peers"),
-    [
-        ("jax", lambda model: jax_scan(pack_heads(model))),
-        ("transformers", lambda model: hugging_face(family_form(model))),
-    ],
-)
-def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, model, limits):
-    pytest.importorskip(package)
-    result = ladder(model, n_new=16, repeats=1, only="2", peers=peers(model))
+def test_transformers_with_our_weights_and_noise_gives_our_tokens(model, limits):
+    peers = transformers_peers(pack_heads(model))
+    result = ladder(model, n_new=16, repeats=1, only="2", peers=peers)
     ours, *theirs = result["rungs"]
     assert theirs
     assert all(row["equal"] for row in theirs)
@@ -135,17 +128,16 @@ def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, mode
     [
         ("--tokens 99", "--tokens 99: must be an integer in [2, 24]"),
         ("--rungs 90", "no rungs 90"),
-        ("--peer hf --dtype bfloat16", "add --device cpu --dtype float32"),
     ],
 )
 def test_the_command_refuses_in_its_own_words(words, said, capsys, monkeypatch):
-    monkeypatch.setitem(SIZES, "article", tiny_model().config)
+    monkeypatch.setitem(RANDOM_SHAPES, "article", decoder_config(tiny_model().config))
     assert main(["bench", "ladder", "--size", "article", *words.split()]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(SIZES, "article", tiny_model().config)
+    monkeypatch.setitem(RANDOM_SHAPES, "article", decoder_config(tiny_model().config))
     path = tmp_path / "l.json"
     words = "--size article --repeats 1 --rungs 14 --json"
     assert main(["bench", "ladder", *words.split(), str(path)]) == 0

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 from shapes import ROPE
 
-from nanogpt.bench.training import (
+from nanogpt.bench.entries import (
     CHANGES,
     HEADS,
     IDEAS,
@@ -14,10 +14,9 @@ from nanogpt.bench.training import (
     TODAY,
     WHOLE,
     Place,
-    compared,
     effects,
-    published,
 )
+from nanogpt.bench.training import compared, published
 from nanogpt.decoder.config import beyond_lecture
 from nanogpt.training.recipes import MODERN
 

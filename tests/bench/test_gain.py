@@ -33,7 +33,7 @@ from nanogpt.bench.gain import (
     write,
 )
 from nanogpt.bench.roofline import work
-from nanogpt.cli import bench, main
+from nanogpt.cli import main
 from nanogpt.decoder.config import decoder_config
 
 
@@ -219,13 +219,13 @@ def test_an_interrupted_measurement_keeps_the_batch_sizes_that_are_done(
     tmp_path, monkeypatch, capsys
 ):
     path = tmp_path / "gain.json"
-    measured = bench.gain_by_batch
+    measured = gain.gain_by_batch
 
     def stopped(*args, **kwargs):
         yield next(measured(*args, **kwargs))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "gain_by_batch", stopped)
+    monkeypatch.setattr(gain, "gain_by_batch", stopped)
     words = "bench gain --size article --batch 1 2 --lengths 2 --repeats 1 --device cpu --json"
     assert main([*words.split(), str(path)]) == 130
     assert f"what was measured is in {path}" in capsys.readouterr().err

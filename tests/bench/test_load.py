@@ -10,6 +10,7 @@ import torch
 from decoding_fixtures import build
 from shapes import label
 
+from nanogpt.bench import under_load
 from nanogpt.bench.load import (
     LATENCIES,
     SCHEMES,
@@ -21,7 +22,7 @@ from nanogpt.bench.load import (
     poisson,
     schemes,
 )
-from nanogpt.cli import bench, main
+from nanogpt.cli import main
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.sequence import Request
 
@@ -104,7 +105,7 @@ def test_the_bound_counts_tokens_read_and_the_keys_and_values_that_each_sees(fie
 
 
 def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(bench, "choose_backend", lambda model: ("modules", ""))
+    monkeypatch.setattr(under_load, "choose_backend", lambda model: ("modules", ""))
     path = tmp_path / "load.json"
     words = "--size article --rates inf --requests 1 --repeats 1"
     assert main(["bench", "load", *words.split(), "--json", str(path)]) == 0

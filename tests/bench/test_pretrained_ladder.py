@@ -13,11 +13,12 @@ from pretrained_fixtures import MODELS, kept_folders, write_gguf  # noqa: F401
 
 from nanogpt import SamplingParams, complete, load_pretrained
 from nanogpt.bench import llama_cpp, roofline
-from nanogpt.bench.pretrained import PretrainedPeer, pretrained_ladder, transformers_peer
-from nanogpt.bench.reports import pretrained_text
-from nanogpt.cli import bench, main
+from nanogpt.bench.ladder import ladder
+from nanogpt.bench.peers import Peer, PeerTask, transformers_peers
+from nanogpt.bench.reports import ladder_text
+from nanogpt.bench.shapes import RANDOM_SHAPES
+from nanogpt.cli import main
 from nanogpt.engines.decoder_library import decoder_library
-from nanogpt.pretrained.form import family_form
 
 GREEDY = SamplingParams(greedy=True)
 N_NEW = 12
@@ -45,27 +46,43 @@ def test_rungs_and_peers_write_the_same_tokens_and_a_different_one_is_counted(ll
     prompt = prompt_of(tokenizer)
     right = complete(model, prompt[None], N_NEW, GREEDY)[0, len(prompt) :]
 
-    def wrong_from_5(prompt, n_new, first):
-        first()
-        return torch.where(torch.arange(n_new) < 5, right, right + 1)
+    def wrong_from_5(task):
+        task.first()
+        return torch.where(torch.arange(task.n_new) < 5, right, right + 1)
 
-    peers = transformers_peer(family_form(model), 99)
-    peers["wrong"] = PretrainedPeer(wrong_from_5, "F32", 1000, 2)
-    result = pretrained_ladder(model, prompt, n_new=N_NEW, repeats=2, only="1234", peers=peers)
-    rows = {row["label"]: row for row in result["rungs"]}
+    peers = transformers_peers(model)
+    peers["wrong"] = Peer(wrong_from_5, "F32", 1000, 2)
+    how = {"n_new": N_NEW, "greedy": True, "repeats": 2}
+    result = ladder(model, prompt, only="1234", peers=peers, **how)
     absent = [row["rung"] for row in result["rungs"] if "unavailable" in row]
     assert absent == ["2"], "the lecture's heads"
     equal = {row["label"]: row.get("equal_tokens") for row in result["rungs"] if row["rung"] != "2"}
     assert equal == {label: 5 if label == "wrong" else N_NEW for label in equal}
     assert len([label for label in equal if "transformers" in label]) == 2
-    wrong = rows["wrong"]
-    n_bytes = 1000 + model.config.cache_bytes(1, itemsize=2) * (len(prompt) + N_NEW / 2)
-    ratio = wrong["read_per_second"]["median"] / wrong["tokens_per_second"]["median"]
-    assert ratio == pytest.approx(n_bytes)
-    said = pretrained_text(result)
+    said = ladder_text(result)
     assert "the first 5 equal" in said
     assert "2  per-head, torch.cat cache: unavailable: PerHead decodes the lecture's heads" in said
     json.dumps(result, allow_nan=False)
+
+
+def test_another_programs_weights_and_cache_are_counted_as_it_stores_them(llama, monkeypatch):
+    model, _ = llama
+    needs = []
+
+    def spy(seconds, need, *limits):
+        needs.append(need)
+        return roofline.breakdown(seconds, need, *limits)
+
+    monkeypatch.setattr("nanogpt.bench.ladder.breakdown", spy)
+
+    def decode(task):
+        task.first()
+        return torch.zeros(task.n_new, dtype=torch.int64)
+
+    peers = {"16-bit": Peer(decode, "Q8_0", 1000, kv_itemsize=2)}
+    ladder(model, torch.arange(5), n_new=4, repeats=1, only="4", peers=peers)
+    read = sum(range(6, 9)) / 3  # positions that the three steps after the prefill attend to
+    assert needs[1]["bytes"] == pytest.approx(1000 + model.config.cache_bytes(1, itemsize=2) * read)
 
 
 @pytest.mark.parametrize("n_prompt", [1, 7])
@@ -91,7 +108,7 @@ def test_native_rungs_have_a_cache_of_the_run_alone(llama, monkeypatch):
         Native, "build", lambda self: capacities.append(self.capacity) or build(self)
     )
     prompt = prompt_of(llama[1])
-    result = pretrained_ladder(llama[0], prompt, n_new=N_NEW, repeats=1, only="467")
+    result = ladder(llama[0], prompt, n_new=N_NEW, greedy=True, repeats=1, only="467")
     assert capacities == [len(prompt) + N_NEW] * 2
     assert [row["weights"] for row in result["rungs"]] == ["float32", "float32", "8-bit"]
     assert result["rungs"][1]["equal_tokens"] == N_NEW
@@ -181,7 +198,7 @@ def test_the_command_times_llama_cpp_on_the_file_and_on_two_more_forms(xllamacpp
 def test_an_error_of_llama_cpp_is_one_of_ours(xllamacpp, tmp_path):
     peer = llama_cpp.LlamaCpp(write_gguf(tmp_path / "x.gguf", "llama"), 64)
     with pytest.raises(ValueError, match="llama.cpp refuses the text .*too long"):
-        peer(torch.tensor([1, 2]), 41, lambda: None)
+        peer(PeerTask(torch.tensor([1, 2]), 41, None, lambda: None))
 
 
 @pytest.mark.parametrize(
@@ -189,12 +206,11 @@ def test_an_error_of_llama_cpp_is_one_of_ours(xllamacpp, tmp_path):
     [
         ("--peer llama.cpp", "--peer llama.cpp are for a pretrained model: --model"),
         ("--prompt-tokens 9", "are for a pretrained model: --model"),
-        ("--model MODEL --peer jax", "leave out --checkpoint and --peer jax"),
-        ("--model MODEL --checkpoint x", "leave out --checkpoint and --peer jax"),
-        ("--model MODEL --peer hf --dtype bfloat16", "add --device cpu --dtype float32"),
+        ("--model MODEL --checkpoint x", "leave out --checkpoint and --size"),
+        ("--model MODEL --size small", "leave out --checkpoint and --size"),
         ("--model MODEL --peer llama.cpp --repeats 1", "--peer llama.cpp reads GGUF files, and"),
         ("--model MODEL --prompt-tokens 99", "--prompt-tokens 99: must be an integer in [1, 62]"),
-        ("--model MODEL --tokens 40", "--tokens 40: must be an integer in [2, 32]"),
+        ("--model MODEL --tokens 40", "--tokens 40: must be an integer in [2, 33]"),
     ],
 )
 def test_the_command_refuses_in_one_line(words, said, kept_folders, capsys):  # noqa: F811
@@ -213,18 +229,16 @@ def test_every_family_can_be_timed_beside_transformers(kept_folders, capsys):  #
         words = "--tokens 6 --prompt-tokens 5 --repeats 1 --rungs 34 --peer hf".split()
         assert main(["bench", "ladder", "--model", folder, *words]) == 0
         said = capsys.readouterr().out
-        assert said.count(" equal") == said.count("\n   ") == 4
+        assert said.count("  equal") == said.count("\n   ") == 4
 
 
-def test_the_shape_of_smollm2_is_timed_without_its_weights(tmp_path, monkeypatch, capsys):
-    small = replace(bench.SMOLLM2_SHAPE, n_layer=2, n_embd=36, ffn_dim=40, vocab_size=50)
-    monkeypatch.setattr(bench, "SMOLLM2_SHAPE", small)
+def test_the_shape_of_smollm2_is_timed_without_its_weights(tmp_path, monkeypatch):
+    small = replace(RANDOM_SHAPES["smollm2"], n_layer=2, n_embd=36, ffn_dim=40, vocab_size=50)
+    monkeypatch.setitem(RANDOM_SHAPES, "smollm2", small)
     path = tmp_path / "l.json"
     words = "--size smollm2 --tokens 6 --repeats 1 --rungs 3 --device cpu --json"
     assert main(["bench", "ladder", *words.split(), str(path)]) == 0
     written = json.loads(path.read_text(encoding="utf-8"))
-    assert (written["what"], written["n_params"]) == ("pretrained ladder", small.n_params)
+    assert (written["what"], written["n_params"]) == ("ladder", small.n_params)
     assert (written["n_prompt"], written["n_new"]) == (1, 6)
     assert [row["equal_tokens"] for row in written["rungs"]] == [6]
-    assert main(["bench", "ladder", "--size", "smollm2", "--peer", "hf"]) == 2
-    assert "--model smollm2" in capsys.readouterr().err

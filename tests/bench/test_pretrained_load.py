@@ -14,6 +14,7 @@ from pretend_cuda import PretendCuda
 from pretrained_fixtures import SPECIALS, V_TOKENIZER, kept_folders, write_gguf  # noqa: F401
 
 from nanogpt import load_pretrained
+from nanogpt.bench import under_load
 from nanogpt.bench.load import (
     SCHEMES,
     LoadedTokenServer,
@@ -22,7 +23,7 @@ from nanogpt.bench.load import (
     pieces_of_text,
     poisson,
 )
-from nanogpt.cli import bench, main
+from nanogpt.cli import main
 from nanogpt.cli.pretrained import short_name
 from nanogpt.pretrained.fetch import fetch_smollm2
 from nanogpt.pretrained.needs import PretrainedError
@@ -45,8 +46,8 @@ QUICK = "--requests 3 --repeats 1 --text-tokens 32"
 def limits(monkeypatch):
     """Limits of the machine that take no time to measure, and no compiler."""
     for name in ("read_bandwidth", "peak_arithmetic"):
-        monkeypatch.setattr(bench, name, lambda *_, **__: {"high": 1e9})
-    monkeypatch.setattr(bench, "choose_backend", lambda model: ("modules", ""))
+        monkeypatch.setattr(under_load, name, lambda *_, **__: {"high": 1e9})
+    monkeypatch.setattr(under_load, "choose_backend", lambda model: ("modules", ""))
 
 
 @pytest.fixture
@@ -293,7 +294,7 @@ def test_a_prompt_is_sent_in_tokens_and_goes_on_behind_an_end(llama):
 
 @pytest.mark.release
 def test_smollm2_gives_the_same_texts_under_every_scheme(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "choose_backend", choose_backend)  # native, if it can be built
+    monkeypatch.setattr(under_load, "choose_backend", choose_backend)  # native, if it can be built
     try:
         source = fetch_smollm2(Path(user_cache_dir("nanogpt-notebooks"), "models"))
     except (PretrainedError, OSError) as error:

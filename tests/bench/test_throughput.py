@@ -60,6 +60,13 @@ def test_a_window_is_fewer_operations():
     assert fewer == 12 * c.n_embd * 2 * (64 - 16)
 
 
+def test_attention_of_a_short_window_costs_less():
+    config = GPTConfig(block_size=256)
+    whole, quarter = (flops_per_token(config, block) for block in (256, 64))
+    assert whole == flops_per_token(config)
+    assert whole - quarter == pytest.approx(12 * config.n_layer * config.n_embd * 192)
+
+
 @pytest.mark.parametrize(
     ("card", "peak"),
     [

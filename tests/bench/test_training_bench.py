@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from nanogpt.bench import training
-from nanogpt.bench.training import KINDS, Entry, Runner, compared, train_interleaved
+from nanogpt.bench.entries import KINDS
+from nanogpt.bench.training import Entry, Runner, compared, train_interleaved
 from nanogpt.cli import bench, main
 from nanogpt.data import practice_corpus
 from nanogpt.device import Device
@@ -122,4 +123,4 @@ def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
     monkeypatch.setattr(bench, "train_interleaved", stopped_at_the_second)
     assert main(["bench", "train", "--json", str(path)]) == 130
     assert len(json.loads(path.read_text(encoding="utf-8"))["runs"]) == 1
-    assert f"the completed seeds are in {path}" in capsys.readouterr().err
+    assert f"what was measured is in {path}" in capsys.readouterr().err

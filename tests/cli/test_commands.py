@@ -1,6 +1,5 @@
 """The dispatcher, what all commands share, and that asking for help costs nothing."""
 
-import io
 import os
 import pickle
 import shutil
@@ -14,7 +13,6 @@ import torch
 from nanogpt.cli import COMMANDS, main
 from nanogpt.cli.common import (
     OUTPUTS,
-    Parser,
     exit_code,
     in_options,
     json_path,
@@ -56,17 +54,9 @@ def test_each_command_has_help_that_names_it_and_refuses_an_unknown_option(name,
     assert len(said.err.splitlines()) == 1, "an error is one line"
 
 
-def test_a_part_of_an_options_name_is_not_the_option():
-    parser = Parser("train", "")
-    parser.add_argument("--scripted")
+def test_an_empty_path_is_not_the_folder_one_is_in(capsys):
     with pytest.raises(SystemExit):
-        parser.parse_args(["--script", "x"])
-
-
-@pytest.mark.parametrize("command", ["export", "generate", "run"])
-def test_an_empty_path_is_not_the_folder_one_is_in(command, capsys):
-    with pytest.raises(SystemExit):
-        main([command, "--out", ""])
+        main(["export", "--out", ""])  # as from a variable of the shell that is not set
     assert "--out: '': give a path" in capsys.readouterr().err
 
 
@@ -89,28 +79,12 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize(
-    ("words", "module"),
-    [
-        ("export", "nanogpt.cli.export"),
-        ("train", "torch"),
-        ("train", "torch._C"),
-        ("serve", "numpy"),
-    ],
+    ("words", "module"), [("export", "nanogpt.cli.export"), ("train", "torch._C")]
 )
 def test_ctrl_c_before_a_command_begins_is_one_line_and_130(words, module):
     command = [sys.executable, "-c", CTRL_C.format(module), *words.split()]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     assert (done.returncode, done.stderr) == (130, "\nstopped: nothing was written\n")
-
-
-@pytest.mark.parametrize("words", [["--help"], ["export", "--help"]])
-def test_a_reader_who_has_left_ends_a_command_without_a_word(words):
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "nanogpt", *words]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=120)
-    os.close(writer)
-    assert (done.stderr, done.returncode in (0, 141)) == (b"", True)  # argparse hides it
 
 
 def test_a_librarys_message_is_told_in_the_words_of_the_command_line(capsys):
@@ -183,19 +157,6 @@ def test_an_error_is_one_line_and_a_code(error, code, line, capsys, monkeypatch)
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-@pytest.mark.parametrize("buffered", [True, False])
-def test_a_full_stdout_is_no_full_folder(buffered, capsys, monkeypatch):
-    """And a full folder is no full stdout."""
-    full = OSError(28, os.strerror(28))
-    assert exit_code(raises(full)) == 2
-    assert capsys.readouterr().err == f"error: {full.strerror}\n"
-    stdout = io.TextIOWrapper(open("/dev/full", "wb", 0), write_through=not buffered)  # noqa: SIM115
-    monkeypatch.setattr("sys.stdout", stdout)
-    assert exit_code(lambda: print("a", flush=True)) == 2
-    assert capsys.readouterr().err == f"error: cannot print the output ({full.strerror})\n"
-
-
 def test_exit_codes_are_return_values_and_unexpected_errors_keep_their_traceback():
     assert [exit_code(lambda value=value: value) for value in (None, 0, 1)] == [0, 0, 1]
     for error in (RuntimeError("ours"), KeyError("ours")):
@@ -217,7 +178,7 @@ def test_threads_are_those_of_the_machine_and_counts_begin_at_1():
         with pytest.raises(ValueError, match=f"threads={wrong}: must be an integer"):
             set_threads(wrong)
     assert torch.get_num_threads() == before
-    for wrong in ("0", "-1", "x", "1.5", ""):
+    for wrong in ("0", "x"):
         with pytest.raises(ArgumentTypeError, match="integer of at least 1"):
             positive(wrong)
 

@@ -135,11 +135,9 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.release
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize(
-    ("name", "ignored"),
-    [("SIGTERM", False), pytest.param("SIGHUP", True, marks=pytest.mark.release)],
-)
+@pytest.mark.parametrize(("name", "ignored"), [("SIGTERM", False), ("SIGHUP", True)])
 def test_a_signal_within_an_import_is_one_line_and_its_code(tmp_path, name, ignored):
     """Or nothing at all where it is ignored, as SIGHUP is under nohup."""
 
@@ -173,6 +171,7 @@ train(fresh(corpus), corpus, recipe, out={out!r}, device=CPU)
 """
 
 
+@pytest.mark.release
 def test_train_in_a_script_saves_its_state_and_then_the_signal_ends_the_process(here):
     text = SCRIPT.format(
         tests=str(ROOT / "tests"), text=str(here / "text.txt"), out=str(here / "o")
@@ -182,6 +181,7 @@ def test_train_in_a_script_saves_its_state_and_then_the_signal_ends_the_process(
     assert step_of(here / "o") == 3
 
 
+@pytest.mark.release
 @pytest.mark.skipif(pty is None, reason="needs a terminal of POSIX")
 def test_a_terminal_that_closes_while_a_model_trains_loses_no_step(here):
     words = f"{TRAIN} --steps 100000 --eval-every 100000 --data {{h}}/text.txt --out {{h}}/out"

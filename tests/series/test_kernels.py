@@ -18,6 +18,7 @@ import torch
 from fault_fixtures import contents
 from notebook_fixtures import page_faults, write
 
+from nanogpt.engines.toolchain import cache_folder
 from nanogpt.files import OURS, ROOT, write_json
 from nanogpt.series import reading
 from nanogpt.series.nbfile import METADATA
@@ -33,6 +34,7 @@ for name in ("figures/00_a.png", "json/00.json"):
 print(profile, n, word)
 """
 ASK = """names = 'MPLBACKEND', 'TQDM_DISABLE', 'PYTHONHASHSEED', 'NANOGPT_RUN'
+names = *names, 'TORCHINDUCTOR_CACHE_DIR'
 environment = {name: os.environ.get(name) for name in names}
 print(json.dumps([sys.executable, os.getcwd(), environment]))"""
 STREAMS = """for i in range(3):
@@ -132,6 +134,8 @@ def test_the_kernel_is_the_runners_interpreter_in_a_clean_environment(ran):
     python, folder, environment = json.loads(cells["cell-2"].outputs[0].text)
     assert (python, folder) == (sys.executable, str(ROOT))
     assert environment.pop("MPLBACKEND") != "pdf"
+    kept = environment.pop("TORCHINDUCTOR_CACHE_DIR")  # not in the kernel's temporary folder
+    assert kept == os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
     own = {"TQDM_DISABLE": "1", "PYTHONHASHSEED": "0", "NANOGPT_RUN": str(ran[1])}
     assert environment == own
     assert cells["cell-1"].outputs[0].text == "smoke 5 None\n"
