@@ -11,11 +11,12 @@ from typing import Any
 
 from ..decoder.checkpoint import load_checkpoint
 from ..files import ROOT, check_no_file, path_in, real_path, user_path
-from ..series import address, runner, slides, student
+from ..series import runner, student
 from ..series.mirror import set_address, sync
-from ..series.nbfile import SyncError
 from ..series.plan import DEFAULT
-from ..series.site import newest, render
+from ..site import address, slides
+from ..site.build import newest, render
+from ..site.nbfile import SyncError
 from ..training.folders import held
 from .common import add_overwrite, check_clone, positive
 

@@ -19,7 +19,7 @@ from ..bench.tables import clock_text, table
 from ..config import SIZES
 from ..data import SIZE
 from ..files import PUBLISHED
-from .nbfile import read, read_manifest, tagged
+from ..site.nbfile import read, read_manifest, tagged
 from .profiles import get_profile
 
 # `make run` runs the spine, and the branches that also fit into ten minutes.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data import SHA256, Corpus
 from ..files import ROOT, sha256, write_whole
-from .nbfile import read, read_manifest, tagged
+from ..site.nbfile import read, read_manifest, tagged
 from .plan import RunError
 from .profiles import PROFILES
 

@@ -31,10 +31,11 @@ from ..files import (
     sha256,
     write_json,
 )
+from ..site import build
+from ..site.nbfile import SyncError, is_student_edition, read
 from ..training.folders import check_folder, held
 from ..training.signals import uninterrupted
-from . import execute, publish, site
-from .nbfile import SyncError, is_student_edition, read
+from . import execute, publish
 from .plan import DEFAULT, RunError, assign, estimate
 from .profiles import Profile, get_profile
 
@@ -63,7 +64,7 @@ def run_series(plan: SimpleNamespace) -> bool:
         try:
             series.watch()
             if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
-                site.render(out, PUBLISHED if plan.publish else out)
+                build.render(out, PUBLISHED if plan.publish else out)
         except OSError as error:
             raise OSError(f"{out}: {error}: {series.so_far}") from error
         except KeyboardInterrupt:  # a second one

@@ -11,7 +11,7 @@ from nanogpt.course.finding import is_empty
 from nanogpt.course.lesson import FILLED_IN
 from nanogpt.course.solutions import lesson_names
 from nanogpt.series.execute import normalise
-from nanogpt.series.nbfile import (
+from nanogpt.site.nbfile import (
     FILLED,
     SyncError,
     exercise,

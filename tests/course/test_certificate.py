@@ -19,7 +19,7 @@ from nanogpt.course.editing import execute
 from nanogpt.course.solutions import lesson_names
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import LECTURE_FORM, ROOT
-from nanogpt.series.nbfile import solution
+from nanogpt.site.nbfile import solution
 
 REAL_CORPUS = True
 

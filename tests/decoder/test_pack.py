@@ -144,7 +144,7 @@ def test_nothing_slow_is_imported_to_pack_heads_or_to_read_a_notebook():
     The grammar, here another one, is there for other programs, which may check an address.
     """
     script = (
-        "import sys, nanogpt.series.nbfile, jsonschema\n"
+        "import sys, nanogpt.site.nbfile, jsonschema\n"
         "from nanogpt import GPT, GPTConfig\nfrom nanogpt.decoder.pack import pack_heads\n"
         "pack_heads(GPT(GPTConfig(n_layer=1)))\n"
         "print('torch._dynamo' in sys.modules, 'rfc3987_syntax' in sys.modules)\n"

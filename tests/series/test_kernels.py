@@ -19,8 +19,8 @@ from fault_fixtures import contents
 from notebook_fixtures import page_faults, write
 
 from nanogpt.files import OURS, ROOT, write_json
-from nanogpt.series import reading
-from nanogpt.series.nbfile import METADATA
+from nanogpt.site import reading
+from nanogpt.site.nbfile import METADATA
 
 pytestmark = pytest.mark.release
 

@@ -16,7 +16,7 @@ from server_fixtures import until
 
 from nanogpt.course.blanks import BLANKS
 from nanogpt.files import ROOT
-from nanogpt.series.nbfile import exercise, solution, tagged
+from nanogpt.site.nbfile import exercise, solution, tagged
 
 pytestmark = BROWSED
 TOKEN = "walk"

@@ -11,11 +11,12 @@ from notebook_fixtures import NOTEBOOKS, book
 from nanogpt.data import SHA256, CorpusError, load_corpus
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import PUBLISHED, ROOT, sha256
-from nanogpt.series import mirror, nbfile, reading
+from nanogpt.series import mirror
 from nanogpt.series.execute import check_outputs
-from nanogpt.series.html import COVERS, Prose, minutes, part, plain, verdict
-from nanogpt.series.nbfile import FILLED, alt_text, ours, png_of, tagged
 from nanogpt.series.plan import read_parameters
+from nanogpt.site import nbfile, reading
+from nanogpt.site.html import COVERS, Prose, minutes, part, plain, verdict
+from nanogpt.site.nbfile import FILLED, alt_text, ours, png_of, tagged
 
 REAL_CORPUS = True
 EXECUTED = sorted(PUBLISHED.glob("*.ipynb"))

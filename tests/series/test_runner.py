@@ -9,7 +9,8 @@ from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import main
 from nanogpt.files import ROOT
-from nanogpt.series import plan, publish, reading, runner
+from nanogpt.series import plan, publish, runner
+from nanogpt.site import reading
 
 GOOD = """
 import json, os, pathlib, sys

@@ -12,9 +12,9 @@ from nanogpt.cli import COMMANDS, main
 from nanogpt.course.blanks import BLANKS
 from nanogpt.course.solutions import attention_weights, visible
 from nanogpt.files import ROOT
-from nanogpt.series import slides
-from nanogpt.series.html import minutes
-from nanogpt.series.nbfile import BRANCHES, solution, tagged
+from nanogpt.site import slides
+from nanogpt.site.html import minutes
+from nanogpt.site.nbfile import BRANCHES, solution, tagged
 
 FOLDER = ROOT / "notebooks" / "teaching"
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")

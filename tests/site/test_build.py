@@ -13,9 +13,9 @@ from notebook_fixtures import Page, code, output, page_faults, png, prose, write
 from PIL import Image
 
 from nanogpt.cli import main
-from nanogpt.series import address, reading, site
-from nanogpt.series import html as cells
-from nanogpt.series.nbfile import FILLED, SyncError, filled
+from nanogpt.site import address, build, reading
+from nanogpt.site import html as cells
+from nanogpt.site.nbfile import FILLED, SyncError, filled
 
 SHAKESPEARE = {"name": "Tiny Shakespeare", "real": True, "characters": 1115394, "sha256": "86" * 32}
 MACHINE = {"python": "3.11.7", "torch": "2.13.0", "device": "cpu", "threads": 2}
@@ -80,7 +80,7 @@ def folder_of(path, card=CARD):
 
 def rendered(folder) -> dict[str, str]:
     """The pages by name, each run of white space as one space."""
-    index = site.render(folder)
+    index = build.render(folder)
     return {path.stem: squeezed(path) for path in index.parent.glob("*.html")}
 
 
@@ -92,8 +92,8 @@ def squeezed(path) -> str:
 def html(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(address, "REPO", "")
-        patch.setattr(site, "KEEPER", Path("none"))  # live.html has tests of its own
-        return site.render(folder_of(tmp_path_factory.mktemp("site"))).parent
+        patch.setattr(build, "KEEPER", Path("none"))  # live.html has tests of its own
+        return build.render(folder_of(tmp_path_factory.mktemp("site"))).parent
 
 
 def test_nothing_keeps_a_reader_out(html):
@@ -212,7 +212,7 @@ def test_the_index_can_be_searched_by_section(html):
 
 def test_many_equal_headings_and_markup_in_one_leave_the_page_and_the_search_whole(tmp_path):
     write(tmp_path / "00_x.ipynb", prose("## Main\n\n" + "## `<!--<script>`\n\n" * 120, "many"))
-    index = site.render(tmp_path)
+    index = build.render(tmp_path)
     assert page_faults(index.with_name("00_x.html")) == []
     (rows,) = re.findall(
         r'id="search-index">(.*?)</script>', index.read_text(encoding="utf-8"), re.S
@@ -243,7 +243,7 @@ def test_set_up_is_one_fold_and_no_blank_is_called_right(tmp_path):
         ]
     )
     nbformat.write(nb, tmp_path / "00_one.ipynb")
-    text = squeezed(site.render(tmp_path).with_name("00_one.html"))
+    text = squeezed(build.render(tmp_path).with_name("00_one.html"))
     before, _, after = text.partition('<details class="setup">')
     assert "python 3" in after
     assert "python 3" not in before
@@ -262,7 +262,7 @@ def test_a_damaged_picture_is_named_by_its_notebook(tmp_path):
     for damaged in ("QUJD", "A", whole[: len(whole) // 2]):
         path.write_text(path.read_text(encoding="utf-8").replace(whole, damaged), encoding="utf-8")
         with pytest.raises(SyncError, match="01_two.ipynb cannot be rendered"):
-            site.render(folder)
+            build.render(folder)
         path.write_text(
             path.read_text(encoding="utf-8").replace(f'"{damaged}"', f'"{whole}"'), encoding="utf-8"
         )
@@ -345,7 +345,7 @@ def test_with_an_address_a_page_leads_to_colab_and_a_published_one_to_its_notebo
     page = rendered(folder)["00_one"]
     assert 'github/ada/engine/blob/main/notebooks/00_one.ipynb">open in Colab' in page
     assert 'href="../00_one.ipynb">this page' in page
-    monkeypatch.setattr(site, "PUBLISHED", folder)
+    monkeypatch.setattr(build, "PUBLISHED", folder)
     there = "https://github.com/ada/engine/blob/main/outputs/published/00_one.ipynb"
     assert f'href="{there}">this page' in rendered(folder)["00_one"]
 
@@ -361,17 +361,17 @@ def test_rendering_again_changes_nothing_and_drops_what_is_gone(tmp_path):
 
 def test_only_pages_of_this_project_are_replaced(tmp_path):
     folder = folder_of(tmp_path)
-    index = site.render(folder)
+    index = build.render(folder)
     mine = {"notes.html": "<p>mine</p>", "07_mine.html": "<p>mine</p>"}
     for name, text in mine.items():
         (index.parent / name).write_text(text, encoding="utf-8")
-    site.render(folder)
+    build.render(folder)
     assert {name: (index.parent / name).read_text(encoding="utf-8") for name in mine} == mine
 
 
 def test_the_command_and_the_newest_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(site, "ROOT", tmp_path)
-    assert site.newest() == site.PUBLISHED
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    assert build.newest() == build.PUBLISHED
     for age, name in enumerate(("cpu", "smoke")):
         folder = folder_of(tmp_path / "outputs" / "run" / name)
         os.utime(folder / "manifest.json", (100 - age, 100 - age))

@@ -12,9 +12,9 @@ from nanogpt.bench.tables import shown_label
 from nanogpt.config import SIZES
 from nanogpt.course.blanks.multiplications import multiplications
 from nanogpt.files import PUBLISHED, ROOT, read_json
-from nanogpt.series import site
-from nanogpt.series.measured import DOES, TIME_PARTS, moving_cost, moving_ladder
-from nanogpt.series.plots.style import contrast
+from nanogpt.site import build
+from nanogpt.site.measured import DOES, TIME_PARTS, moving_cost, moving_ladder
+from nanogpt.site.plots.style import contrast
 from nanogpt.timing import summary
 
 MEDIUM = SIZES["medium"]
@@ -147,7 +147,7 @@ def test_the_parts_of_a_token_add_up_to_its_time_and_none_is_negative():
 
 
 def test_the_colours_of_measured_figures_have_enough_contrast():
-    css = (ROOT / "nanogpt/series/figures.css").read_text(encoding="utf-8")
+    css = (ROOT / "nanogpt/site/templates/figures.css").read_text(encoding="utf-8")
     blocks = re.findall(r":root \{(.*?)\}", css)
     for block, paper in zip(blocks, ("#ffffff", "#14161b"), strict=True):
         colours = dict(re.findall(r"--(kept|now): (#\w{6})", block))
@@ -165,8 +165,8 @@ def pages(tmp_path_factory):
         shown.metadata["image/png"]["moving"] = {"kind": moving[0], "data": moving[1]}
         write(folder / f"{number}_x.ipynb", code("plot()", "plot", [shown]), title=f"{number} · X")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "KEEPER", folder / "none")
-        return site.render(folder).parent
+        patch.setattr(build, "KEEPER", folder / "none")
+        return build.render(folder).parent
 
 
 def compact(number):

@@ -8,7 +8,7 @@ from chromium import BROWSED
 from notebook_fixtures import code, output, png, prose, write
 from PIL import Image
 
-from nanogpt.series import site
+from nanogpt.site import build
 
 pytestmark = BROWSED
 LONG = "x = " + " + ".join(f"value_{i}" for i in range(40))
@@ -36,7 +36,7 @@ def pages(tmp_path_factory):
     nb_cells = [prose("## Other\n\nA `RollingCache` has a mask too.", "other"), "class Ring: ..."]
     nb_cells.append(code("plot()", "plot", [plot]))
     write(folder / "01_two.ipynb", *nb_cells, title="01 · Two <b>")
-    return site.render(folder).parent
+    return build.render(folder).parent
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from nanogpt.series import plots
-from nanogpt.series.plots import style
+from nanogpt.site import plots
+from nanogpt.site.plots import style
 
 DPI = 50
 

@@ -7,9 +7,9 @@ from chromium import browsed
 from notebook_fixtures import NOTEBOOKS, book, page_faults
 
 from nanogpt.files import ROOT
-from nanogpt.series import address, reading, speed
-from nanogpt.series.html import Prose
-from nanogpt.series.nbfile import ours
+from nanogpt.site import address, reading, speed
+from nanogpt.site.html import Prose
+from nanogpt.site.nbfile import ours
 
 NAMES = [path.stem for path in NOTEBOOKS]
 OTHERS = ("index.html", "your_cache.html")

@@ -21,7 +21,7 @@ from nanogpt.decoder.model import CausalSelfAttention
 from nanogpt.engines.native import rounded
 from nanogpt.files import ROOT
 from nanogpt.sampling import draw_noise, sample
-from nanogpt.series import site
+from nanogpt.site import build
 from nanogpt.training.recipes import MODERN
 
 PROMPT = "KING:\n"
@@ -46,7 +46,7 @@ DRAWN += [("shipped", SAMPLINGS[0])]
 
 def render(folder):
     write(folder / "00_one.ipynb", prose("Text.", "text"), title="00 · One")
-    return site.render(folder).with_name("live.html")
+    return build.render(folder).with_name("live.html")
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def pages(tmp_path_factory):
             folder = tmp_path_factory.mktemp("shape")
             model = tiny_model(**MODERN, **SHAPE | shape)
             save_checkpoint(folder / "keeper", model, meta_of(model, vocabulary=CHARS))
-            patch.setattr(site, "KEEPER", folder / "keeper")
+            patch.setattr(build, "KEEPER", folder / "keeper")
             found[name] = folder / "live.html"
-            found[name].write_text(site.live_page(), encoding="utf-8")
+            found[name].write_text(build.live_page(), encoding="utf-8")
     return found
 
 
@@ -170,8 +170,8 @@ def test_a_preset_is_a_click_and_reads_as_in_python(browser, page):
     assert browser.evaluate(pressed) == ["false", "true", "false"]
     browser.until("LANES[1].done")
     text = browser.text("#cached .code")
-    assert len(text) == len(site.PRESETS[1]["prompt"]) + site.PRESETS[1]["length"]
-    assert text == redrawn(page, text, site.PRESETS[1])
+    assert len(text) == len(build.PRESETS[1]["prompt"]) + build.PRESETS[1]["length"]
+    assert text == redrawn(page, text, build.PRESETS[1])
     browser.press("Enter", on="#stop")
     browser.evaluate("at('seed').value = 9, label()")
     assert browser.evaluate(pressed) == ["false"] * 3
@@ -183,8 +183,8 @@ def test_600_characters_are_read_long_before_the_plain_way_has_them(browser, pag
     browser.press("Enter", on="#presets button:last-of-type")
     browser.until("LANES[1].done")
     text = browser.text("#cached .code")
-    assert len(text) == len(site.PRESETS[2]["prompt"]) + 600
-    assert text == redrawn(page, text, site.PRESETS[2])
+    assert len(text) == len(build.PRESETS[2]["prompt"]) + 600
+    assert text == redrawn(page, text, build.PRESETS[2])
     browser.until("LANES[0].steps.length > 11")
     assert " s more" in browser.text("#plain .count")
     browser.press("Enter", on="#stop")
@@ -475,7 +475,7 @@ def test_a_checkpoint_that_cannot_run_in_a_page_gets_none(tmp_path, monkeypatch,
     form = form | {"n_embd": 256 if change == "too large" else 16}
     model = tiny_model(**form, **({"window": 8} if change == "a window" else {}))
     keeper = tmp_path / "keeper"
-    monkeypatch.setattr(site, "KEEPER", keeper)
+    monkeypatch.setattr(build, "KEEPER", keeper)
     if change != "none":
         save_checkpoint(keeper, model, meta_of(model))
     if change == "cut":

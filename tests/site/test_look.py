@@ -5,9 +5,9 @@ import re
 import pytest
 
 from nanogpt.files import ROOT
-from nanogpt.series.plots.style import contrast
+from nanogpt.site.plots.style import contrast
 
-CSS = (ROOT / "nanogpt/series/site.css").read_text(encoding="utf-8")
+CSS = (ROOT / "nanogpt/site/templates/site.css").read_text(encoding="utf-8")
 TEXTS = {  # what stands on what
     "paper": "ink soft link mark warn keyword string comment number name",
     "panel": "ink soft link mark keyword string comment number name warn",

@@ -16,11 +16,11 @@ from nanogpt.data import CharTokenizer
 from nanogpt.files import ROOT
 from nanogpt.model import GPT
 from nanogpt.model import Head as PackageHead
-from nanogpt.series import moving, site
-from nanogpt.series.plots.style import contrast
+from nanogpt.site import build, moving
+from nanogpt.site.plots.style import contrast
 
 TEXT = "to be, or\nnot"
-CSS = (ROOT / "nanogpt/series/figures.css").read_text(encoding="utf-8")
+CSS = (ROOT / "nanogpt/site/templates/figures.css").read_text(encoding="utf-8")
 T = len(TEXT)
 IMPORTS = """
 import torch
@@ -29,7 +29,7 @@ from torch import nn
 from nanogpt import GPT, GPTConfig, complete, kv_cache
 from nanogpt.attention import attend, visible
 from nanogpt.sampling import draw_noise
-from nanogpt.series import moving, plots
+from nanogpt.site import moving, plots
 from nanogpt.course.solutions import Head, KVCache, sample
 """
 RIGHT = [".------", "..-----", "...----", "....---", ".....--", "......-", "......."]
@@ -176,7 +176,7 @@ def page(tmp_path_factory, data):
         shown.metadata["image/png"]["moving"] = {"kind": kind, "data": numbers}
         drawn.append(code("plot()", kind, [shown], tags=["hide-input"]))
     write(folder / "00_one.ipynb", *drawn, title="00 · One")
-    return site.render(folder).with_name("00_one.html")
+    return build.render(folder).with_name("00_one.html")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from nanogpt.data import CharTokenizer
 from nanogpt.engines.native import rounded
 from nanogpt.files import KEEPER
 from nanogpt.sampling import draw_noise
-from nanogpt.series import plots, site, token_path
+from nanogpt.site import build, plots, token_path
 from nanogpt.training.recipes import MODERN
 
 LIVE_PAGE = True
@@ -123,9 +123,9 @@ def live_pages(folder, patch):
     save_checkpoint(folder / "keeper", saved.model, meta_of(saved.model, vocabulary=CHARS))
     pages = {}
     for name, checkpoint in (("bundled", KEEPER), ("tiny", folder / "keeper")):
-        patch.setattr(site, "KEEPER", checkpoint)
+        patch.setattr(build, "KEEPER", checkpoint)
         path = folder / f"{name}.html"
-        text = site.live_page()
+        text = build.live_page()
         assert text is not None
         path.write_text(text, encoding="utf-8")
         pages[name] = path, load_checkpoint(checkpoint)
@@ -211,8 +211,8 @@ def page(tmp_path_factory, data):
     cells = [code("plot()", "plot", [still], tags=["hide-input"])]
     write(folder / "00_one.ipynb", *cells, title="00 · One")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "KEEPER", folder / "none")
-        return site.render(folder).with_name("00_one.html")
+        patch.setattr(build, "KEEPER", folder / "none")
+        return build.render(folder).with_name("00_one.html")
 
 
 @pytest.fixture
@@ -504,7 +504,7 @@ def test_on_paper_the_still_is_there(opened):
 def index(tmp_path_factory):
     folder = tmp_path_factory.mktemp("index")
     write(folder / "00_one.ipynb", title="00 · One")
-    return site.render(folder)
+    return build.render(folder)
 
 
 def test_the_index_frames_the_figure_and_holds_no_weights(index):

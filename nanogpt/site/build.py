@@ -1,9 +1,9 @@
 """Executed notebooks as a small static site: one self-contained file per page, readable offline.
 
-The style is in site.css and the page frame in site.html.j2; nbconvert renders the cells with the
-template in page/ and the filters in html.py. One small script, site.js, copies code, enlarges
-figures and searches; every page is readable without it. live.html runs the model itself, with its
-weights embedded.
+The style is in templates/site.css and the page frame in templates/site.html.j2; nbconvert renders
+the cells with the template in templates/page and the filters in html.py. One small script, site.js,
+copies code, enlarges figures and searches; every page is readable without it. live.html runs the
+model itself, with its weights embedded.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ..files import KEEPER, PUBLISHED, ROOT, real_path, write_whole
 from ..timing import Summary
 from ..training.recipes import MODERN
 from . import address, speed
+from .address import colab
 from .api_page import api_page
 from .html import (
     TEMPLATES,
@@ -35,7 +36,6 @@ from .html import (
     script_json,
     sections,
 )
-from .mirror import colab
 from .museum_page import museum_page
 from .nbfile import SyncError, place, read, read_manifest, title
 from .reading import one_hour, reading_pages

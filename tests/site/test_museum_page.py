@@ -6,7 +6,7 @@ import pytest
 from chromium import Chromium, browsed
 from notebook_fixtures import page_faults
 
-from nanogpt.series.museum_page import museum_page
+from nanogpt.site.museum_page import museum_page
 from nanogpt.verify import museum
 
 NAMES = [path.stem for path in museum.exhibits()]

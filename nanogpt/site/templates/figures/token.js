@@ -27,7 +27,7 @@ const STAGES = [
 ];
 const LAYERED = STAGES.filter(({ layered }) => layered);
 
-// Splits the data recorded in Python into a trace for each row: nanogpt.series.token_path packs it.
+// Splits the data recorded in Python into a trace for each row: nanogpt.site.token_path packs it.
 function recorded(data) {
   const bytes = Uint8Array.from(atob(data.packed), (char) => char.charCodeAt(0));
   const numbers = new Int16Array(bytes.buffer), { form, scales } = data, C = form.width;

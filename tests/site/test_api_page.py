@@ -9,8 +9,8 @@ from notebook_fixtures import page_faults
 
 import nanogpt
 from nanogpt.files import ROOT
-from nanogpt.series import api_page as subject
-from nanogpt.series.api_page import ApiEntry, api_page, read_sections
+from nanogpt.site import api_page as subject
+from nanogpt.site.api_page import ApiEntry, api_page, read_sections
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from shapes import NO_BIAS, RELU2, RMS, ROPE, model_of
 
 from nanogpt.data import CharTokenizer
 from nanogpt.model import GPT
-from nanogpt.series import moving
+from nanogpt.site import moving
 
 FORMS = {
     "the lecture's": {},

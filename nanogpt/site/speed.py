@@ -16,7 +16,7 @@ from ..files import PUBLISHED, ROOT
 from ..timing import Summary
 
 _Key = str | tuple[str, object]  # a key of a dict, or (key, value) of the wanted item of a list
-BEGIN = "<!-- The speedups: written by `make sync` from nanogpt/series/speed.py -->"
+BEGIN = "<!-- The speedups: written by `make sync` from nanogpt/site/speed.py -->"
 TABLE_END = "<!-- End of the speedups -->"
 
 EPYC = "AMD EPYC (Zen 4)"

@@ -9,8 +9,8 @@ import pytest
 from notebook_fixtures import NOTEBOOKS, Page, prose, write
 
 from nanogpt.files import PUBLISHED, ROOT
-from nanogpt.series import reading, site, speed
-from nanogpt.series.html import Prose, plain
+from nanogpt.site import build, reading, speed
+from nanogpt.site.html import Prose, plain
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 VALUES = speed.measured()
@@ -119,8 +119,8 @@ def index(tmp_path_factory) -> str:
     for number in (*speed.CARDS, "99"):
         write(folder / f"{number}_x.ipynb", prose("## A part", "part"), title=f"{number} · X")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "KEEPER", Path("none"))
-        return site.render(folder).read_text(encoding="utf-8")
+        patch.setattr(build, "KEEPER", Path("none"))
+        return build.render(folder).read_text(encoding="utf-8")
 
 
 def test_the_index_has_every_row_once_and_quotes_no_other_number(index):

@@ -1,7 +1,7 @@
 "use strict";
 // The bundled model, its KV cache and its sampling, in double precision. It computes that model's form
 // and no other: rotary positions, RMSNorm without weights (also of the embeddings), normalised queries
-// and keys, a squared ReLU, no biases. tests/series/test_live.py compares its texts with Python's.
+// and keys, a squared ReLU, no biases. tests/site/test_live.py compares its texts with Python's.
 // Knows nothing of the page.
 
 // Mersenne Twister, as torch.Generator().manual_seed(seed) runs it (Matsumoto and Nishimura 1998).
