@@ -95,7 +95,7 @@ def test_no_modules_import_each_other():
 
 def test_running_and_rendering_notebooks_imports_no_torch():
     names = [f"series.{name}" for name in "execute mirror plan publish runner".split()]
-    names += [f"site.{name}" for name in "address build html nbfile patches".split()]
+    names += [f"site.{name}" for name in "address build html nbfile".split()]
     assert not [name for name in names if "torch" in outside(name)]
 
 

@@ -55,9 +55,14 @@ def trainer_with(
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            for module in self.model.blocks.modules():
-                if isinstance(module, CausalSelfAttention):
-                    module.__class__ = Mine  # the same weights
+            # Every layer gets the reader's attention, with the same parameters: the optimizers,
+            # which exist already, update them.
+            for layer, block in enumerate(self.model.blocks):
+                packages = block.get_submodule("sa")
+                if isinstance(packages, CausalSelfAttention):
+                    mine = Mine(packages.config, layer)
+                    mine.load_state_dict(packages.state_dict(keep_vars=True), assign=True)
+                    block.sa = mine
             self.windows = WindowedModel(self)
             self.together = Together(self)
 

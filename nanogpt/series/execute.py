@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from ..site import patches  # noqa: F401  (before nbformat)
-
-# isort: split
-
 import os
 import signal
 import sys

@@ -9,10 +9,6 @@ the cells that this module writes. The sources keep no outputs and no execution 
 
 from __future__ import annotations
 
-from ..site import patches  # noqa: F401  (before nbformat)
-
-# isort: split
-
 import inspect
 import re
 import textwrap

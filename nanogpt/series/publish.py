@@ -10,16 +10,15 @@ from fnmatch import fnmatch
 from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from nbformat import NotebookNode
 
 from ..data import SHA256, Corpus
 from ..files import ROOT, sha256, write_whole
 from ..site.nbfile import read, read_manifest, tagged
 from .plan import RunError
 from .profiles import PROFILES
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode  # at run time only after `patches`
 
 # The model that notebook 01 trains and the others load.
 _WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from nbformat import NotebookNode
 
 from ..bench.environment import environment
 from ..bench.tables import clock_text, table
@@ -38,9 +40,6 @@ from ..training.signals import uninterrupted
 from . import execute, publish
 from .plan import DEFAULT, RunError, assign, estimate
 from .profiles import Profile, get_profile
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode  # at run time only after `patches`
 
 INTERRUPTED = "interrupted"
 LONGEST = 512  # characters in notebook 08's longest window of validation text

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 
 from .. import attention
 from ..config import GPTConfig
@@ -19,7 +20,6 @@ from ..course.blanks.multiplications import multiplications
 from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import as_decoder
 from ..model import GPT, LanguageModel
-from ..replica import replica
 
 FigureData = dict[str, Any]  # plain data for a script
 Query = tuple[str, int, int]  # a character, the position passed to the model, its index in the text
@@ -46,12 +46,9 @@ def decode(model: GPT | Decoder, tokens: Tensor, chars: str) -> FigureData:
     `weights[layer][head][t]` are the t + 1 weights of query t. Queries, keys and values are cut to
     their first NUMBERS_SHOWN numbers.
     """
-    copied = replica(as_decoder(model))
-    attentions = [module for module in copied.modules() if isinstance(module, CausalSelfAttention)]
-    for module in attentions:
-        module.__class__ = Recording  # the same weights
+    copied, attentions = recording(model)
     copied(tokens)
-    layers = [_heads(*module.seen) for module in attentions if isinstance(module, Recording)]
+    layers = [_heads(*module.seen) for module in attentions]
     return {
         "chars": chars,
         "size": model.config.head_size,
@@ -72,6 +69,15 @@ class Recording(CausalSelfAttention):
     ) -> Tensor:
         self.seen = (q, k, v)
         return super().attend(q, k, v, mask, dropout)
+
+
+def recording(model: LanguageModel) -> tuple[Decoder, list[Recording]]:
+    """A model with the same weights, and its attention modules, which record."""
+    decoder = as_decoder(model)
+    copied = Decoder(decoder.config, Recording)
+    copied.load_state_dict(decoder.state_dict(), assign=True)  # the same tensors, in their dtype
+    copied.eval()
+    return copied, [module for module in copied.modules() if isinstance(module, Recording)]
 
 
 def _heads(q: Tensor, k: Tensor, v: Tensor) -> list[FigureData]:
@@ -139,32 +145,48 @@ def work(data: FigureData, prompt: int, chunk: int) -> list[FigureData]:
 # ------------------------------------------------------------------ trap: masks and positions
 
 
+class _Watching(TorchFunctionMode):
+    """Notes the passes through any GPT: a GPT's inputs, then the first mask that fills scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[FigureData] = []
+        self.table: nn.Module | None = None  # the position table of the GPT that runs
+
+    def before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Called before the forward pass of every module, copies of a model included."""
+        # 1. A GPT begins a pass: model(tokens, …).
+        if isinstance(module, GPT):
+            self.seen.append({"tokens": args[0][0].tolist(), "pos": None, "mask": None})
+            self.table = module.position_embedding_table
+        # 2. It looks up its positions, checked: whatever it was given.
+        elif module is self.table:
+            self.seen[-1]["pos"] = args[0].tolist()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # 3. Its first head hides keys from its queries, as `attention_weights` does.
+        if func is Tensor.masked_fill and self.seen and self.seen[-1]["mask"] is None:
+            scores, hidden = args[:2]
+            self.seen[-1]["mask"] = (~hidden).broadcast_to(scores.shape[-2:])
+        return func(*args, **(kwargs or {}))
+
+
 @contextmanager
 def watched() -> Iterator[list[FigureData]]:
     """Record the passes through any GPT while the block runs: tokens, positions, mask.
 
-    The mask is that of the pass's first head, (T, S), if it uses nanogpt.attention.
+    The mask is that of the pass's first head, (T, S); None if it fills no scores by a mask.
     """
-    seen: list[FigureData] = []
-    check = LanguageModel.checked_positions
-    weigh = attention.attention_weights
-
-    def checking(model: LanguageModel, idx: Tensor, pos: Tensor | None) -> Tensor:
-        checked = check(model, idx, pos)
-        seen.append({"tokens": idx[0].tolist(), "pos": checked.tolist(), "mask": None})
-        return checked
-
-    def weighing(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-        if seen and seen[-1]["mask"] is None:
-            seen[-1]["mask"] = mask.broadcast_to(q.shape[-2], k.shape[-2])
-        return weigh(q, k, mask)
-
-    with (
-        patch.object(LanguageModel, "checked_positions", checking),
-        patch.object(attention, "attention_weights", weighing),
-    ):
-        yield seen
-    for step in seen:
+    watching = _Watching()
+    hook = register_module_forward_pre_hook(watching.before_forward)
+    try:
+        with watching:
+            yield watching.seen
+    finally:
+        hook.remove()
+    for step in watching.seen:
         if step["mask"] is not None:
             step["mask"] = step["mask"].tolist()  # only now, because a GPU would have to wait
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from . import patches  # noqa: F401  (before nbformat)
-
-# isort: split
-
 import re
 from collections.abc import Iterable
 from copy import deepcopy

@@ -17,13 +17,11 @@ from torch import Tensor, nn
 from .. import attention
 from ..decoder.checkpoint import Checkpoint
 from ..decoder.config import Activation, DecoderConfig, Norm
-from ..decoder.model import CausalSelfAttention
 from ..decoder.pack import as_decoder
 from ..generation import complete
 from ..model import LanguageModel
-from ..replica import replica
 from ..sampling import SamplingParams, draw_noise
-from .moving import FigureData, Recording, rounded
+from .moving import FigureData, recording, rounded
 
 # The stages of a layer with one vector per token, in the order of the forward pass.
 LAYER = (
@@ -58,11 +56,9 @@ def trace(model: LanguageModel, tokens: Tensor) -> FigureData:
     `embedding` is the input of the first block. `layers[l]` has the stages of LAYER, (T, n), and
     `weights`, (H, T, T). `lnf` and `logits` follow the last block.
     """
-    copied = replica(as_decoder(model))
+    copied, attentions = recording(model)
     found: FigureData = {"position": None, "layers": []}
-    attentions = [module for module in copied.modules() if isinstance(module, CausalSelfAttention)]
-    for layer, module in enumerate(attentions):
-        module.__class__ = Recording  # the same weights
+    for layer in range(len(attentions)):
         found["layers"].append({})
         _watch(copied.get_submodule(f"blocks.{layer}"), OF_LAYER, found["layers"][-1])
     names = {name for name, _ in copied.named_modules()}
@@ -70,7 +66,6 @@ def trace(model: LanguageModel, tokens: Tensor) -> FigureData:
     copied(tokens)
     pos = torch.arange(tokens.shape[1], device=tokens.device)
     for place, module in zip(found["layers"], attentions, strict=True):
-        assert isinstance(module, Recording)
         q, k, v = module.seen
         for name, heads in (("query", q), ("key", k), ("value", v)):
             place[name] = heads[0].transpose(0, 1).flatten(1)  # (T, C): heads side by side
