@@ -3,7 +3,8 @@
 A run, in the order in which things happen:
 
     profiles    how much work each profile does: counts, never seconds
-    plan        the notebooks of a run, their parameters, and how long it will take
+    parameters  the parameters of each notebook, and values for them
+    plan        everything that is decided before a run starts, and how long it will take
     runner      runs them one after another, shows progress, keeps the results of each
     execute     one notebook in a fresh kernel, and its output without what differs between runs
     publish     outputs/published: which run may replace it, and how a run compares with it

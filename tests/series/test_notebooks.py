@@ -13,7 +13,7 @@ from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import PUBLISHED, ROOT, sha256
 from nanogpt.series import mirror
 from nanogpt.series.execute import check_outputs
-from nanogpt.series.plan import read_parameters
+from nanogpt.series.parameters import read_parameters
 from nanogpt.site import nbfile, reading
 from nanogpt.site.html import COVERS, Prose, minutes, part, plain, verdict
 from nanogpt.site.nbfile import FILLED, alt_text, ours, png_of, tagged
