@@ -55,9 +55,9 @@ COVERS = {  # the name of each notebook's main figure
 _HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NAME = re.compile(r"[A-Za-z_]\w{3,}")
 MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?", re.M)
-_FOLDER = Path(__file__).parent / "templates"
+TEMPLATE_FOLDER = Path(__file__).parent / "templates"
 TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(_FOLDER),
+    loader=jinja2.FileSystemLoader(TEMPLATE_FOLDER),
     autoescape=True,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -176,7 +176,7 @@ def article(nb: NotebookNode, prose: Prose, name: str = "", colab: str | None = 
     shown = [cell for cell in nb.cells if ours(cell).get("generated") != "links"]
     exporter = HTMLExporter(
         config=Config({"NbConvertBase": {"display_data_priority": _SHOWN}}),
-        extra_template_basedirs=[str(_FOLDER)],
+        extra_template_basedirs=[str(TEMPLATE_FOLDER)],
         template_name="page",
         filters={
             "prose": prose.render,
@@ -211,7 +211,7 @@ def moving_kinds(nb: NotebookNode) -> list[str]:
             figure = moving(output)
             if figure:
                 kinds.add(figure["kind"])
-    unknown = kinds - {path.stem for path in (_FOLDER / "figures").glob("*.js")}
+    unknown = kinds - {path.stem for path in (TEMPLATE_FOLDER / "figures").glob("*.js")}
     if unknown:
         raise ValueError(f"no script for figures of kind {', '.join(unknown)}")
     return sorted(kinds)
