@@ -1,7 +1,7 @@
 """What tests of running and of showing notebooks share: a little corpus, and a browser."""
 
 import pytest
-from chromium import Chromium
+from browsers import PHONE, blank_page, launched
 
 from nanogpt.site import build
 
@@ -25,15 +25,22 @@ def no_live_page(tmp_path, monkeypatch, request):
         monkeypatch.setattr(build, "KEEPER", tmp_path / "no keeper")
 
 
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory):
-    with Chromium(tmp_path_factory.mktemp("profile")) as browser:
+@pytest.fixture(scope="module")
+def chromium():
+    with launched() as browser:
         yield browser
 
 
 @pytest.fixture
 def browser(chromium):
-    """Whatever a test does, only files are asked for, and the console stays empty."""
-    chromium.events.clear()
-    yield chromium
-    assert chromium.faults() == []
+    """An empty page in a wide window."""
+    with blank_page(chromium) as page:
+        yield page
+
+
+@pytest.fixture
+def phone(chromium):
+    """An empty page on a phone, in the dark."""
+    shape = {"viewport": PHONE, "is_mobile": True, "has_touch": True, "color_scheme": "dark"}
+    with blank_page(chromium, **shape) as page:
+        yield page

@@ -2,7 +2,7 @@
 
 import pytest
 from notebook_fixtures import run_cells_here
-from site_fixtures import browser, chromium, little_corpus, no_live_page  # noqa: F401
+from site_fixtures import browser, chromium, little_corpus, no_live_page, phone  # noqa: F401
 
 from nanogpt.cli import main
 from nanogpt.series import execute

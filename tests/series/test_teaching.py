@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from chromium import browsed
+from browsers import browsed, open_file
 from notebook_fixtures import NOTEBOOKS, book
 
 from nanogpt.cli import COMMANDS, main
@@ -249,12 +249,12 @@ FITS = """(() => {
 def test_every_slide_fits_the_screen_and_keys_turn_the_page(path, tmp_path, browser):
     page = tmp_path / "page.html"
     page.write_text(slides.render(path), encoding="utf-8")
-    browser.show(1280)
-    browser.open(page)
+    browser.set_viewport_size({"width": 1280, "height": 900})
+    open_file(browser, page)
     for number in range(1, len(slides.split(path)) + 1):
-        browser.until(
+        browser.wait_for_function(
             f"document.querySelector('section.on').dataset.number.startsWith('{number} /')"
         )
         assert browser.evaluate(FITS), f"slide {number} does not fit"
-        browser.press("ArrowRight")
+        browser.keyboard.press("ArrowRight")
     assert browser.evaluate("document.querySelectorAll('section.on').length") == 1

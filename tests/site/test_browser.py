@@ -4,7 +4,7 @@ import base64
 import io
 
 import pytest
-from chromium import BROWSED
+from browsers import BROWSED, open_file
 from notebook_fixtures import code, output, png, prose, write
 from PIL import Image
 
@@ -42,9 +42,10 @@ def pages(tmp_path_factory):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [420, 1400])
 def test_a_page_fits_the_window(browser, pages, width, scheme):
-    browser.show(width, scheme)
+    browser.set_viewport_size({"width": width, "height": 900})
+    browser.emulate_media(color_scheme=scheme)
     for name in ("index", "00_one"):
-        browser.open(pages / f"{name}.html")
+        open_file(browser, pages / f"{name}.html")
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
     dark = browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     assert dark == (scheme == "dark")
@@ -54,13 +55,13 @@ def test_a_page_fits_the_window(browser, pages, width, scheme):
 
 
 def test_content_wider_than_a_phone_scrolls_in_its_box_and_takes_the_keyboard(browser, pages):
-    browser.show(420)
-    browser.open(pages / "00_one.html")
+    browser.set_viewport_size({"width": 420, "height": 900})
+    open_file(browser, pages / "00_one.html")
     browser.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
     wider = (
         "[...document.querySelectorAll('pre, .table')].filter((e) => e.scrollWidth > e.clientWidth)"
     )
-    browser.until(f"{wider}.length && {wider}.every((box) => box.tabIndex === 0)")
+    browser.wait_for_function(f"{wider}.length && {wider}.every((box) => box.tabIndex === 0)")
     assert browser.evaluate("document.querySelector('.table').tabIndex") == 0
     overflow = f"{wider}.map((box) => getComputedStyle(box).overflowX)"
     assert set(browser.evaluate(overflow)) == {"auto"}
@@ -70,17 +71,17 @@ def test_a_phone_shows_the_picture_that_is_made_for_it(browser, pages):
     name = "document.querySelector('figure img').currentSrc.length"
     sizes = {}
     for width in (420, 1400):
-        browser.show(width)
-        browser.open(pages / "01_two.html")
-        browser.until(f"{name} > 0")
+        browser.set_viewport_size({"width": width, "height": 900})
+        open_file(browser, pages / "01_two.html")
+        browser.wait_for_function(f"{name} > 0")
         sizes[width] = browser.evaluate("document.querySelector('figure img').naturalHeight")
     assert sizes == {420: 60, 1400: 20}
 
 
 def test_the_tab_key_reaches_everything_and_shows_where_it_is(browser, pages):
-    browser.show(1400)
-    browser.open(pages / "00_one.html")
-    browser.press("Enter", on=".fold summary")
+    browser.set_viewport_size({"width": 1400, "height": 900})
+    open_file(browser, pages / "00_one.html")
+    browser.press(".fold summary", "Enter")
     assert browser.evaluate("document.querySelector('.fold').open"), "a key opens a fold"
     browser.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
     browser.evaluate(
@@ -90,7 +91,7 @@ def test_the_tab_key_reaches_everything_and_shows_where_it_is(browser, pages):
     many = browser.evaluate("wanted.size")
     assert many > 20
     for _ in range(many + 20):
-        browser.press("Tab")
+        browser.keyboard.press("Tab")
         bare = browser.evaluate(
             "(() => { const at = document.activeElement; wanted.delete(at);"
             "return getComputedStyle(at).outlineStyle === 'none' && at !== document.body"
@@ -101,42 +102,40 @@ def test_the_tab_key_reaches_everything_and_shows_where_it_is(browser, pages):
 
 
 def test_copy_copies_the_code(browser, pages):
-    browser.open(pages / "00_one.html")
-    allowed = ["clipboardReadWrite", "clipboardSanitizedWrite"]
-    browser.send("Browser.grantPermissions", permissions=allowed)
-    browser.press("Enter", on="section:nth-of-type(4) .copy")
-    browser.until("document.activeElement.textContent === 'Copied'")
+    open_file(browser, pages / "00_one.html")
+    browser.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    browser.press("section:nth-of-type(4) .copy", "Enter")
+    browser.wait_for_function("document.activeElement.textContent === 'Copied'")
     assert browser.evaluate("navigator.clipboard.readText()") == LONG
     many = "document.querySelectorAll('{}').length"
     assert browser.evaluate(many.format(".copy")) == browser.evaluate(many.format("pre.code"))
 
 
 def test_enter_enlarges_a_figure_and_escape_puts_it_back(browser, pages):
-    browser.show(1400)
-    browser.open(pages / "00_one.html")
-    browser.press("Enter", on="figure button")
+    browser.set_viewport_size({"width": 1400, "height": 900})
+    open_file(browser, pages / "00_one.html")
+    browser.press("figure button", "Enter")
     assert browser.evaluate("document.querySelector('dialog[open] img').alt") == "two colours"
     assert browser.evaluate("document.querySelector('dialog img').width") == 1400
-    browser.press("Escape")
-    browser.until("!document.querySelector('dialog')")
+    browser.keyboard.press("Escape")
+    browser.wait_for_function("!document.querySelector('dialog')")
     assert browser.evaluate("document.activeElement.className") == "enlarge"
     browser.evaluate("document.querySelector('figure img').click()")
     browser.evaluate("document.querySelector('dialog[open] img').click()")
-    browser.until("!document.querySelector('dialog')")
+    browser.wait_for_function("!document.querySelector('dialog')")
 
 
 def test_a_search_finds_sections_from_any_page(browser, pages):
-    browser.open(pages / "00_one.html")
+    open_file(browser, pages / "00_one.html")
     browser.evaluate("document.querySelector('.search input').focus()")
-    browser.write("mask")
-    browser.press("Enter")
-    browser.loaded()
-    assert browser.evaluate("location.search") == "?q=mask"
+    browser.keyboard.insert_text("mask")
+    browser.keyboard.press("Enter")
+    browser.wait_for_url("**/index.html?q=mask")
     both = ["00_one.html#where-a-mask-stands", "01_two.html#other"]
     assert browser.evaluate(FOUND) == both
-    assert "2 sections" in browser.text("#count")
-    assert browser.text("#results mark") == "mask"
-    browser.press("Enter", on=".search input")
+    assert "2 sections" in browser.text_content("#count")
+    assert browser.text_content("#results mark") == "mask"
+    browser.press(".search input", "Enter")
     assert browser.evaluate("document.activeElement.getAttribute('href')") == both[0]
     for query, found in {
         "MASK rolling": both[1:],
@@ -145,9 +144,9 @@ def test_a_search_finds_sections_from_any_page(browser, pages):
         "(.*": [],
         "  ": [],
     }.items():
-        browser.open(pages / "index.html")
+        open_file(browser, pages / "index.html")
         browser.evaluate("document.querySelector('.search input').focus()")
-        browser.write(query)
+        browser.keyboard.insert_text(query)
         assert browser.evaluate(FOUND) == found
         cards = browser.evaluate("document.getElementById('start').checkVisibility()")
         assert cards == (not query.strip()), "the list of notebooks makes room for what was found"

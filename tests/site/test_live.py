@@ -9,8 +9,8 @@ from string import ascii_letters
 
 import pytest
 import torch
+from browsers import browsed, open_file
 from checkpoint_fixtures import meta_of
-from chromium import browsed
 from conftest import tiny_model
 from notebook_fixtures import page_faults, prose, write
 
@@ -98,16 +98,16 @@ def in_python(page, prompt, n_new, seeds, sampling):
 
 def begun(browser, page, n_new=N_NEW, **values):
     """Open a page and let both lanes write so many characters after the PROMPT."""
-    browser.open(page)
+    open_file(browser, page)
     fill(browser, prompt=PROMPT, length=str(n_new), **values)
-    browser.until("!running && LANES[0].steps.length")
+    browser.wait_for_function("!running && LANES[0].steps.length")
 
 
 def fill(browser, **values):
     """Fill the form in, by the names of its fields, and press its button."""
     for name, value in values.items():
         browser.evaluate(f"at({name!r}).value = {value!r}")
-    browser.press("Enter", on="#form .button")
+    browser.press("#form .button", "Enter")
 
 
 def test_the_live_page_is_one_file_that_loads_nothing_and_the_index_links_to_it(page):
@@ -141,7 +141,7 @@ def test_the_live_page_names_its_checkpoint_as_readers_find_it(pages):
 def test_every_seed_gives_the_text_of_python_to_the_character(browser, pages, name, sampling):
     seeds = [0, 1, 2, LARGEST_SEED]
     texts = in_python(pages[name], PROMPT, N_NEW, seeds, sampling)
-    browser.open(pages[name])
+    open_file(browser, pages[name])
     names = zip(("temperature", "topK", "topP"), sampling, strict=True)
     asked = json.dumps({name: value for name, value in names if value})
     each = f"(seed) => write({PROMPT!r}, seed, {N_NEW}, {asked}, seed > 0)"  # one without a cache
@@ -161,36 +161,36 @@ def redrawn(page, text, preset):
 
 @browsed
 def test_a_preset_is_a_click_and_reads_as_in_python(browser, page):
-    browser.open(page)
-    buttons = "[...at('presets').querySelectorAll('button')]"
-    pressed = f"{buttons}.map((button) => button.getAttribute('aria-pressed'))"
-    assert browser.evaluate(pressed) == ["true", "false", "false"], "the page opens with the first"
+    open_file(browser, page)
+    buttons = browser.locator("#presets button")
+    pressed = "(all) => all.map((button) => button.getAttribute('aria-pressed'))"
+    assert buttons.evaluate_all(pressed) == ["true", "false", "false"], "it opens with the first"
     browser.evaluate("at('topK').value = 3")
-    browser.click(f"{buttons}[1]")
-    assert browser.evaluate(pressed) == ["false", "true", "false"]
-    browser.until("LANES[1].done")
-    text = browser.text("#cached .code")
+    buttons.nth(1).click()
+    assert buttons.evaluate_all(pressed) == ["false", "true", "false"]
+    browser.wait_for_function("LANES[1].done")
+    text = browser.text_content("#cached .code")
     assert len(text) == len(build.PRESETS[1]["prompt"]) + build.PRESETS[1]["length"]
     assert text == redrawn(page, text, build.PRESETS[1])
-    browser.press("Enter", on="#stop")
+    browser.press("#stop", "Enter")
     browser.evaluate("at('seed').value = 9, label()")
-    assert browser.evaluate(pressed) == ["false"] * 3
+    assert buttons.evaluate_all(pressed) == ["false"] * 3
 
 
 @browsed
 def test_600_characters_are_read_long_before_the_plain_way_has_them(browser, page):
-    browser.open(page)
-    browser.press("Enter", on="#presets button:last-of-type")
-    browser.until("LANES[1].done")
-    text = browser.text("#cached .code")
+    open_file(browser, page)
+    browser.press("#presets button:last-of-type", "Enter")
+    browser.wait_for_function("LANES[1].done")
+    text = browser.text_content("#cached .code")
     assert len(text) == len(build.PRESETS[2]["prompt"]) + 600
     assert text == redrawn(page, text, build.PRESETS[2])
-    browser.until("LANES[0].steps.length > 11")
-    assert " s more" in browser.text("#plain .count")
-    browser.press("Enter", on="#stop")
+    browser.wait_for_function("LANES[0].steps.length > 11")
+    assert " s more" in browser.text_content("#plain .count")
+    browser.press("#stop", "Enter")
     written = browser.evaluate("LANES[0].steps.length")
     assert 11 < written < 600
-    assert f"The same {written} characters." in browser.text("#result")
+    assert f"The same {written} characters." in browser.text_content("#result")
 
 
 @browsed
@@ -198,79 +198,75 @@ def test_the_python_that_the_page_shows_prints_its_text(browser, pages):
     begun(browser, pages["small"], seed="5", topK="9")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(browser.text("details pre"), {})
+        exec(browser.text_content("details pre"), {})
     for lane in ("plain", "cached"):
-        assert browser.text(f"#{lane} .code") + "\n" == printed.getvalue()
+        assert browser.text_content(f"#{lane} .code") + "\n" == printed.getvalue()
 
 
 @browsed
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_cache_goes_wrong_where_the_page_says_and_as_much(browser, pages, fault):
-    browser.open(pages["small"])
+    open_file(browser, pages["small"])
     written = "write('KING:\\n', seed, 40, { temperature: 0.8 }, true, fault).slice(6)"
     texts = f"(seed) => ['', '{fault}'].map((fault) => {written})"
     differs = f"[...Array(9).keys()].find((seed) => new Set(({texts})(seed)).size === 2)"
     seed = browser.evaluate(differs)
     browser.evaluate(f"document.querySelector('[value={fault}]').checked = true")
     fill(browser, prompt=PROMPT, length="40", seed=str(seed))
-    browser.until("at('status').textContent === 'Done.'")
+    browser.wait_for_function("at('status').textContent === 'Done.'")
     right, wrong = browser.evaluate("LANES.map((lane) => lane.written)")
     assert [right, wrong] == browser.evaluate(f"({texts})({seed})")
     off = [i for i, (a, b) in enumerate(zip(right, wrong, strict=True)) if a != b]
     said = f"{len(off)} of 40 characters differ, from character {off[0] + 1}."
-    assert browser.text("#result") == said
-    assert browser.text("#cached .first") == wrong[off[0]]
+    assert browser.text_content("#result") == said
+    assert browser.text_content("#cached .first") == wrong[off[0]]
     assert browser.evaluate("LANES[1].code.querySelectorAll('.off').length") == len(off) - 1
 
 
 @browsed
 def test_with_reduced_motion_the_page_stands_still_and_steps_when_asked(browser, pages):
-    calm = [{"name": "prefers-reduced-motion", "value": "reduce"}]
-    browser.send("Emulation.setEmulatedMedia", features=calm)
-    browser.open(pages["small"])
-    browser.until("!running")
+    browser.emulate_media(reduced_motion="reduce")
+    open_file(browser, pages["small"])
+    browser.wait_for_function("!running")
     assert browser.evaluate("[running, ...LANES.map((lane) => lane.steps.length)]") == [0, 40, 40]
-    browser.press("Enter", on="#step")
-    assert browser.text("#status") == "Step 41."
+    browser.press("#step", "Enter")
+    assert browser.text_content("#status") == "Step 41."
     slide = "at('topK').value = 9, at('topK').dispatchEvent(new Event('input', {bubbles: true}))"
     browser.evaluate(slide)
-    assert browser.text("[for=topK] output") == "9", "while it is dragged"
+    assert browser.text_content("[for=topK] output") == "9", "while it is dragged"
     fill(browser, prompt="a" * BLOCK, length="1")
-    browser.until("!running")
-    assert browser.text("#status") == "Done."
-    assert "nothing cached yet" in browser.text("#result")
-    assert "“" in browser.text("#seen")
+    browser.wait_for_function("!running")
+    assert browser.text_content("#status") == "Done."
+    assert "nothing cached yet" in browser.text_content("#result")
+    assert "“" in browser.text_content("#seen")
 
 
 @browsed
 @pytest.mark.parametrize("width", [420, 1400])
 def test_the_part_that_the_index_shows_fits_its_frame(browser, page, width):
-    browser.show(width)
-    browser.open(page.with_name("index.html"))
-    frame = "document.querySelector('iframe').getBoundingClientRect()"
-    wide, high = (browser.evaluate(f"{frame}.{side}") for side in ("width", "height"))
-    browser.show(int(wide))
-    browser.send("Page.navigate", url=f"{page.as_uri()}#strip")
-    browser.loaded()
-    browser.until("LANES[0].steps.length > 11")
-    browser.press("Enter", on="#stop")
-    assert "speedup here was" in browser.text("#result")
-    assert browser.evaluate("document.body.offsetHeight") <= high
+    browser.set_viewport_size({"width": width, "height": 900})
+    open_file(browser, page.with_name("index.html"))
+    frame = browser.locator("iframe").first.bounding_box()
+    browser.set_viewport_size({"width": int(frame["width"]), "height": 900})
+    open_file(browser, page, "#strip")
+    browser.wait_for_function("LANES[0].steps.length > 11")
+    browser.press("#stop", "Enter")
+    assert "speedup here was" in browser.text_content("#result")
+    assert browser.evaluate("document.body.offsetHeight") <= frame["height"]
     for fault in FAULTS:
         browser.evaluate(f"document.querySelector('[value={fault}]').click()")
-        assert browser.evaluate("document.body.offsetHeight") <= high, fault
+        assert browser.evaluate("document.body.offsetHeight") <= frame["height"], fault
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), fault
 
 
 @browsed
 def test_a_race_by_keyboard_ends_with_equal_texts_times_and_cells(browser, pages):
-    browser.show(1400)
     begun(browser, pages["small"], seed="7")
     texts = browser.evaluate("LANES.map((lane) => lane.code.textContent)")
     wanted = browser.evaluate(f"write({PROMPT!r}, 7, {N_NEW}, {{ temperature: 0.8 }})")
     assert texts == [wanted, wanted]
     for lane, passes in (("plain", sum(range(6, 106))), ("cached", 105)):
-        assert f"{passes:,} positions" in browser.text(f"#{lane} .count")
+        assert f"{passes:,} positions" in browser.text_content(f"#{lane} .count")
     assert browser.evaluate("at('times').querySelector('.cached').points.length") == N_NEW
     pixels = browser.evaluate(PIXELS)
     bluer = [blue - red for red, blue in zip(pixels[::4], pixels[2::4], strict=True)]
@@ -294,13 +290,13 @@ def test_how_much_faster_is_said_by_medians_over_equal_characters(browser, pages
     plain, cached = [[unit * 50 * (i + 1) for i in range(60)], [unit * 2] * 60]
     browser.evaluate(f"{taken.replace('STEPS', json.dumps([plain, cached]))}, report()")
     ratio = median(plain[1:]) / median(cached[1:])
-    assert "By the median of 59 steps" in browser.text("#result")
-    assert f"speedup here was {ratio:.1f}×" in browser.text("#result")
+    assert "By the median of 59 steps" in browser.text_content("#result")
+    assert f"speedup here was {ratio:.1f}×" in browser.text_content("#result")
     # The plain way was stopped: only what both have written counts.
     browser.evaluate("LANES[0].steps.length = 30, LANES[0].decoding.text.length = 36, report()")
     ratio = median(plain[1:30]) / median(cached[1:30])
     read = sum(range(6, 36)) / 35
-    said = browser.text("#result")
+    said = browser.text_content("#result")
     assert "The same 30 characters" in said
     assert f"speedup here was {ratio:.1f}×" in said
     assert f"{read:.1f} times fewer positions" in said
@@ -335,16 +331,16 @@ def percents(words):
 
 @browsed
 def test_a_character_shows_what_the_model_looked_at_when_it_wrote_it(browser, pages):
-    browser.show(1400)
     begun(browser, pages["small"], seed="3")
-    text = browser.text("#cached .code")
+    text = browser.text_content("#cached .code")
     weights, probs = looked_at(pages["small"], text, len(PROMPT))
     vocabulary = named_in(pages["small"]).tokenizer.chars
     heat = "LANES[L].letters.map((letter) => Number(letter.style.getPropertyValue('--heat')))"
     # Both ways, the mean and a head, the first character and one past the block.
     for lane, i, layer, head in ((0, 0, 1, "mean"), (1, N_NEW - 3, 0, 1), (0, N_NEW - 9, 1, 0)):
         browser.evaluate(f"at('layer').value = {layer}, at('head').value = {head!r}")
-        browser.point(f"LANES[{lane}].letters[{len(PROMPT) + i}]")
+        letter = browser.evaluate_handle(f"LANES[{lane}].letters[{len(PROMPT) + i}]")
+        letter.as_element().hover()
         each = weights[i, layer].mean(0) if head == "mean" else weights[i, layer, head]
         found = browser.evaluate(heat.replace("L]", f"{lane}]"))
         assert found[: len(each)] == pytest.approx((each / each.max()).tolist(), abs=1e-4)
@@ -353,65 +349,61 @@ def test_a_character_shows_what_the_model_looked_at_when_it_wrote_it(browser, pa
         others = probs[i].clone()
         others[token] = 0
         wanted = [probs[i, token], *others.topk(2).values, each.max()]
-        said = browser.text("#picked")
+        said = browser.text_content("#picked")
         assert percents(said) == pytest.approx([float(x) for x in wanted], rel=0.06, abs=1e-3)
         assert f"Character {i + 1}: " in said
-    browser.point("at('settings')")
+    browser.hover("#settings")
     assert not any(browser.evaluate(heat.replace("L]", "0]")))
-    assert "Point at" in browser.text("#picked")
+    assert "Point at" in browser.text_content("#picked")
 
 
 @browsed
 def test_the_arrow_keys_walk_through_the_text_and_the_tab_key_leaves_it(browser, pages):
-    browser.show(1400)
     begun(browser, pages["small"])
-    browser.press("ArrowRight", on="#cached .code")
+    browser.press("#cached .code", "ArrowRight")
     focused = "LANES[1].letters.indexOf(document.activeElement) - LANES[1].prompt"
     assert browser.evaluate(focused) == 0
     for key, there in (("ArrowRight", 1), ("End", 99), ("ArrowRight", 99), ("ArrowLeft", 98)):
-        browser.press(key)
+        browser.keyboard.press(key)
         assert browser.evaluate(focused) == there
-        assert f"Character {there + 1}:" in browser.text("#picked")
+        assert f"Character {there + 1}:" in browser.text_content("#picked")
     top = "document.activeElement.offsetTop"
     low = browser.evaluate(top)
-    browser.press("ArrowUp")
+    browser.keyboard.press("ArrowUp")
     high = browser.evaluate(top)
     assert high < low
-    browser.press("ArrowDown")
+    browser.keyboard.press("ArrowDown")
     assert browser.evaluate(top) == low
     stops = "document.querySelectorAll('#cached [tabindex=\"0\"]').length"
     assert browser.evaluate(stops) == 1, "the text is one stop of the Tab key"
-    browser.press("Tab")
+    browser.keyboard.press("Tab")
     assert browser.evaluate("LANES[1].code.contains(document.activeElement)") is False
-    assert "Character" in browser.text("#picked"), "it stays chosen while another head is picked"
+    assert "Character" in browser.text_content("#picked"), (
+        "it stays chosen while another head is picked"
+    )
     here = browser.evaluate("chosen.i")
-    browser.press("Enter", on="#before")
+    browser.press("#before", "Enter")
     assert browser.evaluate("chosen.i") == here - 1
-    browser.press("Escape", on="#cached .picked")
-    assert "Point at" in browser.text("#picked")
+    browser.press("#cached .picked", "Escape")
+    assert "Point at" in browser.text_content("#picked")
     assert browser.evaluate("document.activeElement === LANES[1].code")
 
 
 @browsed
-def test_a_finger_chooses_a_character_too(browser, pages):
-    browser.show(420, "dark")
-    browser.send("Emulation.setTouchEmulationEnabled", enabled=True)
-    try:
-        begun(browser, pages["small"])
-        browser.pointer(1, 1)  # a mouse of an earlier test that rests on the text points, too
-        browser.tap("LANES[1].letters[20]")
-        browser.until("chosen")
-    finally:
-        browser.send("Emulation.setTouchEmulationEnabled", enabled=False)
-    assert f"Character {21 - len(PROMPT)}:" in browser.text("#picked")
-    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_a_finger_chooses_a_character_too(phone, pages):
+    begun(phone, pages["small"])
+    phone.evaluate_handle("LANES[1].letters[20]").as_element().tap()
+    phone.wait_for_function("chosen")
+    assert f"Character {21 - len(PROMPT)}:" in phone.text_content("#picked")
+    assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @browsed
 def test_whatever_can_have_the_focus_has_a_name(browser, pages):
     begun(browser, pages["small"])
-    browser.press("End", on="#plain .code")
-    nodes = browser.send("Accessibility.getFullAXTree")["nodes"]
+    browser.press("#plain .code", "End")
+    tools = browser.context.new_cdp_session(browser)
+    nodes = tools.send("Accessibility.getFullAXTree")["nodes"]
     named = {}
     for node in nodes:
         about = {each["name"]: each["value"].get("value") for each in node.get("properties", [])}
@@ -423,7 +415,7 @@ def test_whatever_can_have_the_focus_has_a_name(browser, pages):
 
 @browsed
 def test_a_prompt_that_cannot_be_encoded_is_reported_and_nothing_starts(browser, page):
-    browser.open(page)
+    open_file(browser, page)
     browser.evaluate("at('form').noValidate = true")
     for values, said in [
         ({"prompt": "Zürich\u200b €"}, "ü U+200B €"),
@@ -433,25 +425,24 @@ def test_a_prompt_that_cannot_be_encoded_is_reported_and_nothing_starts(browser,
         ({"length": "9", "seed": "-1"}, "from 0 to 4,294,967,295"),
     ]:
         fill(browser, **values)
-        assert said in browser.text("#error")
+        assert said in browser.text_content("#error")
         assert browser.evaluate("running") == 0
 
 
 @browsed
-def test_a_phone_shows_it_all_and_stop_stops(browser, page):
-    browser.show(420, "dark")
-    browser.open(page)
-    browser.evaluate("at('slowly').checked = true")
-    fill(browser, length="250")
-    browser.until("LANES[0].steps.length > 1")
-    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    browser.press("Enter", on="#stop")
-    assert browser.text("#status") == "Stopped."
-    steps = browser.evaluate("LANES.map((lane) => lane.steps.length)")
+def test_a_phone_shows_it_all_and_stop_stops(phone, page):
+    open_file(phone, page)
+    phone.evaluate("at('slowly').checked = true")
+    fill(phone, length="250")
+    phone.wait_for_function("LANES[0].steps.length > 1")
+    assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    phone.press("#stop", "Enter")
+    assert phone.text_content("#status") == "Stopped."
+    steps = phone.evaluate("LANES.map((lane) => lane.steps.length)")
     assert 0 < min(steps) <= max(steps) <= min(steps) + 1 < 250, "in turns"
     # Timers run in the order in which they are due: after this one, the next step's has run.
-    browser.evaluate("new Promise((done) => setTimeout(done, 400))")
-    assert browser.evaluate("LANES.map((lane) => lane.steps.length)") == steps
+    phone.evaluate("new Promise((done) => setTimeout(done, 400))")
+    assert phone.evaluate("LANES.map((lane) => lane.steps.length)") == steps
 
 
 @browsed

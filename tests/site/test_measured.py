@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from chromium import browsed
-from notebook_fixtures import code, output, page_faults, png, write
+from browsers import browsed, middle, open_file, texts
+from notebook_fixtures import code, output, png, write
 
 from nanogpt.bench.ladder import BUILT, EAGER
 from nanogpt.bench.roofline import breakdown, work
@@ -186,11 +186,6 @@ def times(ratio):
     return f"{ratio:.1f}×" if ratio < 20 else f"{ratio:,.0f}×"
 
 
-def one(selector):
-    """A JavaScript expression of the first element of a selector."""
-    return f"document.querySelector({selector!r})"
-
-
 def each(browser, selector, what):
     """A JavaScript expression of each element `e` of a selector."""
     return browser.evaluate(f"[...document.querySelectorAll({selector!r})].map((e) => {what})")
@@ -228,16 +223,15 @@ def table_at(place, layers=4, width=128):
     ]
 
 
-def open_figure(browser, page, width=1400, scheme="light"):
-    browser.show(width, scheme)
-    browser.open(page)
-    browser.until("document.querySelector('.stage')")
+def open_figure(browser, page):
+    open_file(browser, page)
+    browser.wait_for_function("document.querySelector('.stage')")
 
 
 @pytest.fixture
 def cost(browser, pages):
     open_figure(browser, pages / "05_x.html")
-    browser.until("document.querySelector('.plot circle')")
+    browser.wait_for_function("document.querySelector('.plot circle')")
     return browser
 
 
@@ -250,13 +244,13 @@ def ladder(browser, pages):
 @browsed
 def test_keys_move_the_place_and_the_table_is_what_python_counts(cost):
     assert table_of(cost) == table_at(128)
-    cost.press("ArrowRight", on=".plot")
+    cost.press(".plot", "ArrowRight")
     assert table_of(cost) == table_at(129)
-    cost.press("Home")
+    cost.keyboard.press("Home")
     assert table_of(cost) == table_at(1), "before the first gap nothing is measured"
-    cost.press("ArrowLeft")
+    cost.keyboard.press("ArrowLeft")
     assert table_of(cost) == table_at(1)
-    cost.press("End")
+    cost.keyboard.press("End")
     assert table_of(cost) == table_at(255)
     assert cost.evaluate("document.activeElement.getAttribute('aria-valuenow')") == "255"
     assert "255×" in cost.evaluate("document.activeElement.getAttribute('aria-valuetext')")
@@ -264,36 +258,33 @@ def test_keys_move_the_place_and_the_table_is_what_python_counts(cost):
 
 
 @browsed
-def test_a_pointer_and_a_finger_move_the_place(cost):
+def test_a_pointer_moves_the_place(cost):
     now = "Number(document.querySelector('.plot').getAttribute('aria-valuenow'))"
-    cost.press("Home", on=".plot")
-    cost.point(one(".plot"))
+    cost.press(".plot", "Home")
+    cost.hover(".plot")
     place = cost.evaluate(now)
     assert abs(place - 128) <= 2
     assert table_of(cost) == table_at(place)
     (here,) = each(cost, ".here", "e.getBoundingClientRect().x")
-    assert abs(here - cost.middle(one(".plot"))["x"]) < 2, "the line stands under the pointer"
-    cost.tap("[...document.querySelectorAll('.plot circle')].at(-1)")
-    cost.until(f"{now} > {place}")
-    assert table_of(cost) == table_at(cost.evaluate(now))
+    assert abs(here - middle(cost, ".plot")[0]) < 2, "the line stands under the pointer"
 
 
 @browsed
 def test_sliders_change_the_model_and_a_button_brings_back_the_one_that_was_measured(cost):
     circles = "document.querySelectorAll('.plot circle').length"
     assert cost.evaluate(circles) == 2 * len(COST[1]["points"])
-    note = cost.text(".stage .meta")
+    note = cost.text_content(".stage .meta")
     line = COST[1]["line"]
     assert duration(line["step"]) in note
     assert f"1 ms for {compact(1e-3 / line['each'])} multiplications" in note
-    cost.press("ArrowRight", on=".knob:nth-child(1) input")
-    cost.press("ArrowRight", on=".knob:nth-child(2) input")
+    cost.press(".knob:nth-child(1) input", "ArrowRight")
+    cost.press(".knob:nth-child(2) input", "ArrowRight")
     assert table_of(cost) == table_at(128, layers=5, width=160)
     assert cost.evaluate(circles) == 0
-    assert cost.text(".stage .meta").startswith("The run measured 4 layers of width 128.")
-    cost.press("Home", on=".knob:nth-child(3) input")
+    assert cost.text_content(".stage .meta").startswith("The run measured 4 layers of width 128.")
+    cost.press(".knob:nth-child(3) input", "Home")
     assert table_of(cost) == table_at(15, layers=5, width=160), "the place stays in the text"
-    cost.press("Enter", on=".stage > button")
+    cost.press(".stage > button", "Enter")
     assert table_of(cost) == table_at(15)
     assert cost.evaluate(circles) == 2 * len(COST[1]["points"])
     assert cost.evaluate("document.querySelector('.stage > button').hidden")
@@ -316,7 +307,7 @@ def test_points_and_lines_stand_where_their_times_and_counts_are(cost):
         ends = each(cost, f".plot .curve.{way}", "Number(e.getAttribute('d').split(',').at(-1))")
         curve = ground - multiplication * count(255, MEDIUM, cached)
         assert ends == pytest.approx([curve, curve - step], abs=0.1)
-    words = each(cost, ".plot text", "e.textContent")
+    words = texts(cost, ".plot text")
     assert f"{duration(data['line']['step'])} in every step" in words
 
 
@@ -342,31 +333,30 @@ def open_of(browser):
 
 
 def parts_of(browser):
-    return each(browser, ".opened:not([hidden]) b", "e.textContent")
+    return texts(browser, ".opened:not([hidden]) b")
 
 
 @browsed
 def test_enter_and_a_click_open_a_rung_into_the_parts_of_its_time(ladder):
     assert open_of(ladder) == [False] * 4
-    ladder.press("Enter", on=".rungs li:nth-child(3) button")
-    assert [ladder.text(".told"), parts_of(ladder)] == [*said_of(0, 1)]
+    ladder.press(".rungs li:nth-child(3) button", "Enter")
+    assert [ladder.text_content(".told"), parts_of(ladder)] == [*said_of(0, 1)]
     assert open_of(ladder) == [False, True, False, False]
-    assert DOES["per-Head, cache by torch.cat"] in ladder.text(".opened:not([hidden])")
-    ladder.click(one(".rungs li:nth-child(5) button"))
-    assert [ladder.text(".told"), parts_of(ladder)] == [*said_of(0, 3)]
+    assert DOES["per-Head, cache by torch.cat"] in ladder.text_content(".opened:not([hidden])")
+    ladder.click(".rungs li:nth-child(5) button")
+    assert [ladder.text_content(".told"), parts_of(ladder)] == [*said_of(0, 3)]
     assert open_of(ladder) == [False, False, False, True]
-    ladder.press("Enter", on=".rungs li:nth-child(5) button")
+    ladder.press(".rungs li:nth-child(5) button", "Enter")
     assert open_of(ladder) == [False] * 4
-    assert ladder.text(".told").startswith("Open a rung")
+    assert ladder.text_content(".told").startswith("Open a rung")
     assert ladder.evaluate("document.querySelector('.rungs li:nth-child(4) button').disabled")
-    assert "no C++ compiler (c++)" in ladder.text(".rungs li:nth-child(4)")
+    assert "no C++ compiler (c++)" in ladder.text_content(".rungs li:nth-child(4)")
 
 
 @browsed
 def test_bars_are_as_long_as_times_and_dots_stand_where_speeds_are(ladder):
-    still = {"name": "prefers-reduced-motion", "value": "reduce"}
-    ladder.send("Emulation.setEmulatedMedia", features=[still])
-    ladder.click(one(".rungs li:nth-child(3) button"))
+    ladder.emulate_media(reduced_motion="reduce")
+    ladder.click(".rungs li:nth-child(3) button")
     width = "e.getBoundingClientRect().width"
     opened = ".opened:not([hidden])"
     before, own = each(ladder, f"{opened} .time", width)
@@ -383,47 +373,25 @@ def test_bars_are_as_long_as_times_and_dots_stand_where_speeds_are(ladder):
 
 @browsed
 def test_a_rung_stays_open_in_the_ladder_of_another_model(ladder):
-    ladder.press("Enter", on=".rungs li:nth-child(5) button")
-    ladder.press("ArrowDown", on=".knob select")
-    assert [ladder.text(".told"), parts_of(ladder)] == [*said_of(1, 3)]
-    assert "Published, not from this run (another machine)" in ladder.text(".stage .meta")
+    ladder.press(".rungs li:nth-child(5) button", "Enter")
+    ladder.press(".knob select", "ArrowDown")
+    assert [ladder.text_content(".told"), parts_of(ladder)] == [*said_of(1, 3)]
+    assert "Published, not from this run (another machine)" in ladder.text_content(".stage .meta")
     assert "overhead 0\xa0µs, 0 %" in parts_of(ladder)
-    assert "None is left" in ladder.text(".opened:not([hidden])")
+    assert "None is left" in ladder.text_content(".opened:not([hidden])")
 
 
 @browsed
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [420, 1400])
-def test_both_figures_fit_the_window_and_their_words_are_large_enough(
-    browser, pages, width, scheme
-):
+@pytest.mark.parametrize("window", ["browser", "phone"])
+def test_both_figures_fit_the_window_and_their_words_are_large_enough(window, pages, request):
+    browser = request.getfixturevalue(window)
     for page, button in (("05_x", None), ("06_x", ".rungs li:nth-child(3) button")):
-        open_figure(browser, pages / f"{page}.html", width, scheme)
+        open_figure(browser, pages / f"{page}.html")
         if button:
-            browser.press("Enter", on=button)
-        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+            browser.press(button, "Enter")
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
         words = "[...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())"
         scale = "(e.getScreenCTM ? e.getScreenCTM().a : 1)"
         size = f"Number.parseFloat(getComputedStyle(e).fontSize) * {scale}"
         sizes = each(browser, ".stage *", f"{words} ? {size} : 99")
         assert min(sizes) >= 11
-
-
-def shown_in(browser):
-    tags = each(browser, "figure > *", "e.checkVisibility() ? e.tagName : null")
-    return [tag for tag in tags if tag]
-
-
-@browsed
-def test_print_and_a_page_without_scripts_have_the_still(browser, pages):
-    for name in ("05_x", "06_x"):
-        assert page_faults(pages / f"{name}.html") == []
-        open_figure(browser, pages / f"{name}.html")
-        assert shown_in(browser) == ["DIV"]
-        browser.send("Emulation.setEmulatedMedia", media="print")
-        assert shown_in(browser) == ["PICTURE"]
-        browser.send("Emulation.setEmulatedMedia", media="")
-        browser.send("Emulation.setScriptExecutionDisabled", value=True)
-        browser.open(pages / f"{name}.html")
-        browser.send("Emulation.setScriptExecutionDisabled", value=False)
-        assert shown_in(browser) == ["PICTURE"]

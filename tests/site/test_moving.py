@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from chromium import browsed
+from browsers import blank_page, browsed, middle, open_file, texts
 from notebook_fixtures import NOTEBOOKS, book, code, output, page_faults, png, write
 from shapes import RMS, ROPE, model_of
 
@@ -179,12 +179,14 @@ def page(tmp_path_factory, data):
     return build.render(folder).with_name("00_one.html")
 
 
+DRAWN = "document.querySelectorAll('.stage svg rect').length > 100"
+
+
 @pytest.fixture
 def moved(browser, page):
-    """The page, opened anew; the window is wide and light."""
-    browser.show(1400)
-    browser.open(page)
-    browser.until("document.querySelectorAll('.stage svg rect').length > 100")
+    """The page with the figures, in a wide window."""
+    open_file(browser, page)
+    browser.wait_for_function(DRAWN)
     return browser
 
 
@@ -192,19 +194,8 @@ def figure(kind):
     return f"figure[data-kind={kind}]"
 
 
-def found(selector):
-    """The first element of a selector, as an expression of JavaScript."""
-    return f"document.querySelector({selector!r})"
-
-
 def many(browser, selector):
-    return browser.evaluate(f"document.querySelectorAll({selector!r}).length")
-
-
-def texts(browser, selector):
-    return browser.evaluate(
-        f"[...document.querySelectorAll({selector!r})].map((one) => one.textContent)"
-    )
+    return browser.locator(selector).count()
 
 
 def shares(weights):
@@ -229,7 +220,7 @@ def check_step(browser, data, newest, layer, head, picked):
     assert kinds == [newest, 1], "all but one come from the cache"
     at = f"{here} .row.picked"
     assert browser.evaluate(f"document.querySelector({at!r}).dataset.row") == str(picked)
-    told = browser.text(f"{here} .told")
+    told = browser.text_content(f"{here} .told")
     assert f"Step {newest}: " in told
     assert f"layer {layer}, head {head}" in told
     share = shares(weights[layer][head])[picked]
@@ -244,32 +235,32 @@ def test_the_keyboard_steps_through_a_text_and_picks_characters_layers_and_heads
     last = numbers["weights"][0][0][-1]
     picked = last.index(max(last[:-1]))
     check_step(moved, numbers, T - 1, 0, 0, picked)
-    moved.press("Home", on=f"{here} svg[role=slider]")
+    moved.press(f"{here} svg[role=slider]", "Home")
     check_step(moved, numbers, T - 1, 0, 0, 0)
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp"):
-        moved.press(key)
+        moved.keyboard.press(key)
     check_step(moved, numbers, T - 1, 0, 0, 2)
     said = f"document.querySelector('{here} svg').getAttribute('aria-valuetext')"
     assert moved.evaluate(said) == "“ ”, position 2".replace(" ”", "␣”")
     for _ in range(4):
-        moved.press("ArrowLeft", on=f"{here} input")
+        moved.press(f"{here} input", "ArrowLeft")
     check_step(moved, numbers, T - 5, 0, 0, 2)
-    moved.press("ArrowDown", on=f"{here} .knob:nth-child(2) select")
-    moved.press("ArrowDown", on=f"{here} .knob:nth-child(3) select")
+    moved.press(f"{here} .knob:nth-child(2) select", "ArrowDown")
+    moved.press(f"{here} .knob:nth-child(3) select", "ArrowDown")
     check_step(moved, numbers, T - 5, 1, 1, 2)
-    moved.press("End", on=f"{here} svg[role=slider]")
+    moved.press(f"{here} svg[role=slider]", "End")
     check_step(moved, numbers, T - 5, 1, 1, T - 5)
-    assert "Both are new" in moved.text(f"{here} .told")
-    moved.press("Home", on=f"{here} input")
+    assert "Both are new" in moved.text_content(f"{here} .told")
+    moved.press(f"{here} input", "Home")
     check_step(moved, numbers, 0, 1, 1, 0)
 
 
 @browsed
 def test_a_pointer_picks_a_character_and_a_head(moved, data):
     here = figure("decode")
-    moved.point(found(f"{here} .row[data-row='3'] .weight"))
+    moved.hover(f"{here} .row[data-row='3'] .weight")
     check_step(moved, data["decode"], T - 1, 0, 0, 3)
-    moved.click(found(f"{here} .one[data-head='1,1']"))
+    moved.click(f"{here} .one[data-head='1,1']")
     check_step(moved, data["decode"], T - 1, 1, 1, 3)
     chosen = f"[...document.querySelectorAll('{here} select')].map((one) => one.selectedIndex)"
     assert moved.evaluate(chosen) == [1, 1]
@@ -292,7 +283,7 @@ def check_passes(browser, data, prompt, chunk, row):
     assert {kind: many(browser, f"{here} rect.{kind}") for kind in counts} == counts
     keys = [many(browser, f"{here} .key.{kind}") for kind in ("kept", "now", "later")]
     assert keys == [start, n, T - end]
-    told = browser.text(f"{here} .told")
+    told = browser.text_content(f"{here} .told")
     assert f"Pass {now + 1} of {len(passes)}" in told
     assert f"{start} from the cache (blue), {n} new (orange)" in told
     assert f" {pairs[3][1] / pairs[3][0]:.1f} times fewer" in told
@@ -303,16 +294,16 @@ def test_the_keyboard_moves_the_end_of_the_prompt_and_its_chunks(moved, data):
     numbers = data["triangle"]
     here = figure("triangle")
     check_passes(moved, numbers, 6, T, 6)
-    moved.press("ArrowLeft", on=f"{here} .knob:nth-child(1) input")
+    moved.press(f"{here} .knob:nth-child(1) input", "ArrowLeft")
     check_passes(moved, numbers, 5, T, 5)
-    moved.press("Home", on=f"{here} .knob:nth-child(2) input")
-    moved.press("ArrowRight")
-    moved.press("Home", on=f"{here} svg")
+    moved.press(f"{here} .knob:nth-child(2) input", "Home")
+    moved.keyboard.press("ArrowRight")
+    moved.press(f"{here} svg", "Home")
     check_passes(moved, numbers, 5, 2, 0)
     for _ in range(4):
-        moved.press("ArrowDown")
+        moved.keyboard.press("ArrowDown")
     check_passes(moved, numbers, 5, 2, 4)
-    moved.press("End", on=f"{here} .knob:nth-child(1) input")
+    moved.press(f"{here} .knob:nth-child(1) input", "End")
     check_passes(moved, numbers, T, 2, T - 1)
 
 
@@ -320,19 +311,18 @@ def test_the_keyboard_moves_the_end_of_the_prompt_and_its_chunks(moved, data):
 def test_a_pointer_drags_the_end_of_the_prompt_along_the_diagonal(moved, data):
     numbers = data["triangle"]
     here = figure("triangle")
-    moved.point(found(f"{here} [data-cell='2,1']"))
+    moved.hover(f"{here} [data-cell='2,1']", force=True)
     check_passes(moved, numbers, 6, T, 2)
-    x, y = moved.middle(found(f"{here} .handle")).values()
-    cell = moved.evaluate(
-        f"document.querySelector(\"{here} [data-cell='0,0']\").getBoundingClientRect().width + 2"
-    )
-    moved.pointer(x, y, "mousePressed")
-    moved.pointer(x + 400, y + 3 * cell, held=True)  # beside the drawing: it is held
+    x, y = middle(moved, f"{here} .handle")
+    cell = moved.locator(f"{here} [data-cell='0,0']").bounding_box()["width"] + 2
+    moved.mouse.move(x, y)
+    moved.mouse.down()
+    moved.mouse.move(x + 400, y + 3 * cell)  # beside the drawing: it is held
     check_passes(moved, numbers, 9, T, 9)
-    moved.pointer(x, y - 8 * cell, held=True)  # above the first row
+    moved.mouse.move(x, y - 8 * cell)  # above the first row
     check_passes(moved, numbers, 1, T, 1)
-    moved.pointer(x, y - 8 * cell, "mouseReleased")
-    moved.point(found(f"{here} [data-cell='4,0']"))
+    moved.mouse.up()
+    moved.hover(f"{here} [data-cell='4,0']", force=True)  # the drawing takes the event
     check_passes(moved, numbers, 1, T, 4)
 
 
@@ -348,7 +338,7 @@ def check_trap(browser, data, on):
     assert many(browser, f"{here} rect.wrong") == many(browser, f"{here} .cross") == wrong
     apart = moving.differing(trap["text"], truth)
     assert many(browser, f"{here} del") == len(apart)
-    said = browser.text(f"{here} .told")
+    said = browser.text_content(f"{here} .told")
     assert said.startswith(f"{trap['name']}: {len(apart)} of {len(truth)} characters differ.")
     blanks = str.maketrans({"\n": "↵", " ": "␣"})
     for text, lines in ((truth, "true"), (trap["text"], "writes")):
@@ -362,34 +352,34 @@ def test_the_keyboard_switches_each_trap_on(moved, data):
     check_trap(moved, traps, 0)
     moved.evaluate(f"document.querySelector('{here} input:checked').focus()")
     for on in range(1, len(traps["traps"])):
-        moved.press("ArrowDown")
+        moved.keyboard.press("ArrowDown")
         check_trap(moved, traps, on)
-    told = moved.text(f"{here} .told")
+    told = moved.text_content(f"{here} .told")
     assert "7 of 14 cells wrong: keys of another text are visible" in told
-    moved.press("ArrowDown", on=f"{here} svg")
-    assert "at position 1: 7 of 14 cells wrong" in moved.text(f"{here} .told")
+    moved.press(f"{here} svg", "ArrowDown")
+    assert "at position 1: 7 of 14 cells wrong" in moved.text_content(f"{here} .told")
 
 
 @browsed
 def test_a_click_switches_a_trap_on_and_a_pointer_picks_a_query(moved, data):
     here = figure("trap")
-    moved.click(found(f"{here} label:nth-of-type(4)"))
+    moved.click(f"{here} label:nth-of-type(4)")
     check_trap(moved, data["trap"], 3)
-    assert "at position 4, but the code says 0: 5 of 7 cells wrong" in moved.text(f"{here} .told")
-    x, y = moved.middle(found(f"{here} [data-cell='.']")).values()
-    moved.pointer(x + 5, y)
-    assert "at position 0: all cells correct" in moved.text(f"{here} .told")
+    told = f"{here} .told"
+    assert "at position 4, but the code says 0: 5 of 7 cells wrong" in moved.text_content(told)
+    moved.locator(f"{here} [data-cell='.']").first.hover()
+    assert "at position 0: all cells correct" in moved.text_content(told)
 
 
 # ------------------------------------------------------------------ every reader
 
 
 @browsed
-@pytest.mark.parametrize("width", [420, 1400])
-def test_figures_fit_the_window_and_their_words_can_be_read(browser, page, width):
-    browser.show(width, "dark" if width == 420 else "light")
-    browser.open(page)
-    browser.until("document.querySelectorAll('.stage svg rect').length > 100")
+@pytest.mark.parametrize("window", ["browser", "phone"])
+def test_figures_fit_the_window_and_their_words_can_be_read(window, page, request):
+    browser = request.getfixturevalue(window)
+    open_file(browser, page)
+    browser.wait_for_function(DRAWN)
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
     looks = """[...document.querySelectorAll('.stage svg text')].filter((text) => {
         const box = text.getBoundingClientRect();
@@ -402,22 +392,20 @@ def test_figures_fit_the_window_and_their_words_can_be_read(browser, page, width
 
 
 @browsed
-def test_a_finger_picks_a_character_on_a_phone(browser, page, data):
-    browser.show(420)
-    browser.send("Emulation.setTouchEmulationEnabled", enabled=True)
-    browser.open(page)
-    browser.until("document.querySelectorAll('.stage svg rect').length > 100")
-    browser.tap(found(f"{figure('decode')} .row[data-row='5'] .weight"))
-    browser.until(f"document.querySelector('{figure('decode')} .picked').dataset.row === '5'")
-    check_step(browser, data["decode"], T - 1, 0, 0, 5)
-    browser.send("Emulation.setTouchEmulationEnabled", enabled=False)
+def test_a_finger_picks_a_character_on_a_phone(phone, page, data):
+    open_file(phone, page)
+    phone.wait_for_function(DRAWN)
+    phone.tap(f"{figure('decode')} .row[data-row='5'] .weight")
+    phone.wait_for_function(
+        f"document.querySelector('{figure('decode')} .picked').dataset.row === '5'"
+    )
+    check_step(phone, data["decode"], T - 1, 0, 0, 5)
 
 
 @browsed
 def test_the_focused_element_is_outlined_and_changes_are_announced(moved):
     for kind in ("decode", "triangle", "trap"):
-        moved.evaluate(f"document.querySelector('{figure(kind)} svg').focus()")
-        moved.press("ArrowDown")
+        moved.press(f"{figure(kind)} svg", "ArrowDown")
         assert moved.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
         told = f"document.querySelector('{figure(kind)} .told').ariaLive"
         assert moved.evaluate(told) == "polite"
@@ -427,23 +415,19 @@ def test_the_focused_element_is_outlined_and_changes_are_announced(moved):
 def test_nothing_moves_by_itself_where_no_motion_is_wanted(moved):
     arrived = f"getComputedStyle(document.querySelector('{figure('decode')} .arrives'))"
     for wanted, name in (("no-preference", "arrives"), ("reduce", "none")):
-        feature = {"name": "prefers-reduced-motion", "value": wanted}
-        moved.send("Emulation.setEmulatedMedia", features=[feature])
-        moved.press("Home", on=f"{figure('decode')} input")
-        moved.press("ArrowRight")
+        moved.emulate_media(reduced_motion=wanted)
+        moved.press(f"{figure('decode')} input", "Home")
+        moved.keyboard.press("ArrowRight")
         assert moved.evaluate(f"{arrived}.animationName") == name
-    moved.send("Emulation.setEmulatedMedia", features=[])
 
 
 @browsed
-def test_on_paper_and_without_scripts_the_still_is_there(moved, page):
+def test_on_paper_and_without_scripts_the_still_is_there(moved, page, chromium):
     seen = "[...document.querySelectorAll('figure.moving')].map((figure) => [...figure.children]"
     seen += ".filter((part) => part.checkVisibility()).map((part) => part.localName).join())"
     assert moved.evaluate(seen) == ["div"] * 3
-    moved.send("Emulation.setEmulatedMedia", media="print")
+    moved.emulate_media(media="print")
     assert moved.evaluate(seen) == ["picture"] * 3
-    moved.send("Emulation.setEmulatedMedia", media="")
-    moved.send("Emulation.setScriptExecutionDisabled", value=True)
-    moved.open(page)
-    assert moved.evaluate(seen) == ["picture"] * 3
-    moved.send("Emulation.setScriptExecutionDisabled", value=False)
+    with blank_page(chromium, java_script_enabled=False) as still:
+        open_file(still, page)
+        assert still.evaluate(seen) == ["picture"] * 3

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from chromium import Chromium, browsed
+from browsers import browsed, open_file
 from notebook_fixtures import page_faults
 
 from nanogpt.site.museum_page import museum_page
@@ -40,23 +40,19 @@ def test_without_verdicts_there_is_no_page(monkeypatch, tmp_path):
 
 
 @browsed
-def test_the_museum_is_searched_and_filtered_with_the_keyboard(page, tmp_path):
+def test_the_museum_is_searched_and_filtered_with_the_keyboard(page, browser):
     shown = "[...document.querySelectorAll('.bug:not([hidden])')].map((bug) => bug.id)"
-    with Chromium(tmp_path) as browser:
-        for width in (420, 1400):
-            browser.show(width)
-            browser.open(page)
-            wide = browser.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width
-        assert len(browser.evaluate(shown)) == len(NAMES)
-        browser.evaluate("document.querySelector('#find input').focus()")
-        browser.write("VLLM 43810")
-        assert browser.evaluate(shown) == ["vllm_43810"]
-        browser.press("Enter")
-        assert browser.evaluate("document.activeElement.closest('.bug').id") == "vllm_43810"
-        browser.evaluate("location.hash = '#pytorch_108108'")
-        browser.until("!document.getElementById('pytorch_108108').hidden")
-        assert len(browser.evaluate(shown)) == len(NAMES)
-        browser.evaluate("document.querySelector('[value=rollback]').click()")
-        assert set(browser.evaluate(shown)) < set(NAMES)
-        assert browser.faults() == []
+    for width in (420, 1400):
+        browser.set_viewport_size({"width": width, "height": 900})
+        open_file(browser, page)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert len(browser.evaluate(shown)) == len(NAMES)
+    browser.fill("#find input", "VLLM 43810")
+    assert browser.evaluate(shown) == ["vllm_43810"]
+    browser.press("#find input", "Enter")
+    assert browser.evaluate("document.activeElement.closest('.bug').id") == "vllm_43810"
+    browser.evaluate("location.hash = '#pytorch_108108'")
+    browser.wait_for_function("!document.getElementById('pytorch_108108').hidden")
+    assert len(browser.evaluate(shown)) == len(NAMES)
+    browser.check("[value=rollback]")
+    assert set(browser.evaluate(shown)) < set(NAMES)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from chromium import browsed
+from browsers import browsed, open_file
 from notebook_fixtures import NOTEBOOKS, book, page_faults
 
 from nanogpt.files import ROOT
@@ -105,6 +105,6 @@ def test_readme_links_all_of_them():
 
 @browsed
 def test_the_sheet_fits_one_page_of_a4(pages, browser):
-    browser.show(794)  # A4 at 96 pixels an inch
-    browser.open(pages / "sheet.html")
+    browser.set_viewport_size({"width": 794, "height": 900})  # A4 at 96 pixels an inch
+    open_file(browser, pages / "sheet.html")
     assert browser.evaluate("document.documentElement.scrollHeight") <= 1123
