@@ -104,7 +104,7 @@ def lab(tmp_path, monkeypatch, chromium):
             # The page may load again on its way, and forgets then what it was asked.
             page.until("window.jupyterapp?.started")
             page.until(f"location.search === '' && {OPENED}")
-            browser.evaluate(TOOLS)
+            browser.evaluate(f"() => {{ {TOOLS} }}")
             page.until("panel().sessionContext.session?.kernel?.status === 'idle'")
             browser.locator(".jp-Notebook .jp-Cell").first.click()
             page.until("window.jupyterapp.shell.currentWidget === panel()")

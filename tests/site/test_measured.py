@@ -1,7 +1,5 @@
 """The figures that move with what was measured show what Python computes from the same data."""
 
-import re
-
 import pytest
 from browsers import browsed, middle, open_file, texts
 from notebook_fixtures import code, output, png, write
@@ -11,10 +9,9 @@ from nanogpt.bench.roofline import breakdown, work
 from nanogpt.bench.tables import shown_label
 from nanogpt.config import SIZES
 from nanogpt.course.blanks.multiplications import multiplications
-from nanogpt.files import PUBLISHED, ROOT, read_json
+from nanogpt.files import PUBLISHED, read_json
 from nanogpt.site import build
 from nanogpt.site.measured import DOES, TIME_PARTS, moving_cost, moving_ladder
-from nanogpt.site.plots.style import contrast
 from nanogpt.timing import summary
 
 MEDIUM = SIZES["medium"]
@@ -144,14 +141,6 @@ def test_the_parts_of_a_token_add_up_to_its_time_and_none_is_negative():
             total = sum(row["split"].values())
             assert 1 / total == pytest.approx(was["tokens_per_second"]["median"])
     assert 0.0 in [row["split"]["overhead"] for row in data[1]["rungs"] if "split" in row]
-
-
-def test_the_colours_of_measured_figures_have_enough_contrast():
-    css = (ROOT / "nanogpt/site/templates/figures.css").read_text(encoding="utf-8")
-    blocks = re.findall(r":root \{(.*?)\}", css)
-    for block, paper in zip(blocks, ("#ffffff", "#14161b"), strict=True):
-        colours = dict(re.findall(r"--(kept|now): (#\w{6})", block))
-        assert {name for name, c in colours.items() if contrast(c, paper) >= 4.5} == {"kept", "now"}
 
 
 # ------------------------------------------------------------------ the figures in a browser
