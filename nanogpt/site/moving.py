@@ -16,7 +16,6 @@ from torch.overrides import TorchFunctionMode
 
 from .. import attention
 from ..config import GPTConfig
-from ..course.blanks.multiplications import multiplications
 from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import as_decoder
 from ..model import GPT, LanguageModel
@@ -115,31 +114,6 @@ def triangle(
     rows = [rounded(list(row[: t + 1]), 4) for t, row in enumerate(weights)]
     shape = [config.matrix_weights, config.n_layer, config.n_embd]
     return {"chars": chars, "weights": rows, "prompt": prompt, "shape": shape}
-
-
-def passes(length: int, prompt: int, chunk: int) -> list[tuple[int, int]]:
-    """The rows [first, end) of each pass while reading `length` tokens.
-
-    The prompt is read in chunks of at most `chunk` tokens, the rest token by token.
-    """
-    starts = [*range(0, prompt, chunk), *range(prompt, length)]
-    return list(zip(starts, [*starts[1:], length], strict=True))
-
-
-def work(data: FigureData, prompt: int, chunk: int) -> list[FigureData]:
-    """The cost of each pass, with a cache and without: rows and multiplications, as pairs.
-
-    Counted as in notebook 05. Without a cache, the whole prompt is read with its last chunk.
-    """
-    W, L, C = data["shape"]
-    costs = []
-    for start, end in passes(len(data["chars"]), prompt, chunk):
-        n = end - start
-        again = end if end >= prompt else 0  # without a cache
-        cached = n * multiplications(end, W, L, C, cached=True)
-        uncached = multiplications(again, W, L, C, cached=False)
-        costs.append({"rows": (n, again), "multiplications": (cached, uncached)})
-    return costs
 
 
 # ------------------------------------------------------------------ trap: masks and positions
@@ -255,8 +229,3 @@ def panel(trap: FigureData) -> FigureData:
     for row in trap["grid"]["cells"]:
         mask.append([letter not in (HIDDEN, UNSEEN) for letter in row])
     return {"label": trap["name"], "q": q, "k": k, "mask": mask}
-
-
-def differing(text: str, truth: str) -> list[int]:
-    """The indices at which two texts of the same length differ."""
-    return [i for i, (a, b) in enumerate(zip(text, truth, strict=True)) if a != b]

@@ -58,6 +58,39 @@ def tiny_model():
     return model, tokenizer
 
 
+# ------------------------------------------------------------------ what the scripts count
+
+
+def passes(length: int, prompt: int, chunk: int) -> list[tuple[int, int]]:
+    """The rows [first, end) of each pass while reading `length` tokens.
+
+    The prompt is read in chunks of at most `chunk` tokens, the rest token by token.
+    """
+    starts = [*range(0, prompt, chunk), *range(prompt, length)]
+    return list(zip(starts, [*starts[1:], length], strict=True))
+
+
+def work(data: dict, prompt: int, chunk: int) -> list[dict]:
+    """The cost of each pass, with a cache and without: rows and multiplications, as pairs.
+
+    Counted as in notebook 05. Without a cache, the whole prompt is read with its last chunk.
+    """
+    W, L, C = data["shape"]
+    costs = []
+    for start, end in passes(len(data["chars"]), prompt, chunk):
+        n = end - start
+        again = end if end >= prompt else 0  # without a cache
+        cached = n * multiplications(end, W, L, C, cached=True)
+        uncached = multiplications(again, W, L, C, cached=False)
+        costs.append({"rows": (n, again), "multiplications": (cached, uncached)})
+    return costs
+
+
+def differing(text: str, truth: str) -> list[int]:
+    """The indices at which two texts of the same length differ."""
+    return [i for i, (a, b) in enumerate(zip(text, truth, strict=True)) if a != b]
+
+
 @pytest.fixture(scope="module")
 def traps():
     """What the cell of notebook 04 gives to its figure, with a tiny model."""
@@ -122,12 +155,12 @@ def test_every_row_of_weights_sums_to_1_and_a_page_stays_small(form):
 
 
 def test_passes_read_every_row_once_and_cost_what_notebook_05_counts(data):
-    assert moving.passes(6, 4, 3) == [(0, 3), (3, 4), (4, 5), (5, 6)]
-    assert moving.passes(3, 3, 9) == [(0, 3)]
+    assert passes(6, 4, 3) == [(0, 3), (3, 4), (4, 5), (5, 6)]
+    assert passes(3, 3, 9) == [(0, 3)]
     shape = data["triangle"]["shape"]
-    work = moving.work(data["triangle"], 6, 4)
-    assert [one["rows"] for one in work] == [(4, 0), (2, 6), *((1, n) for n in range(7, T + 1))]
-    for n, one in enumerate(work[2:], 7):
+    found = work(data["triangle"], 6, 4)
+    assert [one["rows"] for one in found] == [(4, 0), (2, 6), *((1, n) for n in range(7, T + 1))]
+    for n, one in enumerate(found[2:], 7):
         both = tuple(multiplications(n, *shape, cached) for cached in (True, False))
         assert one["multiplications"] == both
 
@@ -269,13 +302,13 @@ def test_a_pointer_picks_a_character_and_a_head(moved, data):
 def check_passes(browser, data, prompt, chunk, row):
     """The rows, the colours and the numbers of a pass are those that Python counts."""
     here = figure("triangle")
-    passes = moving.passes(T, prompt, chunk)
-    now = next(i for i, (_, end) in enumerate(passes) if row < end)
-    start, end = passes[now]
-    work = moving.work(data, prompt, chunk)
+    all_passes = passes(T, prompt, chunk)
+    now = next(i for i, (_, end) in enumerate(all_passes) if row < end)
+    start, end = all_passes[now]
+    costs_of = work(data, prompt, chunk)
     names = ("rows", "multiplications")
-    pairs = [work[now][name] for name in names]
-    pairs += [[sum(one[name][way] for one in work) for way in (0, 1)] for name in names]
+    pairs = [costs_of[now][name] for name in names]
+    pairs += [[sum(one[name][way] for one in costs_of) for way in (0, 1)] for name in names]
     wanted = [f"{number:,}" for pair in pairs for number in pair]
     assert texts(browser, f"{here} td") == wanted
     n = end - start
@@ -284,7 +317,7 @@ def check_passes(browser, data, prompt, chunk, row):
     keys = [many(browser, f"{here} .key.{kind}") for kind in ("kept", "now", "later")]
     assert keys == [start, n, T - end]
     told = browser.text_content(f"{here} .told")
-    assert f"Pass {now + 1} of {len(passes)}" in told
+    assert f"Pass {now + 1} of {len(all_passes)}" in told
     assert f"{start} from the cache (blue), {n} new (orange)" in told
     assert f" {pairs[3][1] / pairs[3][0]:.1f} times fewer" in told
 
@@ -336,7 +369,7 @@ def check_trap(browser, data, on):
     assert "".join(browser.evaluate(letters)) == cells
     wrong = sum(letter not in ".-" for letter in cells)
     assert many(browser, f"{here} rect.wrong") == many(browser, f"{here} .cross") == wrong
-    apart = moving.differing(trap["text"], truth)
+    apart = differing(trap["text"], truth)
     assert many(browser, f"{here} del") == len(apart)
     said = browser.text_content(f"{here} .told")
     assert said.startswith(f"{trap['name']}: {len(apart)} of {len(truth)} characters differ.")

@@ -10,7 +10,7 @@ FIGURES.triangle = (data, stage) => {
   const state = { prompt: data.prompt, chunk: n, row: Math.min(data.prompt, n - 1) };
   let cell = 0;
 
-  // First row and end of each pass, as in nanogpt.site.moving.passes.
+  // First row and end of each pass.
   function passes() {
     const starts = [];
     for (let start = 0; start < state.prompt; start += state.chunk) starts.push(start);
@@ -18,7 +18,7 @@ FIGURES.triangle = (data, stage) => {
     return starts.map((start, i) => ({ start, end: starts[i + 1] ?? n }));
   }
 
-  // The cost of a pass, with and without a cache, counted as in nanogpt.site.moving.work.
+  // The cost of a pass, with and without a cache, counted as in notebook 05.
   function work({ start, end }) {
     const [matrices, layers, width] = data.shape;
     const rows = [end - start, end < state.prompt ? 0 : end]; // without a cache the prompt is read at once
