@@ -30,7 +30,8 @@ The folders go beyond the lesson. A folder imports the files and the folders abo
     verify      the referee on these models and on servers, sweeps, the museum
     bench       benchmarks: the ladder, load, speculation, training
     course      what a learner writes: blanks, check, hint, the lesson, grading, the certificate
-    series      runs, renders and publishes the notebooks
+    site        pages of executed notebooks, figures, moving figures, a live model
+    series      runs the notebooks and publishes them; what their cells import
     cli         python -m nanogpt run | train | generate | serve | bench | export …
 
 From a prompt to its next token: generation.py (the loop), model.py and attention.py (the logits),

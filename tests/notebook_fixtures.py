@@ -22,8 +22,8 @@ from nanogpt.decoder.config import DecoderConfig
 from nanogpt.files import ROOT
 from nanogpt.series import profiles
 from nanogpt.series.execute import NotebookError, save
-from nanogpt.series.nbfile import METADATA
-from nanogpt.series.plots import style
+from nanogpt.site.nbfile import METADATA
+from nanogpt.site.plots import style
 from nanogpt.timing import summary
 from nanogpt.training.recipes import TrainConfig
 
@@ -97,7 +97,7 @@ def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
     lines = ["from nanogpt.kv_referee import trial", "from nanogpt.verify import server"]
     lines += [f"vars(server).update({BRIEF})", "del server"]
     lines += [f"trial.referee.__kwdefaults__.update({BRIEFLY})", "del trial"]
-    lines += ["from nanogpt.series.plots import style", "style.DPI = 60", "del style"]
+    lines += ["from nanogpt.site.plots import style", "style.DPI = 60", "del style"]
     startup = folder / "brief.py"
     startup.write_text("\n".join(lines), encoding="utf-8")
     patch.setenv("PYTHONSTARTUP", str(startup))
@@ -229,7 +229,7 @@ def own_script(script: str, kinds: set[str]) -> str:
     files = [*(["dom.js"] if script == "site.js" else []), script]
     files += ["stage.js", "figures.js"] if kinds else []
     files += [f"figures/{kind}.js" for kind in sorted(kinds)]
-    texts = [(ROOT / "nanogpt/series" / file).read_text(encoding="utf-8") for file in files]
+    texts = [(ROOT / "nanogpt/site/templates" / file).read_text(encoding="utf-8") for file in files]
     return "\n".join([*texts, *(["startFigures();"] if kinds else [])])
 
 

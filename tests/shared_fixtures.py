@@ -18,7 +18,6 @@ import torch
 from hypothesis import settings
 from shapes import config_of
 
-import nanogpt.series.patches  # noqa: F401  first, as it makes importing nbformat quick
 from nanogpt import timing
 from nanogpt.cache import DynamicCache, StaticCache, cache_owners
 from nanogpt.config import GPTConfig

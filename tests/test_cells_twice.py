@@ -28,8 +28,8 @@ from nanogpt.device import Device
 from nanogpt.files import ROOT
 from nanogpt.model import GPT
 from nanogpt.series import profiles
-from nanogpt.series.nbfile import filled
-from nanogpt.series.plots import style
+from nanogpt.site.nbfile import filled
+from nanogpt.site.plots import style
 from nanogpt.timing import summary
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import TrainConfig

@@ -17,7 +17,8 @@ NAMES |= {"jupyter_client": "jupyter-client", "huggingface_hub": "huggingface-hu
 EXTRAS = {
     "pretrained": ["pretrained"],
     "serving": ["notebooks", "ray"],
-    "series": ["notebooks", "docs", "peers"],
+    "series": ["notebooks", "peers"],
+    "site": ["notebooks", "docs"],
     "bench": ["notebooks", "peers"],
     "kv_referee": ["export", "test"],  # its fixture is a plugin of pytest
     "verify": ["export", "test"],  # as well as this one's

@@ -6,16 +6,16 @@ import argparse
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ..decoder.checkpoint import load_checkpoint
 from ..files import ROOT, check_no_file, path_in, real_path, user_path
-from ..series import address, runner, slides, student
+from ..series import runner, student
 from ..series.mirror import set_address, sync
-from ..series.nbfile import SyncError
-from ..series.plan import DEFAULT
-from ..series.site import newest, render
+from ..series.plan import DEFAULT, Purpose, make_plan
+from ..site import address, slides
+from ..site.build import newest, render
+from ..site.nbfile import SyncError
 from ..training.folders import held
 from .common import add_overwrite, check_clone, positive
 
@@ -47,8 +47,12 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     add("--no-html", dest="html", action="store_false", help="do not render the pages")
     add("--source", type=Path, help=argparse.SUPPRESS)
     add = parser.add_mutually_exclusive_group().add_argument
-    add("--publish", action="store_true", help="write outputs/published if all pass")
-    add("--reproduce", action="store_true", help="compare a complete run with outputs/published")
+    for purpose, about in (
+        (Purpose.PUBLISH, "write outputs/published if all pass"),
+        (Purpose.REPRODUCE, "compare a complete run with outputs/published"),
+    ):
+        add(purpose.value, dest="purpose", action="store_const", const=purpose, help=about)
+    parser.set_defaults(purpose=Purpose.RUN)
 
 
 def run_notebooks(args: argparse.Namespace) -> int:
@@ -59,15 +63,29 @@ def run_notebooks(args: argparse.Namespace) -> int:
         path = path_in(variable)
         if path:
             os.environ[variable] = str(path)
-    whole = args.publish or args.reproduce
-    checkpoint = "" if whole else os.environ.get("NANOGPT_CHECKPOINT", "")
+    checkpoint = "" if args.purpose is not Purpose.RUN else os.environ.get("NANOGPT_CHECKPOINT", "")
     for setting in args.settings:
         name, _, value = setting.partition("=")
         checkpoint = value if name == "checkpoint" else checkpoint
     if checkpoint not in ("", "auto"):
         # Kernels run in ROOT; fail before one starts.
         load_checkpoint(ROOT / user_path(checkpoint))
-    return 0 if runner.run_series(SimpleNamespace(**vars(args))) else 1
+    plan = make_plan(
+        args.notebooks,
+        every=args.all,
+        purpose=args.purpose,
+        profile=args.profile,
+        settings=args.settings,
+        out=args.out,
+        overwrite=args.overwrite,
+        html=args.html or args.purpose is Purpose.PUBLISH,
+        timeout=args.timeout,
+        source=args.source,
+    )
+    if args.dry:
+        print(plan.pace)
+        return 0
+    return 0 if runner.run_series(plan) else 1
 
 
 def site_options(parser: argparse.ArgumentParser) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from . import patches  # noqa: F401  (before nbformat)
-
-# isort: split
-
 import os
 import signal
 import sys
@@ -30,8 +26,8 @@ from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import TraitError
 
 from ..files import ROOT, write_whole
-from . import nbfile
-from .nbfile import METADATA, alt_text, png_of, read
+from ..site import nbfile
+from ..site.nbfile import METADATA, alt_text, png_of, read
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
 MIMES = {

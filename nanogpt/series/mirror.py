@@ -9,10 +9,6 @@ the cells that this module writes. The sources keep no outputs and no execution 
 
 from __future__ import annotations
 
-from . import patches  # noqa: F401  (before nbformat)
-
-# isort: split
-
 import inspect
 import re
 import textwrap
@@ -25,8 +21,9 @@ from nbformat import NotebookNode
 
 from ..course.blanks import BLANKS
 from ..files import ROOT, atomic_path
-from . import address
-from .nbfile import (
+from ..site import address
+from ..site.address import colab
+from ..site.nbfile import (
     METADATA,
     SyncError,
     exercise,
@@ -39,7 +36,7 @@ from .nbfile import (
     title,
     to_text,
 )
-from .speed import with_speedups
+from ..site.speed import with_speedups
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
 PUBLISHED_LINK = re.compile(  # in the README, with its badge if any
@@ -69,12 +66,6 @@ def setup_cell(repo: str, ref: str) -> str:
     name = repo.partition("/")[2] or "nanogpt-notebooks"
     text = SETUP.replace("@URL@", f"https://github.com/{repo}" if repo else "")
     return text.replace("@NAME@", name).replace("@REF@", ref)
-
-
-def colab(stem: str, repo: str, ref: str) -> str:
-    """The notebook's address on Colab; empty if the repository has no address."""
-    place = f"{repo}/blob/{ref}/notebooks/{stem}.ipynb"
-    return f"https://colab.research.google.com/github/{place}" if repo else ""
 
 
 def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
@@ -187,7 +178,7 @@ def with_address(readme: str, repo: str, ref: str) -> str:
 def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
     """Write the repository's address wherever it occurs, and return the changed paths.
 
-    Updates series/address.py and everything that `sync` writes; published files get the address
+    Updates site/address.py and everything that `sync` writes; published files get the address
     when they are published again. Raises SyncError unless `repo` is owner/name and `ref` a plain
     branch or tag.
     """
@@ -195,7 +186,7 @@ def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
         raise SyncError(f"repo={repo!r}: pass owner/name, as in https://github.com/owner/name")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", ref):
         raise SyncError(f"ref={ref!r}: pass a branch or a tag, without slashes")
-    path = root / "nanogpt" / "series" / "address.py"
+    path = root / "nanogpt" / "site" / "address.py"
     text = path.read_text(encoding="utf-8")
     for name, value in {"REPO": repo, "REF": ref}.items():
         text = re.sub(rf'^{name} = ".*"$', f'{name} = "{value}"', text, flags=re.M)

@@ -1,31 +1,33 @@
-"""The plan of a run: its notebooks, their parameters, and how long it will take.
+"""The plan of a run: everything that is decided before the first notebook starts.
 
-One number is measured: the time this machine takes for a fixed piece of work. It scales the seconds
-that each notebook took on the reference machine. It only predicts a run's time, and never changes
-the work.
+`make_plan` checks what was asked for, and either refuses it or returns a `Plan`, which the runner
+carries out. One number is measured: the time that this machine takes for a fixed piece of work. It
+only predicts how long the run will take, and never changes what is done.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..bench.pace import seconds_of_work
 from ..bench.tables import clock_text, table
-from ..config import SIZES
-from ..data import SIZE
-from ..files import PUBLISHED
-from .nbfile import read, read_manifest, tagged
-from .profiles import get_profile
+from ..data import SHA256, Corpus, CorpusError, fewest_characters, load_corpus
+from ..device import pick_device
+from ..files import PUBLISHED, ROOT, real_path
+from ..site.nbfile import is_student_edition, read, read_manifest
+from ..training.folders import check_folder
+from .parameters import RunError, assign
+from .profiles import Profile, get_profile
 
 # `make run` runs the spine, and the branches that also fit into ten minutes.
 DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
-WORK_SECONDS = 0.062  # `seconds_of_work` on the machine where LAPTOP was measured
-LAPTOP = {  # seconds of each notebook on that machine, by number
+LONGEST = 512  # characters in notebook 08's longest window of validation text
+# Seconds of each notebook in profile laptop, on the machine of the published run, by number.
+_LAPTOP = {
     "00": 43.0,
     "01": 80.0,
     "02": 11.0,
@@ -41,42 +43,23 @@ LAPTOP = {  # seconds of each notebook on that machine, by number
     "12": 32.0,
     "13": 160.0,
 }
-# Losses over the whole validation text take longer for a longer text; all other counts are fixed.
-_PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # number of such losses, by notebook number
-DISTINCT = 65  # characters of Tiny Shakespeare
-PASS = 2.0  # seconds of such a loss there, at size `small`, per million characters of the text
 
 
-class RunError(ValueError):
-    """A run that cannot start; the message says what is wrong and what to do."""
+class Purpose(Enum):
+    """What a run is for."""
 
-
-class Parameter(NamedTuple):
-    """A line `name: kind = default` of a parameters cell; kind is the annotation as written."""
-
-    kind: str
-    default: Any
-
-
-def _truth(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-_READ: dict[str, Callable[[str], int | float | str | bool]] = {  # parsers by kind
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": _truth,
-}
+    RUN = "run"
+    PUBLISH = "--publish"  # all notebooks, to replace outputs/published
+    REPRODUCE = "--reproduce"  # all notebooks, to be compared with outputs/published
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long each notebook takes on this machine, if known. It never affects a run's counts."""
+    """How long each notebook will take on this machine, if known."""
 
     profile: str
     work: float | None = None  # `seconds_of_work` on this machine
-    speed: float = 1.0  # this machine's speed relative to the reference machine
+    speed: float = 1.0  # this machine's speed relative to that of the published run
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -85,111 +68,175 @@ class Pace:
         return sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """The plan as text: the profile, and the minutes of each notebook and in total."""
+        """The profile, and the minutes of each notebook and in total."""
         if not self.seconds:
             return f"profile {self.profile}"
         minutes = self.seconds | {"in all, about": self.total}
         rows = [{"notebook": name, "minutes": clock_text(s)} for name, s in minutes.items()]
-        speed = f"this machine is {self.speed:.2f} times as fast as the reference machine"
+        speed = f"this machine is {self.speed:.2f} times as fast as that of the published run"
         return f"profile {self.profile}: the same work on every machine\n{speed}\n{table(rows)}"
 
 
-def estimate(
-    profile: str, names: list[str], characters: int = SIZE, vocab_size: int = DISTINCT
-) -> Pace:
-    """Estimate how long these notebooks take here, from one short measurement of this machine.
+@dataclass(frozen=True)
+class Plan:
+    """A run, checked and ready: what, with which values and on which text, where to, and why."""
 
-    The reference times of `laptop` (in LAPTOP) and of `full` (in the published manifest) are for
-    Tiny Shakespeare. The text has `characters` characters, `vocab_size` of them distinct.
+    purpose: Purpose
+    profile: Profile
+    sources: list[Path]  # the notebooks, in the order in which they run
+    settings: list[str]  # as given: name=value
+    values: dict[str, dict[str, Any]]  # the parameters of each notebook, by its name
+    corpus: Corpus
+    out: Path  # a run that is published or compared gets a new folder instead
+    pace: Pace
+    html: bool  # whether the pages are rendered
+    timeout: int  # seconds for each cell
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is a run of all notebooks, to be published or compared."""
+        return self.purpose is not Purpose.RUN
+
+
+def make_plan(
+    names: Sequence[str] = (),
+    *,
+    every: bool = False,
+    purpose: Purpose = Purpose.RUN,
+    profile: str = "auto",
+    settings: Sequence[str] = (),
+    out: Path | None = None,
+    overwrite: bool = False,
+    html: bool = True,
+    timeout: int = 1800,
+    source: Path | None = None,
+) -> Plan:
+    """Plan a run of the notebooks `names`, of `every` one, or of DEFAULT.
+
+    `settings` are name=value, and `source` is a folder with other notebooks. Raises RunError or
+    ValueError for what cannot run as asked, and CorpusError for a text that cannot be used.
+    """
+    # 1. How much work, and which notebooks?
+    whole = purpose is not Purpose.RUN
+    chosen = find_profile("full" if whole and profile == "auto" else profile)
+    default = () if every or whole or chosen.name == "smoke" else DEFAULT
+    sources = select(names, source or ROOT / "notebooks", default)
+    if every and names:
+        raise RunError("--all runs all notebooks: leave it out, or the names")
+    check_edition(sources)
+    # 2. Where do the results go?
+    folder = real_path(out or ROOT / "outputs" / "run" / chosen.name)
+    check_out(folder)
+    if out:
+        check_folder(folder, "manifest.json", overwrite)
+    # 3. On which text? A run that is published or compared is the published one, unchanged.
+    corpus = load_corpus()
+    check_length(corpus)
+    changed = bool(names or settings or out or source)
+    if whole and (changed or chosen.name != "full" or corpus.sha256 != SHA256):
+        raise RunError(
+            f"{purpose.value} runs all notebooks as they are, in profile full, on Tiny Shakespeare "
+            f"(data/README.md): leave out names, -p, --out. "
+            f"This is profile {chosen.name}, on {corpus.name}"
+        )
+    # 4. With which parameters, and for how long?
+    values = assign(sources, settings, chosen.name)
+    pace = estimate(chosen.name, [path.stem for path in sources])
+    return Plan(
+        purpose=purpose,
+        profile=chosen,
+        sources=sources,
+        settings=list(settings),
+        values=values,
+        corpus=corpus,
+        out=folder,
+        pace=pace,
+        html=html,
+        timeout=timeout,
+    )
+
+
+def estimate(profile: str, names: list[str]) -> Pace:
+    """The seconds that these notebooks took in the published run, times one measured ratio.
+
+    The ratio is that of the seconds for a fixed piece of work, here and on that machine. Profiles
+    without such seconds, and notebooks that were not published, have no estimate.
     """
     if profile not in ("laptop", "full"):
         return Pace(profile)
-    took = {name: LAPTOP[name[:2]] for name in names if name[:2] in LAPTOP}
-    reference = WORK_SECONDS
-    if profile == "full":
-        manifest = read_manifest(PUBLISHED)
-        for entry in manifest["notebooks"]:
-            took[entry["notebook"]] = entry["seconds"]
-        reference = manifest.get("work_seconds", WORK_SECONDS)
-    work = round(seconds_of_work(), 4)
-    longer = _longer_pass(profile, characters, vocab_size) * reference / WORK_SECONDS
-    for name in took:
-        took[name] += _PASSES.get(name[:2], 0) * longer
-    speed = reference / work
-    return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
+    published = read_manifest(PUBLISHED)
+    if profile == "laptop":
+        took = {name: _LAPTOP[name[:2]] for name in names if name[:2] in _LAPTOP}
+    else:
+        seconds = {entry["notebook"]: entry["seconds"] for entry in published["notebooks"]}
+        took = {name: seconds[name] for name in names if name in seconds}
+    work = round(seconds_of_work(), 4)  # also kept in the manifest, for the next run's estimate
+    ratio = work / published.get("work_seconds", work)
+    return Pace(profile, work, 1 / ratio, {name: took[name] * ratio for name in took})
 
 
-def _longer_pass(profile: str, characters: int, vocab_size: int) -> float:
-    """Extra seconds of a loss on LAPTOP's machine, compared with Tiny Shakespeare."""
-
-    def seconds(n: int, distinct: int) -> float:
-        shape = replace(SIZES[get_profile(profile).size], vocab_size=distinct)
-        return PASS * shape.n_params / SIZES["small"].n_params * n / 1e6
-
-    return max(0.0, seconds(characters, vocab_size) - seconds(SIZE, DISTINCT))
+# ------------------------------------------------------------------ its checks
 
 
-# ------------------------------------------------------------------ parameters
-
-
-def read_parameters(path: Path) -> dict[str, Parameter]:
-    """The parameters of the notebook at `path`, by name, in order.
-
-    Raises RunError unless exactly one cell is tagged `parameters` and each of its lines has a name,
-    a type and a literal.
-    """
-    cells = [cell for cell in read(path).cells if tagged(cell, "parameters")]
-    if len(cells) != 1 or cells[0].cell_type != "code":
-        raise RunError(
-            f"{path.name} has {len(cells)} cells tagged 'parameters': it needs one code cell"
-        )
-    parameters = {}
-    try:
-        for line in ast.parse(cells[0].source).body:
-            default = ast.literal_eval(line.value)
-            parameters[line.target.id] = Parameter(ast.unparse(line.annotation), default)
-    except (SyntaxError, AttributeError, ValueError) as error:
-        raise RunError(
-            f"{path.name}, cell {cells[0].id!r}: each line must be `name: type = literal` ({error})"
-        ) from error
-    return parameters
-
-
-def convert(name: str, parameter: Parameter, text: str) -> int | float | str | bool | None:
-    """Convert a command-line text to the parameter's type. Raises RunError."""
-    kind, default = parameter
-    if kind.endswith(" | None") and text.lower() == "none":
-        return None
-    try:
-        return _READ[kind.removesuffix(" | None")](text)
-    except (KeyError, ValueError):
-        raise RunError(
-            f"-p {name}={text}: must be of type {kind}, for example -p {name}={default}"
-        ) from None
-
-
-def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict[str, Any]]:
-    """Assign values to each notebook, by name: the profile, and the settings that apply to it.
-
-    Raises RunError for a setting that applies to none of them.
-    """
-    known = {path.stem: read_parameters(path) for path in sources}
-    names = sorted(set().union(*known.values()) - {"profile"})
-    wanted = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        wanted[name] = text
-        if setting != setting.encode(errors="replace").decode():  # raw bytes from the shell
-            raise RunError(f"-p {setting!r}: not UTF-8 text")
-        if not equals or name not in names:
-            near = ", ".join(get_close_matches(name, names) or names) or "none"
+def check_edition(sources: Sequence[Path]) -> None:
+    """Raise RunError for the student edition: a headless run needs the solutions."""
+    for path in sources:
+        if is_student_edition(read(path)):
             raise RunError(
-                f"-p {setting}: write name=value, with a parameter of a chosen notebook: {near}"
+                f"{path} belongs to the student edition, which has no solutions to fill in: run "
+                "the repository's notebooks, or step through this one in JupyterLab"
             )
-    values: dict[str, dict[str, Any]] = {}
-    for name, parameters in known.items():
-        values[name] = {"profile": profile}
-        for key, text in wanted.items():
-            if key in parameters:
-                values[name][key] = convert(key, parameters[key], text)
-    return values
+
+
+def find_profile(name: str) -> Profile:
+    """The profile of that name. Raises ValueError, and RunError for "gpu" without a CUDA device."""
+    cuda = pick_device().device.type == "cuda"
+    profile = get_profile(name, cuda=cuda)
+    if profile.name == "gpu" and not cuda:
+        raise RunError(
+            "profile 'gpu' needs a CUDA device, and torch sees none: choose laptop, or auto"
+        )
+    return profile
+
+
+def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> list[Path]:
+    """The notebooks of `folder` given by name: 3, 03, last, 03_last, or a path.
+
+    Without names, those with a number in `default`, or all if there are none. Always ordered by
+    number. Raises RunError for an unknown name.
+    """
+    sources = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    if not sources:
+        raise RunError(f"no notebooks in {folder}: they must be named NN_title.ipynb")
+    if not names:
+        return [path for path in sources if path.stem[:2] in default] or sources
+    paths_by_name: dict[str | Path, Path] = {}
+    chosen = set()
+    for path in sources:
+        number = path.stem[:2]
+        for word in (path.stem, number, str(int(number)), path.stem[3:], real_path(path)):
+            paths_by_name[word] = path
+    for name in map(Path, names):
+        key = real_path(name) if len(name.parts) > 1 else name.name.removesuffix(".ipynb")
+        if key not in paths_by_name:
+            stems = ", ".join(path.stem for path in sources)
+            raise RunError(f"there is no notebook '{name}': choose from {stems}")
+        chosen.add(paths_by_name[key])
+    return sorted(chosen)
+
+
+def check_length(corpus: Corpus) -> None:
+    """Raise CorpusError for a text that is too short for the notebooks."""
+    fewest = fewest_characters(LONGEST)
+    if len(corpus.text) < fewest:
+        raise CorpusError(
+            f"{corpus.name} has {len(corpus.text):,} characters, but the notebooks need at least "
+            f"{fewest:,}: use a longer text"
+        )
+
+
+def check_out(out: Path) -> None:
+    """Raise RunError for an output folder in which executed copies would replace our own files."""
+    inside = ROOT / "outputs" not in out.parents and ROOT in (out, *out.parents)
+    if inside or PUBLISHED in (out, *out.parents):
+        raise RunError(f"{out} is part of the project itself: choose a folder below outputs/run")

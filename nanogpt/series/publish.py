@@ -9,17 +9,13 @@ from __future__ import annotations
 from fnmatch import fnmatch
 from itertools import zip_longest
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..data import SHA256, Corpus
+from nbformat import NotebookNode
+
 from ..files import ROOT, sha256, write_whole
-from .nbfile import read, read_manifest, tagged
-from .plan import RunError
+from ..site.nbfile import read, read_manifest, tagged
 from .profiles import PROFILES
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode  # at run time only after `patches`
 
 # The model that notebook 01 trains and the others load.
 _WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
@@ -27,18 +23,6 @@ _WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
 BUILD = ROOT / "outputs" / "run"
 # Fields of the environment card that affect the last bits.
 MACHINE = "python torch platform device device_name dtype threads cpu_capability".split()
-
-
-def check(plan: SimpleNamespace, profile: str, corpus: Corpus) -> None:
-    """Raise RunError unless the plan is the published one: all notebooks, full, Shakespeare."""
-    changed = plan.notebooks or plan.settings or plan.out or plan.source
-    if changed or profile != "full" or corpus.sha256 != SHA256:
-        option = "--publish" if plan.publish else "--reproduce"
-        raise RunError(
-            f"{option} runs all notebooks as they are, in profile full, on Tiny Shakespeare "
-            f"(data/README.md): leave out names, -p, --out. "
-            f"This is profile {profile}, on {corpus.name}"
-        )
 
 
 def entries(folder: Path) -> dict[str, dict[str, Any]]:

@@ -14,98 +14,74 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from nbformat import NotebookNode
 
 from ..bench.environment import environment
 from ..bench.tables import clock_text, table
-from ..data import Corpus, CorpusError, fewest_characters, load_corpus
-from ..device import pick_device
 from ..engines.toolchain import cache_folder
 from ..files import (
     OURS,
     PUBLISHED,
-    ROOT,
     check_replaceable,
     read_json,
-    real_path,
     sha256,
     write_json,
 )
-from ..training.folders import check_folder, held
+from ..site import build
+from ..site.nbfile import SyncError, read
+from ..training.folders import held
 from ..training.signals import uninterrupted
-from . import execute, publish, site
-from .nbfile import SyncError, is_student_edition, read
-from .plan import DEFAULT, RunError, assign, estimate
-from .profiles import Profile, get_profile
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode  # at run time only after `patches`
+from . import execute, publish
+from .plan import Plan, Purpose
 
 INTERRUPTED = "interrupted"
-LONGEST = 512  # characters in notebook 08's longest window of validation text
 _SHOWN = 20  # most log lines printed from a failed notebook's kernel
 EVERY = 10  # seconds between progress lines; a terminal's line is updated every second
 
 
-def run_series(plan: SimpleNamespace) -> bool:
+def run_series(plan: Plan) -> bool:
     """Execute a plan. Returns whether all notebooks passed and, if asked, equal the published ones.
 
-    Its fields are the options of the command `run`. Raises RunError or ValueError before anything
-    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; the messages of the last two
-    say how many results were kept.
+    Raises OSError for a full disk and KeyboardInterrupt after a Ctrl-C; their messages say how many
+    results were kept.
     """
     series = Series(plan)
-    if plan.dry:
-        print(series.pace)
-        return True
+    publishing = plan.purpose is Purpose.PUBLISH
     out = series.prepare()
+    # No other run may write into this folder meanwhile.
     with held(out / ".lock", f"into {out}"):
+        # 1. Run the notebooks, and render their pages. What has passed is kept, whatever happens.
         try:
             series.watch()
-            if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
-                site.render(out, PUBLISHED if plan.publish else out)
+            if plan.html and any(out.glob("*.ipynb")):
+                build.render(out, PUBLISHED if publishing else out)
         except OSError as error:
             raise OSError(f"{out}: {error}: {series.so_far}") from error
         except KeyboardInterrupt:  # a second one
             raise KeyboardInterrupt(series.so_far) from None
-        green = series.passed == len(series.sources)
-        if plan.publish and green:
+        # 2. Only a complete run replaces the published one.
+        green = series.passed == len(plan.sources)
+        if publishing and green:
             for name in publish.publish(out, PUBLISHED):
                 print(f"not from this run, so kept: {PUBLISHED / name}")
-        series.report(PUBLISHED if plan.publish and green else out)
+        # 3. Say what came of it.
+        series.report(PUBLISHED if publishing and green else out)
         if series.interrupted:
             raise KeyboardInterrupt(series.so_far)
-        same = not plan.reproduce or publish.print_comparison(PUBLISHED, out)
-    if series.whole and green and same:
+        same = plan.purpose is not Purpose.REPRODUCE or publish.print_comparison(PUBLISHED, out)
+    if plan.whole and green and same:
         shutil.rmtree(out)  # created by this very run
     return same and green
 
 
 class Series:
-    """The notebooks of a run, and its results so far. Raises RunError or CorpusError."""
+    """A plan that is carried out, and its results so far."""
 
-    def __init__(self, plan: SimpleNamespace):
+    def __init__(self, plan: Plan):
         self.plan = plan
-        self.whole = plan.publish or plan.reproduce
-        profile = find_profile("full" if self.whole and plan.profile == "auto" else plan.profile)
-        default = () if plan.all or self.whole or profile.name == "smoke" else DEFAULT
-        self.sources = select(plan.notebooks, plan.source or ROOT / "notebooks", default)
-        if plan.all and plan.notebooks:
-            raise RunError("--all runs all notebooks: leave it out, or the names")
-        check_edition(self.sources)
-        self.out = real_path(plan.out or ROOT / "outputs" / "run" / profile.name)
-        check_out(self.out)
-        if plan.out:
-            check_folder(self.out, "manifest.json", plan.overwrite)
-        self.corpus = load_corpus()
-        check_length(self.corpus)
-        if self.whole:
-            publish.check(plan, profile.name, self.corpus)
-        self.values = assign(self.sources, plan.settings, profile.name)
-        names = [path.stem for path in self.sources]
-        text = self.corpus.text
-        self.pace = estimate(profile.name, names, len(text), len(set(text)))
+        self.out = plan.out
         self.entries: list[dict[str, Any]] = []  # for the manifest
         self.interrupted = False
         self.cell: tuple[str, float] | None = None  # the running cell, and its start time
@@ -119,14 +95,14 @@ class Series:
     @property
     def so_far(self) -> str:
         """What a stopped run has kept, in words."""
-        return f"{self.passed} of {len(self.sources)} notebooks had passed and are kept"
+        return f"{self.passed} of {len(self.plan.sources)} notebooks had passed and are kept"
 
     def prepare(self) -> Path:
         """Create the output folder, with a manifest; always a new one for a publication run."""
-        if self.whole:
+        if self.plan.whole:
             publish.BUILD.mkdir(parents=True, exist_ok=True)
-            kind = "publish-" if self.plan.publish else "reproduce-"
-            self.out = Path(tempfile.mkdtemp(prefix=kind, dir=publish.BUILD))
+            kind = self.plan.purpose.value.strip("-")
+            self.out = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=publish.BUILD))
         self.manifest = publish.entries(self.out)  # by notebook, including earlier runs
         self.card = self._card()
         self._write_manifest()
@@ -137,7 +113,7 @@ class Series:
 
         Re-raises their OSErrors.
         """
-        print(f"{self.corpus.banner or self.corpus}\n{self.pace}", flush=True)
+        print(f"{self.plan.corpus.banner or self.plan.corpus}\n{self.plan.pace}", flush=True)
         self.begun = time.monotonic()
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(self.run_all)
@@ -155,8 +131,8 @@ class Series:
 
     def run_all(self) -> None:
         """Run the notebooks one after another, and keep the files of each."""
-        for number, source in enumerate(self.sources, 1):
-            print(f"{self.erase}[{number}/{len(self.sources)}] {source.stem}", flush=True)
+        for number, source in enumerate(self.plan.sources, 1):
+            print(f"{self.erase}[{number}/{len(self.plan.sources)}] {source.stem}", flush=True)
             start = time.perf_counter()
             with tempfile.TemporaryDirectory(prefix=".running-", dir=self.out) as folder:
                 staged = Path(folder)
@@ -180,7 +156,7 @@ class Series:
             execute.execute(
                 source,
                 staged / source.name,
-                self.values[source.stem],
+                self.plan.values[source.stem],
                 variables=self._environment(staged),
                 timeout=self.plan.timeout,
                 before_cell=before_cell,
@@ -201,7 +177,7 @@ class Series:
         if cell is None:
             return
         spent = time.monotonic() - self.begun
-        expected = self.pace.total
+        expected = self.plan.pace.total
         total = f" of about {clock_text(max(spent, expected))}" if expected else " so far"
         line = f"{clock_text(spent)}{total} | {cell[0]}, {clock_text(time.monotonic() - cell[1])}"
         if self.erase:
@@ -218,11 +194,11 @@ class Series:
         # it, and every run would compile again.
         if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
             variables["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder() / "inductor")
-        if not self.corpus.real:
+        if not self.plan.corpus.real:
             # The download has failed once: do not wait for it in each kernel.
             variables["NANOGPT_OFFLINE"] = "1"
-            variables["NANOGPT_OFFLINE_REASON"] = self.corpus.note
-        if self.whole:
+            variables["NANOGPT_OFFLINE_REASON"] = self.plan.corpus.note
+        if self.plan.whole:
             variables["NANOGPT_CHECKPOINT"] = None  # it is the reader's; the run uses its own model
         return variables
 
@@ -237,9 +213,9 @@ class Series:
             "ok": error is None,
             "seconds": round(seconds, 1),
             "error": error,
-            "parameters": self.values[source.stem],
-            "corpus": self.corpus.name,
-            "real": self.corpus.real,
+            "parameters": self.plan.values[source.stem],
+            "corpus": self.plan.corpus.name,
+            "real": self.plan.corpus.real,
             "source_sha256": sha256(source),
             "sha256": sha256(target) if target.is_file() else None,
             "files": names,
@@ -267,11 +243,11 @@ class Series:
 
     def _card(self) -> dict[str, Any]:
         """The settings of the whole run, for the manifest."""
-        corpus = self.corpus
+        corpus = self.plan.corpus
         card: dict[str, Any] = {
             "format": f"{OURS} run",
-            "profile": self.pace.profile,
-            "settings": list(self.plan.settings),
+            "profile": self.plan.profile.name,
+            "settings": self.plan.settings,
             "corpus": {
                 "name": corpus.name,
                 "real": corpus.real,
@@ -280,11 +256,11 @@ class Series:
                 "sha256": corpus.sha256,
             },
         }
-        if self.pace.work:
-            card["work_seconds"] = self.pace.work
+        if self.plan.pace.work:
+            card["work_seconds"] = self.plan.pace.work
         card["environment"] = environment()
         # The kernels' threads: this process, which computes nothing, may have more.
-        threads = get_profile(self.pace.profile).threads
+        threads = self.plan.profile.threads
         if threads:
             card["environment"]["threads"] = threads
         return card
@@ -297,8 +273,9 @@ class Series:
             seconds = f"{entry['seconds']:.1f}"
             rows.append({"notebook": entry["notebook"], "seconds": seconds, "result": result})
         if rows:
-            print(f"{self.erase}\n{table(rows)}\n\n{findings_line(out, self.sources)}")
-        print(f"{self.passed} of {len(self.sources)} passed, profile {self.pace.profile}, in {out}")
+            print(f"{self.erase}\n{table(rows)}\n\n{findings_line(out, self.plan.sources)}")
+        of = f"{self.passed} of {len(self.plan.sources)}"
+        print(f"{of} passed, profile {self.plan.profile.name}, in {out}")
         if self.passed < len(rows):
             print(f"failed notebooks, up to the error: {out / 'failed'}")
         page = out / "html" / "index.html"
@@ -319,70 +296,3 @@ def findings_line(out: Path, sources: Sequence[Path]) -> str:
             too_short += not finding["enough"]
     short = f", {too_short} need a longer run" if too_short else ""
     return f"findings: {holds} supported by this run, {not_so} not{short}"
-
-
-# ------------------------------------------------------------------ the notebooks of a run
-
-
-def check_edition(sources: Sequence[Path]) -> None:
-    """Raise RunError for the student edition: a headless run needs the solutions."""
-    for path in sources:
-        if is_student_edition(read(path)):
-            raise RunError(
-                f"{path} belongs to the student edition, which has no solutions to fill in: run "
-                "the repository's notebooks, or step through this one in JupyterLab"
-            )
-
-
-def find_profile(name: str) -> Profile:
-    """The profile of that name. Raises ValueError, and RunError for "gpu" without a CUDA device."""
-    cuda = pick_device().device.type == "cuda"
-    profile = get_profile(name, cuda=cuda)
-    if profile.name == "gpu" and not cuda:
-        raise RunError(
-            "profile 'gpu' needs a CUDA device, and torch sees none: choose laptop, or auto"
-        )
-    return profile
-
-
-def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> list[Path]:
-    """The notebooks of `folder` given by name: 3, 03, last, 03_last, or a path.
-
-    Without names, those with a number in `default`, or all if there are none. Always ordered by
-    number. Raises RunError for an unknown name.
-    """
-    sources = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
-    if not sources:
-        raise RunError(f"no notebooks in {folder}: they must be named NN_title.ipynb")
-    if not names:
-        return [path for path in sources if path.stem[:2] in default] or sources
-    paths_by_name: dict[str | Path, Path] = {}
-    chosen = set()
-    for path in sources:
-        number = path.stem[:2]
-        for word in (path.stem, number, str(int(number)), path.stem[3:], real_path(path)):
-            paths_by_name[word] = path
-    for name in map(Path, names):
-        key = real_path(name) if len(name.parts) > 1 else name.name.removesuffix(".ipynb")
-        if key not in paths_by_name:
-            stems = ", ".join(path.stem for path in sources)
-            raise RunError(f"there is no notebook '{name}': choose from {stems}")
-        chosen.add(paths_by_name[key])
-    return sorted(chosen)
-
-
-def check_length(corpus: Corpus) -> None:
-    """Raise CorpusError for a text that is too short for the notebooks."""
-    fewest = fewest_characters(LONGEST)
-    if len(corpus.text) < fewest:
-        raise CorpusError(
-            f"{corpus.name} has {len(corpus.text):,} characters, but the notebooks need at least "
-            f"{fewest:,}: use a longer text"
-        )
-
-
-def check_out(out: Path) -> None:
-    """Raise RunError for an output folder in which executed copies would replace our own files."""
-    inside = ROOT / "outputs" not in out.parents and ROOT in (out, *out.parents)
-    if inside or PUBLISHED in (out, *out.parents):
-        raise RunError(f"{out} is part of the project itself: choose a folder below outputs/run")

@@ -34,12 +34,12 @@ from ..files import (
     write_whole,
 )
 from ..model import GPT, LanguageModel
+from ..site.plots import style
 from ..training.evaluation import full_loss
 from ..training.history import TrainingResult
 from ..training.loop import Stopped
 from ..training.trainer import Trainer
 from .findings import Finding, as_data, published_findings
-from .plots import style
 from .profiles import Profile, beside_published, get_profile
 from .weights import load_or_train
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from ..files import OURS, ROOT, atomic_path, read_json, real_path, sha256
+from ..site.nbfile import STUDENT, SyncError, exercise, ours, read, tagged, title, to_text
 from ..training.folders import check_folder
 from .mirror import links_cell, solution_cell
-from .nbfile import STUDENT, SyncError, exercise, ours, read, tagged, title, to_text
 
 MARK = "student.json"  # marks a folder that we wrote, and has the digests of its notebooks
 _FORMAT = f"{OURS} student edition"

@@ -11,8 +11,8 @@ from nanogpt.course.finding import is_empty
 from nanogpt.course.lesson import FILLED_IN
 from nanogpt.course.solutions import lesson_names
 from nanogpt.series.execute import normalise
-from nanogpt.series.html import minutes
-from nanogpt.series.nbfile import (
+from nanogpt.site.html import minutes
+from nanogpt.site.nbfile import (
     FILLED,
     SyncError,
     exercise,

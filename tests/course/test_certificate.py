@@ -17,7 +17,7 @@ from nanogpt.course import lesson as mine
 from nanogpt.course.blanks import BLANKS
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import LECTURE_FORM, ROOT
-from nanogpt.series.nbfile import solution
+from nanogpt.site.nbfile import solution
 
 REAL_CORPUS = True
 

@@ -11,7 +11,7 @@ from nanogpt.course.blanks import BLANKS
 from nanogpt.course.editing import execute
 from nanogpt.course.lesson import LessonError
 from nanogpt.course.solutions import lesson_names
-from nanogpt.series.nbfile import solution
+from nanogpt.site.nbfile import solution
 
 REAL_CORPUS = True
 RIGHT = solution("visible")

@@ -24,7 +24,7 @@ from nanogpt.course.lesson import FILLED_IN
 from nanogpt.course.solutions import lesson_names
 from nanogpt.files import ROOT
 from nanogpt.sampling import draw_noise, sample
-from nanogpt.series.nbfile import exercise, solution, tagged
+from nanogpt.site.nbfile import exercise, solution, tagged
 
 REAL_CORPUS = True
 
@@ -87,7 +87,7 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
     other = """if True:
         import sys, time, pathlib
         from nanogpt.course import lesson as mine
-        from nanogpt.series import nbfile
+        from nanogpt.site import nbfile
         sleep = time.sleep
         time.sleep = lambda seconds: (pathlib.Path(sys.argv[1]).touch(), sleep(seconds))
         print(mine.keep("one_step", nbfile.solution("one_step")))"""

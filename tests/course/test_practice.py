@@ -16,9 +16,9 @@ from nanogpt.course.practice import lesson_of, model_with, trainer_with
 from nanogpt.course.solutions import lesson_names
 from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import KEEPER, LECTURE_FORM
-from nanogpt.series.nbfile import solution
 from nanogpt.serving.batch import serve
 from nanogpt.serving.sequence import Request
+from nanogpt.site.nbfile import solution
 from nanogpt.training.recipes import recipe_for
 from nanogpt.training.trainer import Trainer
 

@@ -128,23 +128,15 @@ def test_heads_of_different_dtypes_are_not_joined():
         pack_state(model.state_dict(), model.config)
 
 
-@pytest.mark.slow
-def test_nothing_slow_is_imported_to_pack_heads_or_to_read_a_notebook():
-    """torch's compiler takes 2 seconds to import, jsonschema's grammar of addresses 3.
-
-    The grammar, here another one, is there for other programs, which may check an address.
-    """
+def test_packing_heads_does_not_import_torchs_compiler():
+    """It takes 2 seconds to import."""
     script = (
-        "import sys, nanogpt.series.nbfile, jsonschema\n"
+        "import sys\n"
         "from nanogpt import GPT, GPTConfig\nfrom nanogpt.decoder.pack import pack_heads\n"
         "pack_heads(GPT(GPTConfig(n_layer=1)))\n"
-        "print('torch._dynamo' in sys.modules, 'rfc3987_syntax' in sys.modules)\n"
-        "from importlib.util import find_spec\nthere = find_spec('rfc3987_syntax') is not None\n"
-        "class Never:\n    is_valid_syntax = lambda *x: False\n"
-        "sys.modules['rfc3987_syntax'] = Never\n"
-        "print(jsonschema.FormatChecker().conforms('a b', 'iri') != there)"
+        "print('torch._dynamo' in sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, encoding="utf-8", cwd=ROOT
     )
-    assert done.stdout == "False False\nTrue\n", done.stderr
+    assert done.stdout == "False\n", done.stderr

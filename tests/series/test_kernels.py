@@ -20,8 +20,8 @@ from notebook_fixtures import page_faults, write
 
 from nanogpt.engines.toolchain import cache_folder
 from nanogpt.files import OURS, ROOT, write_json
-from nanogpt.series import reading
-from nanogpt.series.nbfile import METADATA
+from nanogpt.site import reading
+from nanogpt.site.nbfile import METADATA
 
 pytestmark = pytest.mark.release
 

@@ -10,13 +10,13 @@ import sys
 import urllib.request
 
 import pytest
-from chromium import BROWSED, Chromium
+from browsers import BROWSED, WIDE
 from notebook_fixtures import NOTEBOOKS, book
 from server_fixtures import until
 
 from nanogpt.course.blanks import BLANKS
 from nanogpt.files import ROOT
-from nanogpt.series.nbfile import exercise, solution, tagged
+from nanogpt.site.nbfile import exercise, solution, tagged
 
 pytestmark = BROWSED
 TOKEN = "walk"
@@ -45,8 +45,8 @@ window.printed = (id) => cell(id).outputs.toJSON().map((output) =>
 class Lab:
     """An open notebook in JupyterLab."""
 
-    def __init__(self, browser: Chromium) -> None:
-        self.browser = browser
+    def __init__(self, browser) -> None:
+        self.browser = browser  # a page of Playwright's
 
     def write(self, id: str, text: str) -> None:
         """Replace the text of a cell."""
@@ -72,7 +72,7 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch):
+def lab(tmp_path, monkeypatch, chromium):
     """A function that opens a notebook of the series, copied into an empty folder."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
@@ -96,19 +96,17 @@ def lab(tmp_path, monkeypatch):
             stack.callback(server.wait)
             stack.callback(server.terminate)
             until(lambda: answers(f"{address}/api?token={TOKEN}") or server.poll(), PATIENCE)
-            browser = stack.enter_context(Chromium(tmp_path / "browser", PATIENCE))
-            browser.show(1400)
+            context = stack.enter_context(chromium.new_context(viewport=WIDE))
+            browser = context.new_page()
             name = NOTEBOOKS[number].name
-            browser.send("Page.navigate", url=f"{address}/lab/tree/{name}?token={TOKEN}&reset")
-            browser.loaded()
+            browser.goto(f"{address}/lab/tree/{name}?token={TOKEN}&reset")
             page = Lab(browser)
             # The page may load again on its way, and forgets then what it was asked.
             page.until("window.jupyterapp?.started")
             page.until(f"location.search === '' && {OPENED}")
-            browser.evaluate(TOOLS)
+            browser.evaluate(f"() => {{ {TOOLS} }}")
             page.until("panel().sessionContext.session?.kernel?.status === 'idle'")
-            browser.send("Emulation.setFocusEmulationEnabled", enabled=True)
-            browser.click("document.querySelector('.jp-Notebook .jp-Cell')")
+            browser.locator(".jp-Notebook .jp-Cell").first.click()
             page.until("window.jupyterapp.shell.currentWidget === panel()")
             return page
 

@@ -10,7 +10,8 @@ from notebook_fixtures import code, output, prose, write
 
 from nanogpt.cli import main, notebooks
 from nanogpt.files import ROOT, atomic_path
-from nanogpt.series import mirror, nbfile
+from nanogpt.series import mirror
+from nanogpt.site import nbfile
 
 MIRRORED = ["nanogpt.attention.visible", "nanogpt.attention.attend"]
 README = "**[Read it online](outputs/published/html/index.html)** | "
@@ -33,9 +34,9 @@ def root(tmp_path, monkeypatch):
             title=title,
         )
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
-    config = tmp_path / "nanogpt" / "series"
+    config = tmp_path / "nanogpt" / "site"
     config.mkdir(parents=True)
-    shutil.copy(ROOT / "nanogpt" / "series" / "address.py", config)
+    shutil.copy(ROOT / "nanogpt" / "site" / "address.py", config)
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     return tmp_path
 
@@ -132,12 +133,12 @@ def test_an_address_gives_every_notebook_its_badge_and_goes_without_a_trace(root
         readme = readme.replace(link, f"{mirror.BADGE}({badge}) {link}")
     assert (root / "README.md").read_text(encoding="utf-8") == readme
     values = {}
-    exec((root / "nanogpt" / "series" / "address.py").read_text(encoding="utf-8"), values)
+    exec((root / "nanogpt" / "site" / "address.py").read_text(encoding="utf-8"), values)
     assert (values["REPO"], values["REF"]) == ("ada/engine", "v1")
     assert mirror.sync(root, "ada/engine", "v1", check=True) == []
     mirror.sync(root, "")
     after = snapshot(root)
-    del before[root / "nanogpt/series/address.py"], after[root / "nanogpt/series/address.py"]
+    del before[root / "nanogpt/site/address.py"], after[root / "nanogpt/site/address.py"]
     assert after == before
 
 
@@ -162,7 +163,7 @@ def test_a_write_that_fails_half_way_changes_no_file(tmp_path, monkeypatch):
         nb = nbformat.read(path, 4)
         nb.cells.append(prose("links", "links", nanogpt={"generated": "links"}))
         nbformat.write(nb, path)
-    home = tmp_path / "nanogpt" / "series" / "address.py"
+    home = tmp_path / "nanogpt" / "site" / "address.py"
     home.parent.mkdir(parents=True)
     home.write_text('REPO = ""\nREF = "main"\n', encoding="utf-8")
     before = contents(tmp_path)

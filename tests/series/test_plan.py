@@ -6,11 +6,9 @@ import pytest
 from notebook_fixtures import NOTEBOOKS, write
 
 from nanogpt.cli import main
-from nanogpt.cli.common import Parser
-from nanogpt.cli.notebooks import run_options
 from nanogpt.series import execute, plan, runner
-from nanogpt.series.plan import DEFAULT, RunError, assign, estimate
-from nanogpt.series.runner import select
+from nanogpt.series.parameters import RunError, assign
+from nanogpt.series.plan import DEFAULT, estimate, make_plan, select
 
 REAL_CORPUS = True  # whose weights are published, so that no notebook trains some first
 NAMES = [path.stem for path in NOTEBOOKS]
@@ -33,25 +31,19 @@ def machine(monkeypatch):
     return make
 
 
-def series(*words) -> runner.Series:
-    parser = Parser("run", "")
-    run_options(parser)
-    return runner.Series(parser.parse_args(words))
-
-
 @pytest.mark.parametrize("profile", ["smoke", "laptop", "full"])
 def test_the_work_is_the_same_however_fast_the_machine_is(machine, profile):
     planned = []
     for speed in SPEEDS:
         machine(speed)
-        made = series("--profile", profile)
-        planned.append((made.sources, made.values, made.pace.profile))
+        made = make_plan(profile=profile)
+        planned.append((made.sources, made.values, made.profile))
     assert planned[0] == planned[1] == planned[2]
     assert {values["profile"] for values in planned[0][1].values()} == {profile}
 
 
 def test_a_slow_machine_is_told_that_it_takes_longer(machine):
-    known = {"full": 80 * len(NAMES), "laptop": 0.2 / plan.WORK_SECONDS * sum(plan.LAPTOP.values())}
+    known = {"full": 80 * len(NAMES), "laptop": sum(plan._LAPTOP.values())}
     for speed in SPEEDS:
         machine(speed)
         for profile, seconds in known.items():
@@ -70,18 +62,19 @@ def test_a_dry_run_prints_the_minutes_and_runs_nothing(machine, capsys, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("words", "numbers"),
+    ("profile", "names", "every", "numbers"),
     [
-        ("--profile laptop", DEFAULT),
-        ("--profile laptop --all", ALL),
-        ("--profile laptop 08 11", ("08", "11")),
-        ("--profile smoke", ALL),
-        ("--profile full", DEFAULT),
+        ("laptop", [], False, DEFAULT),
+        ("laptop", [], True, ALL),
+        ("laptop", ["08", "11"], False, ("08", "11")),
+        ("smoke", [], False, ALL),
+        ("full", [], False, DEFAULT),
     ],
 )
-def test_without_names_the_default_list_runs(machine, words, numbers):
+def test_without_names_the_default_list_runs(machine, profile, names, every, numbers):
     machine(1.0)
-    assert [path.stem[:2] for path in series(*words.split()).sources] == list(numbers)
+    planned = make_plan(names, profile=profile, every=every)
+    assert [path.stem[:2] for path in planned.sources] == list(numbers)
 
 
 def test_a_run_says_how_far_it_is(sources, tmp_path, monkeypatch, capsys):
@@ -97,8 +90,7 @@ def test_a_run_says_how_far_it_is(sources, tmp_path, monkeypatch, capsys):
         execute.save(nb_man.nb, target)
 
     monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells)
-    words = ["--profile", "smoke", "--source", str(sources), "--out", str(tmp_path / "out")]
-    one = series(*words)
+    one = runner.Series(make_plan(profile="smoke", source=sources, out=tmp_path / "out"))
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     one.begun = 935.0
     one.prepare()
@@ -165,7 +157,7 @@ def test_an_unfit_parameters_cell_is_refused(sources, lines, message):
 @pytest.mark.parametrize(("kind", "code"), [("cpu", 2), ("cuda", 0)])
 def test_the_gpu_profile_needs_a_gpu(kind, code, monkeypatch, capsys):
     device = SimpleNamespace(device=SimpleNamespace(type=kind))
-    monkeypatch.setattr(runner, "pick_device", lambda: device)
+    monkeypatch.setattr(plan, "pick_device", lambda: device)
     assert main(["run", "--profile", "gpu", "--plan"]) == code
     said = capsys.readouterr()
     assert ("and torch sees none: choose laptop" in said.err) == bool(code)

@@ -7,7 +7,7 @@ import pytest
 from notebook_fixtures import code, output, prose
 
 from nanogpt.files import PUBLISHED
-from nanogpt.series.nbfile import alt_text, ours
+from nanogpt.site.nbfile import alt_text, ours
 
 # The notebook, the number, and why nothing has to print it.
 STANDS = {

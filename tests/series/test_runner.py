@@ -9,7 +9,8 @@ from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import main
 from nanogpt.files import ROOT
-from nanogpt.series import plan, publish, reading, runner
+from nanogpt.series import plan, publish, runner
+from nanogpt.site import reading
 
 GOOD = """
 import json, os, pathlib, sys
@@ -108,11 +109,11 @@ def test_a_manifest_that_no_run_wrote_is_named_and_left_alone(go, sources, tmp_p
 def press(tmp_path, sources, monkeypatch, no_kernels):
     """A small repository in which --publish works; its corpus counts as the real one."""
     published = tmp_path / "outputs" / "published"
-    monkeypatch.setattr(runner, "ROOT", tmp_path)
-    monkeypatch.setattr(publish, "ROOT", tmp_path)
+    monkeypatch.setattr(plan, "ROOT", tmp_path)
+    monkeypatch.setattr(plan, "PUBLISHED", published)
     monkeypatch.setattr(runner, "PUBLISHED", published)
     monkeypatch.setattr(publish, "BUILD", tmp_path / "outputs" / "run")
-    monkeypatch.setattr(publish, "SHA256", runner.load_corpus().sha256)
+    monkeypatch.setattr(plan, "SHA256", plan.load_corpus().sha256)
     monkeypatch.setattr(plan, "seconds_of_work", lambda: 0.1)
     monkeypatch.setenv("NANOGPT_CHECKPOINT", "/of/the/reader")
     alone = "import os; assert 'NANOGPT_CHECKPOINT' not in os.environ\n"
@@ -152,7 +153,7 @@ def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monke
     with pytest.raises(SystemExit):
         main(["run", "--publish", "--reproduce"])
     assert "not allowed with argument --publish" in capsys.readouterr().err
-    monkeypatch.setattr(publish, "SHA256", "0" * 64)
+    monkeypatch.setattr(plan, "SHA256", "0" * 64)
     assert main(["run", "--publish"]) == 2
     assert "profile full, on Tiny Shakespeare (data/README.md)" in capsys.readouterr().err
     assert [path.name for path in press.iterdir()] == ["old.txt"]

@@ -19,9 +19,9 @@ from nanogpt.data import load_corpus
 from nanogpt.device import Device
 from nanogpt.files import PUBLISHED
 from nanogpt.model import GPT
-from nanogpt.series import reading
 from nanogpt.series.findings import Finding
-from nanogpt.series.nbfile import read
+from nanogpt.site import reading
+from nanogpt.site.nbfile import read
 from nanogpt.training.loop import train
 from nanogpt.training.recipes import TrainConfig
 

@@ -15,7 +15,8 @@ from nanogpt.config import SIZES
 from nanogpt.data import practice_corpus
 from nanogpt.files import write_json
 from nanogpt.model import GPT, Head
-from nanogpt.series import display, plots, session
+from nanogpt.series import display, session
+from nanogpt.site import plots
 from nanogpt.training.loop import Stopped
 
 REAL_CORPUS = True

@@ -9,8 +9,9 @@ from notebook_fixtures import NOTEBOOKS, book
 
 from nanogpt.cli import main
 from nanogpt.files import ROOT
-from nanogpt.series import nbfile, student
-from nanogpt.series.nbfile import SyncError, ours, tagged
+from nanogpt.series import student
+from nanogpt.site import nbfile
+from nanogpt.site.nbfile import SyncError, ours, tagged
 
 HINT = re.compile(r"<details><summary>Hint</summary>.*?</details>", re.S)
 SHORT = 30  # characters of a statement that may stand elsewhere by chance

@@ -28,8 +28,7 @@ from nanogpt.data import (
     load_corpus,
     split,
 )
-from nanogpt.series.plan import estimate
-from nanogpt.series.runner import LONGEST
+from nanogpt.series.plan import LONGEST
 from nanogpt.series.words import Words
 from nanogpt.serving.http import listening
 from nanogpt.serving.modules import ModuleBackend
@@ -129,17 +128,6 @@ def test_the_tokens_of_a_long_text_take_eight_bytes_each():
     tracemalloc.stop()
     assert len(tokens) == len(text)
     assert peak < 20 * len(text)  # with what an array has in reserve as it grows
-
-
-def test_a_plan_says_that_a_long_text_takes_longer(monkeypatch):
-    monkeypatch.setattr("nanogpt.series.plan.seconds_of_work", lambda: 0.06)
-    names = [path.stem for path in NOTEBOOKS]
-    for profile in ("laptop", "full"):
-        usual, long, short = (
-            estimate(profile, names, n).total for n in (1_115_394, 30_000_000, 20_000)
-        )
-        assert short == usual == estimate(profile, names).total
-        assert usual + 60 < long < 40 * usual
 
 
 def test_a_text_that_is_too_short_is_refused_in_one_line(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from torch import nn
 from nanogpt.files import ROOT
 from nanogpt.kv_referee import Report
 
-PAGE = ROOT / "nanogpt" / "series" / "your_cache.html.j2"
+PAGE = ROOT / "nanogpt" / "site" / "templates" / "your_cache.html.j2"
 
 
 def block(name):
