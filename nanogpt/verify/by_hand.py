@@ -1,7 +1,7 @@
 """Manual verdicts on architectures that the survey called a bug, or had no time for.
 
-Each was compared in float64 with eager attention and sdpa, with its own initialisation and with
-larger weights. A cause is named if a fix in that place made the difference disappear.
+Each was compared in float64 (Inkling 2 in float32) with eager attention and sdpa, with its own
+initialisation and with larger weights. A cause is named if a fix in that place made the difference disappear.
 A kind with a real defect has a script in outputs/kinds/KIND_report.py, or shares another kind's.
 """
 
@@ -63,11 +63,22 @@ _RECORDS = (
     " its past, as in assisted generation, so it attends to empty slots; eager is correct"
 )
 
+_HALF = (
+    "in layers with a convolution and attention, a static cache's `crop` and `is_croppable` and a"
+    " dynamic one's `batch_select_indices` are inherited from one half: rejected drafts leave the"
+    " keys' counter behind, and texts that leave a batch stay in the convolution"
+)
+
 BY_HAND: dict[str, ByHand] = {
     "bamba": ByHand(
         Hand.REAL,
         "`BambaModel.forward` starts `position_ids` at 0 although the cache is not empty;"
         " `generate` passes them and is correct",
+    ),
+    "deepseek_v4": ByHand(
+        Hand.REAL,
+        "`DeepseekV4HCACache` inherits a `batch_select_indices` that leaves out the compressor's"
+        " buffers, so a pass after texts have left a batch fails; `generate` does not call it",
     ),
     "falcon_mamba": _forgets("FalconMambaMixer"),
     "git": ByHand(
@@ -80,10 +91,13 @@ BY_HAND: dict[str, ByHand] = {
         "`GPTNeoSelfAttention._attn` places queries at the end of the keys, so a static cache"
         " longer than the window (256) masks the wrong tokens; a dynamic cache is correct",
     ),
+    "inkling2_loop_text": ByHand(Hand.REAL, _HALF, report="inkling2_text"),
+    "inkling2_text": ByHand(Hand.REAL, _HALF),
     "inkling_text": ByHand(
         Hand.REAL,
         "`InklingAttention.forward` keeps a static cache's counter, which `cache.update` then adds"
-        " to, so relative positions are wrong after the first pass; a dynamic cache is correct",
+        " to, so relative positions are wrong after the first pass; and, as in `inkling2_text`, its"
+        " layers leave out one half when drafts are rejected or texts leave a batch",
     ),
     "jamba": _forgets("JambaMambaMixer"),
     "lfm2": ByHand(Hand.REAL, _RECORDS, report="lfm2_moe"),
