@@ -1,8 +1,9 @@
 """Manual verdicts on architectures that the survey called a bug, or had no time for.
 
 Each was compared in float64 (Inkling 2 in float32) with eager attention and sdpa, with its own
-initialisation and with larger weights. A cause is named if a fix in that place made the difference disappear.
-A kind with a real defect has a script in outputs/kinds/KIND_report.py, or shares another kind's.
+initialisation and with larger weights. A cause is named if a fix in that place made the difference
+disappear. A kind with a real defect has a script in outputs/kinds/KIND_report.py, or shares another
+kind's.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ Expected: after `crop(-3)` a static cache has forgotten three tokens, and after
 Got: other logits after the crop, and RuntimeError after the selection.
 Cause (cache_utils.py): `LinearAttentionAndStaticFullAttentionLayer` and its sliding-window sister
 have no `crop` and no `is_croppable` of their own, so those of the convolution hide the ones of the
-keys, whose counter is not moved back. `LinearAttentionAndFullAttentionLayer` and its sister have no `batch_select_indices` of their
-own, so the convolution's states keep a row for each text. `generate` does not call the second.
+keys, whose counter is not moved back. `LinearAttentionAndFullAttentionLayer` and its sister have
+no `batch_select_indices` of their own, so the convolution's states keep a row for each text.
+`generate` does not call the second.
 """
 
 import torch
