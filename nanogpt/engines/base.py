@@ -163,8 +163,8 @@ class Engine:
     def check_fits(self, model: LanguageModel, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError if this generation does not fit the shape the engine was built for."""
         name = type(self).__name__
-        own = (self.config, self.batch, self.dtype, self.device)
-        given = (_inference(model.config), len(prompt), model.dtype, model.device)
+        own = (self.config, self.batch, self.dtype, self.device.type)
+        given = (_inference(model.config), len(prompt), model.dtype, model.device.type)
         if given != own:
             raise ValueError(
                 f"this {name} was built for {_described(*own)}, but got {_described(*given)}: "
@@ -271,12 +271,12 @@ def _inference(config: GPTConfig | DecoderConfig) -> DecoderConfig:
 
 
 def _described(
-    config: GPTConfig | DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
+    config: GPTConfig | DecoderConfig, batch: int, dtype: torch.dtype, device: str
 ) -> str:
     c = config
     other = "".join(f", {name}={v}" for name, v in beyond_lecture(config).items())
     shape = f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}"
-    return f"{shape}, {c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device.type}"
+    return f"{shape}, {c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device}"
 
 
 def warn_caller(message: str) -> None:

@@ -56,7 +56,8 @@ class Server:
     request is refused. `timeout` is the time in seconds from a request's body to the end of its
     response. Everything but the engine runs in one event loop. An error in one request ends its
     response. If a step of the engine or the loop fails, `failure` holds the error, and everything
-    ends.
+    ends. The loop calls `trace(id, kind, at)` when a request was "received" and for each "token", for
+    notebook 10's figure; `id` is the response's id, `at` is time.perf_counter().
     A text is limited by the model's context and by the engine's blocks, which take half of the
     available memory. Raises ValueError for a model that the backend does not support, and for a
     tokenizer that does not belong to the model.
@@ -75,6 +76,7 @@ class Server:
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
+        trace: Callable[[str, str, float], None] = lambda name, kind, at: None,
     ):
         check_int("running", running, 1, 4096)  # each needs memory
         check_int("waiting", waiting, 0)
@@ -82,6 +84,7 @@ class Server:
         model = without_spare_tokens(model, tokenizer)
         self.most = running + waiting
         self.timeout = timeout
+        self.trace = trace
         self.created = int(time.time())
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         longest = min(model.config.block_size, self.engine.positions)
@@ -113,6 +116,7 @@ class Server:
             raise Refused(429, busy, code="rate_limit_exceeded")
         # 2. Hand it to the engine's thread, which alone touches the engine: no locks are needed.
         request = completion.request
+        self.trace(completion.head["id"], "received", completion.begun)
         self.answers[request.id] = completion
         late = Refused(504, f"the answer took longer than {self.timeout:g} s")
         timer = self.loop.call_later(self.timeout, completion.end, late)
@@ -200,6 +204,8 @@ class Server:
             if tokens[0].index == 0:
                 self.metrics.ttft.observe(at - completion.begun)
             # 2. `take` turns them into text, and tells the handler, which sends it.
+            for _ in tokens:
+                self.trace(completion.head["id"], "token", at)
             completion.take(tokens)
             if completion.reason and not tokens[-1].finished:
                 # Ended by a stop string, which the engine does not know about: free its blocks.

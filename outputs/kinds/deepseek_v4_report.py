@@ -29,7 +29,7 @@ with torch.no_grad():
     try:
         cached = model(ids[stay, -1:], use_cache=True, cache=cache).logits
     except RuntimeError as error:
-        print(f"RuntimeError: {error}")
+        print(f"the next pass fails: {type(error).__name__}")
         cached = torch.full_like(plain, torch.inf)
 difference = (cached - plain).abs().max()
 print(f"difference {difference:.1e} of logits up to {plain.abs().max():.1e}")
@@ -37,5 +37,5 @@ assert difference < 1e-4
 
 # transformers 5.24.0 with torch 2.14.1 prints, before the AssertionError:
 #
-#     RuntimeError: Sizes of tensors must match except in dimension 1. Expected size 3 but …
+#     the next pass fails: RuntimeError
 #     difference inf of logits up to 3.7e-01

@@ -40,10 +40,10 @@ with torch.no_grad():
     try:
         model(ids[stay, -1:], use_cache=True, cache=cache)
     except RuntimeError as error:
-        print(f"RuntimeError: {error}")
+        print(f"the next pass fails: {type(error).__name__}")
 assert difference < 1e-3  # float32: the router casts to it
 
 # transformers 5.24.0 with torch 2.14.1 prints, before the AssertionError:
 #
 #     difference 5.5e+00 of logits up to 7.5e+00
-#     RuntimeError: Sizes of tensors must match except in dimension 2. Expected size 3 but …
+#     the next pass fails: RuntimeError
