@@ -56,8 +56,8 @@ class Server:
     request is refused. `timeout` is the time in seconds from a request's body to the end of its
     response. Everything but the engine runs in one event loop. An error in one request ends its
     response. If a step of the engine or the loop fails, `failure` holds the error, and everything
-    ends. The loop calls `trace(id, kind, at)` when a request was "received" and for each "token", for
-    notebook 10's figure; `id` is the response's id, `at` is time.perf_counter().
+    ends. The loop calls `trace(id, kind, at)` when a request was "received" and for each "token",
+    for notebook 10's figure; `id` is the response's id, `at` is time.perf_counter().
     A text is limited by the model's context and by the engine's blocks, which take half of the
     available memory. Raises ValueError for a model that the backend does not support, and for a
     tokenizer that does not belong to the model.
