@@ -1,4 +1,4 @@
-# Every target here is one plain command, printed beside it by `make`: use that where there is no make.
+# Beside each target `make` prints the plain command: use that where there is no make.
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -94,7 +94,7 @@ gpu-report: $(TOOLS) ## on a GPU: 12 minutes into outputs/gpu/NAME | python -m n
 	$(PY) -m nanogpt bench gpu $(ARGS)
 
 clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
-	@for path in outputs/run .pytest_cache .ruff_cache .hypothesis \
+	@for path in outputs/run .pytest_cache .ruff_cache .mypy_cache .hypothesis \
 	    $$(find nanogpt tests notebooks -name __pycache__ -o -name .ipynb_checkpoints); do \
 	  if [ -e "$$path" ]; then rm -rf "$$path" && echo "removed $$path"; fi; done
 

@@ -49,8 +49,8 @@ def user_path(path: str | Path) -> Path:
     found = Path(text)
     try:
         os.lstat(found)
-    except ValueError:
-        raise ValueError(f"{text!r:.80}: a path has no null byte; leave it out") from None
+    except ValueError as error:  # a null byte, or half of a surrogate pair
+        raise ValueError(f"{text!r:.80}: no path can be called that ({error})") from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise name_too_long(found.parent) from error

@@ -223,7 +223,8 @@ def test_any_name_is_a_name(here):
     [
         ("x" * 300, r"a file in \. is too long: choose a shorter one"),
         ("x" * 300 + "/y", "a file in x{80}… is too long: choose a shorter one"),
-        ("a\0b", "a path has no null byte"),
+        ("a\0b", "no path can be called that"),
+        ("\ud800", "no path can be called that"),
     ],
 )
 def test_a_name_that_no_file_can_have_is_refused_before_anything_looks_there(path, message):

@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> None:
     if args.workers > 1:
         import ray.data  # noqa: F401  (without it, stop before anything is written)
     args.checkpoint = weights_for(args, KEEPER)
-    job = _job(args)
     lesson = _lesson(args) if args.lesson else None
+    job = _job(args)
     job.begin()
     n = job.n_shards
     n_done = n - len(job.todo)
@@ -67,7 +67,9 @@ def _job(args: argparse.Namespace) -> Job:
     saved = load_checkpoint(args.checkpoint)
     backend = args.backend
     reason = ""
-    if backend == "auto":
+    if args.lesson:  # its own loop writes the texts
+        backend = "lesson"
+    elif backend == "auto":
         backend, reason = choose_backend(saved.model)
     print(saved)
     print(f"{backend} steps: {reason}" if reason else f"{backend} steps", flush=True)
@@ -91,10 +93,11 @@ def _lesson(args: argparse.Namespace) -> LessonWriter:
     """The writer of shards with the reader's loop. Raises ValueError for unsupported options."""
     from ..course.practice import LessonWriter
 
-    if args.workers > 1 or args.greedy or args.top_k or args.top_p:
+    sampled = args.greedy or args.top_k or args.top_p
+    if args.workers > 1 or sampled or args.backend == "native":
         raise ValueError(
-            "--lesson runs in this process, with your sample: leave out --workers, --greedy, "
-            "--top-k and --top-p"
+            "--lesson runs your loop and your sample in this process: leave out --workers, "
+            "--greedy, --top-k, --top-p and --backend native"
         )
     return LessonWriter(args.lesson, args.checkpoint, args.temperature)
 

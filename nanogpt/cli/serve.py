@@ -123,6 +123,10 @@ def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
     model = saved.model.to(device.device).eval()
     names = _names(args, Path(args.checkpoint).stem)
     if args.lesson:
+        if args.backend == "native":
+            raise ValueError(
+                "--lesson serves your heads, which native code does not run: leave out --backend"
+            )
         from ..course.practice import lesson_of, model_with
         from ..serving.modules import ModuleBackend
 

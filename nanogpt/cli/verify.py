@@ -32,7 +32,7 @@ from .common import (
 )
 
 _KINDS = ROOT / "outputs" / "kinds"
-_ENDS = "Exit code 0: equal or rounding; 1: a bug; 2: nothing was judged; 3: undecided."
+_ENDS = "Exit code 0: equal, rounding or known bugs; 1: a bug; 2: nothing was judged; 3: undecided."
 
 
 class Target(str, Enum):
@@ -104,7 +104,9 @@ def referee(args: argparse.Namespace) -> int:
     if args.json:
         check_writable(args.json)  # fail now, not after the work
         earlier = read_json(args.json)
-        ours = isinstance(earlier, list) and all("verdict" in row for row in earlier)
+        ours = isinstance(earlier, list) and all(
+            isinstance(row, dict) and "verdict" in row for row in earlier
+        )
         check_file(args.json, ours)
     if args.kind is Target.CLASS:
         set_threads(1)  # small models: more threads only wait for each other
@@ -175,7 +177,7 @@ def _models(args: argparse.Namespace, target: str) -> list[Any]:
         raise ValueError(
             f"{target!r} is neither a folder nor a file; `verify server` takes addresses"
         )
-    if args.ours or target == SMOLLM2 or target.endswith((".gguf", ".pt")):
+    if args.ours or target == SMOLLM2 or target.lower().endswith((".gguf", ".pt")):
         return [load_pretrained(target)[0]]
     path = user_path(target)
     if (path / "config.json").is_file():

@@ -50,8 +50,9 @@ def submissions(folder: Path) -> tuple[list[Submission], list[str]]:
             found += _in_folder(path, name)
         elif _is_python(path):
             found.append(_submission(_stem(path) if name == path.name else name, path))
-        elif path.suffix in CURES:
-            found.append(Submission(path.stem, path, CURES[path.suffix]))
+        elif path.suffix.lower() in CURES:
+            learner = path.stem if name == path.name else name
+            found.append(Submission(learner, path, CURES[path.suffix.lower()]))
         else:
             others.append(path.name)
     if not found:
@@ -82,7 +83,7 @@ def _in_folder(folder: Path, name: str) -> list[Submission]:
     if is_clone:
         words = f"a clone without {LESSON_PLACE}, which git ignores: git add -f {LESSON_PLACE}"
         return [Submission(name, folder, words)]
-    cures = [CURES[path.suffix] for path in files if path.suffix in CURES]
+    cures = [CURES[path.suffix.lower()] for path in files if path.suffix.lower() in CURES]
     return [Submission(name, folder, cures[0] if cures else "the folder contains no lesson.py")]
 
 

@@ -163,11 +163,12 @@ class Engine:
     def check_fits(self, model: LanguageModel, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError if this generation does not fit the shape the engine was built for."""
         name = type(self).__name__
-        own = (self.config, self.batch, self.dtype, self.device.type)
-        given = (_inference(model.config), len(prompt), model.dtype, model.device.type)
-        if given != own:
+        own = (self.config, self.batch, self.dtype)
+        given = (_inference(model.config), len(prompt), model.dtype)
+        if given != own or not _same_device(model.device, self.device):
             raise ValueError(
-                f"this {name} was built for {_described(*own)}, but got {_described(*given)}: "
+                f"this {name} was built for {_described(*own, self.device)}, "
+                f"but got {_described(*given, model.device)}: "
                 f"build another, or pass the class: engine={name}"
             )
         instead = ", or leave engine out"
@@ -270,8 +271,13 @@ def _inference(config: GPTConfig | DecoderConfig) -> DecoderConfig:
     return decoder_config(inference_config(config))
 
 
+def _same_device(a: torch.device, b: torch.device) -> bool:
+    """Whether both are one device: `cuda` without a number is whichever is current."""
+    return a.type == b.type and (a.index == b.index or None in (a.index, b.index))
+
+
 def _described(
-    config: GPTConfig | DecoderConfig, batch: int, dtype: torch.dtype, device: str
+    config: GPTConfig | DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
 ) -> str:
     c = config
     other = "".join(f", {name}={v}" for name, v in beyond_lecture(config).items())

@@ -75,7 +75,7 @@ def hub_name(source: str) -> HubName | None:
     file = found["file"] or ""
     # The address of any other file of a model stands for the model.
     revision = found["revision"] or found["tree"]
-    return HubName(found["repository"], revision, file if file.endswith(".gguf") else "")
+    return HubName(found["repository"], revision, file if file.lower().endswith(".gguf") else "")
 
 
 def _by_name(text: str) -> HubName | None:

@@ -161,6 +161,7 @@ FILES = {  # a path in the folder: the name it gets, and a word of why it is not
     "olga/lesson (2).py": ("olga/lesson (2)", None),
     "otto.py.txt": ("otto", None),
     "paul.zip": ("paul", "unpack it"),
+    "Pia_78_assignsubmission_file_work.ZIP": ("Pia", "unpack it"),
     "rita/work.zip": ("rita", "unpack it"),
     "sam.ipynb": ("sam", "ask for outputs/mine/lesson.py"),
     "tina/02.ipynb": ("tina", "ask for outputs/mine/lesson.py"),

@@ -99,8 +99,11 @@ def test_generate_with_a_lesson_writes_the_texts_of_the_package(lesson, tmp_path
     for more in ([], ["--lesson", str(lesson)]):
         out = tmp_path / f"texts{len(more)}"
         given = ["--checkpoint", str(LECTURE_FORM), "--samples", "2", "--max-new-tokens", "20"]
-        given += ["--temperature", "0.8", "--backend", "modules", "--out", str(out)]
-        assert not main(["generate", *given, *more])
+        given += ["--temperature", "0.8", "--out", str(out)]
+        assert not main(["generate", *given, *(more or ["--backend", "modules"])])
+        backend = "lesson" if more else "modules"
+        settings = json.loads((out / "job.json").read_text(encoding="utf-8"))
+        assert settings["backend"] == backend
         sums.append((out / "shards" / "00000.jsonl").read_bytes())
     assert sums[0] == sums[1]
 
@@ -109,6 +112,7 @@ def test_generate_with_a_lesson_writes_the_texts_of_the_package(lesson, tmp_path
     ("words", "said"),
     [
         (["generate", "--top-k", "3"], "leave out --workers"),
+        (["generate", "--backend", "native"], "and --backend native"),
         (["generate", "--checkpoint", f"{KEEPER}.safetensors"], "your Head is the lecture's"),
         (["export", f"{KEEPER}.safetensors"], "your Head is the lecture's"),
     ],

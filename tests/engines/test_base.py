@@ -298,6 +298,14 @@ def test_an_engine_built_for_something_else_is_refused(kind):
     assert_refused("float32 on cuda, but got .*float32 on cpu", model, prompt_of(5), 3, **how)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [("cpu", "cpu", True), ("cuda", "cuda:1", True), ("cuda:0", "cuda:1", False)],
+)
+def test_a_device_without_a_number_is_the_current_one(one, other, same):
+    assert base._same_device(torch.device(one), torch.device(other)) is same
+
+
 @pytest.mark.parametrize("size", [{"batch": 0}, {"batch": 1.0}, {"capacity": 0}, {"capacity": 17}])
 def test_an_engine_of_impossible_sizes_is_refused(size):
     with pytest.raises(ValueError, match=f"{next(iter(size))}=.*must be an integer"):

@@ -31,6 +31,14 @@ def test_a_gguf_file_is_judged_in_our_decoder(report, tmp_path):
     assert any("StaticCache" in finding["way"] for finding in found["findings"])
 
 
+def test_a_file_of_somebody_else_is_not_overwritten(tmp_path, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text("[1]", encoding="utf-8")
+    assert main([*CALL, str(tmp_path), "--json", str(path)]) == 2
+    assert "this command did not write it" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "[1]"
+
+
 @pytest.mark.release
 @pytest.mark.parametrize(("words", "subject"), [(["--ours"], "Decoder"), ([], "LlamaForCausalLM")])
 def test_a_folder_is_judged_as_transformers_model_or_as_ours(words, subject, report, kept_folders):  # noqa: F811
