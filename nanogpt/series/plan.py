@@ -59,7 +59,7 @@ class Pace:
 
     profile: str
     work: float | None = None  # `seconds_of_work` on this machine
-    speed: float = 1.0  # this machine's speed relative to that of the published run
+    speed: float = 1.0  # this machine's speed relative to the published run's machine
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -159,7 +159,7 @@ def make_plan(
 def estimate(profile: str, names: list[str]) -> Pace:
     """The seconds that these notebooks took in the published run, times one measured ratio.
 
-    The ratio is that of the seconds for a fixed piece of work, here and on that machine. Profiles
+    The ratio compares the seconds that a fixed piece of work takes, here and on that machine. Profiles
     without such seconds, and notebooks that were not published, have no estimate.
     """
     if profile not in ("laptop", "full"):
