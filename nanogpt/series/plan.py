@@ -159,8 +159,8 @@ def make_plan(
 def estimate(profile: str, names: list[str]) -> Pace:
     """The seconds that these notebooks took in the published run, times one measured ratio.
 
-    The ratio compares the seconds that a fixed piece of work takes, here and on that machine. Profiles
-    without such seconds, and notebooks that were not published, have no estimate.
+    The ratio compares the seconds that a fixed piece of work takes, here and on that machine.
+    Profiles without such seconds, and notebooks that were not published, have no estimate.
     """
     if profile not in ("laptop", "full"):
         return Pace(profile)
