@@ -11,7 +11,7 @@ from .config import DecoderConfig, decoder_config, lecture_config
 from .layout import all_parameters
 from .model import Decoder
 from .skeleton import class_of
-from .standard import check_standard
+from .standard import check_standard, modules_with_paths
 from .step import Weights, from_names, rotations
 
 # Parts of a block: the lecture's name and the decoder's name.
@@ -123,9 +123,11 @@ def flatten(model: LanguageModel) -> Weights:
     """
     c = decoder_config(model.config)
     # 1. Its parameters under a Decoder's names. A tied head is named twice.
-    state = {
-        path: tensor.detach() for path, tensor in model.named_parameters(remove_duplicate=False)
-    }
+    state = {}
+    for path, module in modules_with_paths(model):
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                state[f"{path}.{name}"] = parameter.detach()
     if isinstance(model, GPT):
         state = pack_state(state, model.config)
     # 2. The same under the names of a step.

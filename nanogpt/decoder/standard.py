@@ -70,24 +70,39 @@ def inference_config(config: Config) -> Config:
 # ------------------------------------------------------------------ what is expected
 
 
-@lru_cache(maxsize=16)
-def _usual_modules(config: Config) -> list[tuple[str, nn.Module, dict[str, object]]]:
-    """The modules of a new model with this config, in the order of `_modules`.
+@dataclass(frozen=True)
+class _Expected:
+    """What a module of the package's model has: all that is compared."""
 
-    Each with its path and its settings, the plain attributes that its arithmetic reads.
-    """
+    path: str
+    kind: type[nn.Module]
+    attributes: frozenset[str]  # names in its __dict__
+    settings: dict[str, object]  # the plain attributes that its arithmetic reads
+    parts: list[str]  # names of its modules
+    shapes: dict[str, torch.Size | None]  # of its parameters; None where it has no such parameter
+
+
+@lru_cache(maxsize=16)
+def _expected_modules(config: Config) -> list[_Expected]:
+    """The modules of a new model with this config, in the order of `modules_with_paths`."""
     found = []
-    for path, module in _modules(skeleton(config)):
+    for path, module in modules_with_paths(skeleton(config)):
         settings = {
             name: value
             for name, value in vars(module).items()
             if not name.startswith("_") and name not in NOT_SETTINGS
         }
-        found.append((path, module, settings))
+        shapes = {
+            name: None if parameter is None else parameter.shape
+            for name, parameter in module._parameters.items()
+        }
+        attributes = frozenset(vars(module))
+        parts = list(module._modules)
+        found.append(_Expected(path, type(module), attributes, settings, parts, shapes))
     return found
 
 
-def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def modules_with_paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module with its path, each time it occurs; `named_modules` skips repeats."""
     waiting = [("", model)]
     while waiting:
@@ -112,45 +127,45 @@ def first_difference(model: nn.Module) -> str | None:
     if not isinstance(config, (GPTConfig, DecoderConfig)):
         return f"the class {class_name(type(model))}, whose config is not one of the package's"
     # 3. Walk through both trees in the same order. A module more or less shows in its parent.
-    modules = _modules(model)
-    kind = (model.dtype, model.device)
-    for path, usual, settings in _usual_modules(inference_config(config)):
+    modules = modules_with_paths(model)
+    dtype = model.dtype
+    device = model.device
+    for expected in _expected_modules(inference_config(config)):
         _, module = next(modules, ("", None))
-        where = path or "the model"
+        where = expected.path or "the model"
         if module is None:
-            return f"no {path}"
-        if type(module) is not type(usual):
-            expected = class_name(type(usual))
-            return f"{class_name(type(module))} as {where}, where {expected} is expected"
+            return f"no {expected.path}"
+        if type(module) is not expected.kind:
+            kinds = class_name(type(module)), class_name(expected.kind)
+            return f"{kinds[0]} as {where}, where {kinds[1]} is expected"
         difference = (
-            _other_attributes(module, usual)
+            _other_attributes(module, expected)
             or _any_hook(module)
-            or _other_settings(module, settings, config)
-            or _other_parts(module, usual)
-            or _other_tensors(module, usual, *kind)
+            or _other_settings(module, expected, config)
+            or _other_parts(module, expected)
+            or _other_tensors(module, expected, dtype, device)
         )
         if difference:
             return f"{difference} of {where}"
     return None
 
 
-def _other_attributes(module: nn.Module, usual: nn.Module) -> str | None:
+def _other_attributes(module: nn.Module, expected: _Expected) -> str | None:
     """A method, a weight or a module that an attribute of the instance hides; or one too few."""
     own = vars(module)
-    expected = vars(usual)
-    if own.keys() == expected.keys():
+    if own.keys() == expected.attributes:
         return None
     # Python finds an attribute of the instance before nn.Module looks into its dictionaries, so
     # `object.__setattr__(layer, "weight", t)` computes with t, and layer.parameters() has another.
     hidden = own.keys() & (module._parameters.keys() | module._modules.keys())
     if hidden:
         return f"an attribute {min(hidden)} that hides the {min(hidden)}"
-    for name in own.keys() - expected.keys():
+    for name in own.keys() - expected.attributes:
         # An attribute of any other name is harmless, because the package's code does not read it.
         # `model.compile()` sets one, and computes the same as before.
         if hasattr(type(module), name) and name != "_compiled_call_impl":
             return f"another {name}, set on the instance,"
-    missing = expected.keys() - own.keys()
+    missing = expected.attributes - own.keys()
     return f"no {min(missing)}" if missing else None
 
 
@@ -163,10 +178,10 @@ def _any_hook(module: nn.Module) -> str | None:
     return None
 
 
-def _other_settings(module: nn.Module, settings: dict[str, object], whole: Config) -> str | None:
+def _other_settings(module: nn.Module, expected: _Expected, whole: Config) -> str | None:
     """An attribute such as `eps` or `window` that has another value."""
     own = vars(module)
-    for name, value in settings.items():
+    for name, value in expected.settings.items():
         if type(own[name]) is not type(value) or own[name] != value:
             return f"{name}={own[name]!r:.40} instead of {value!r:.40}"
     # A module may keep the config. It need not be the same object.
@@ -177,29 +192,28 @@ def _other_settings(module: nn.Module, settings: dict[str, object], whole: Confi
     return None if alike else "another config"
 
 
-def _other_parts(module: nn.Module, usual: nn.Module) -> str | None:
+def _other_parts(module: nn.Module, expected: _Expected) -> str | None:
     names = list(module._modules)
-    expected = list(usual._modules)
-    if names == expected:
+    if names == expected.parts:
         return None
-    return f"{len(names)} modules instead of {len(expected)} as parts"
+    return f"{len(names)} modules instead of {len(expected.parts)} as parts"
 
 
 def _other_tensors(
-    module: nn.Module, usual: nn.Module, dtype: torch.dtype, device: torch.device
+    module: nn.Module, expected: _Expected, dtype: torch.dtype, device: torch.device
 ) -> str | None:
     """A weight more or less, or one that other code cannot read from memory as plain numbers."""
     count = len(module._parameters) + len(module._buffers)
-    if count != len(usual._parameters):
-        return f"{count} tensors, not {len(usual._parameters)},"
-    for name, expected in usual._parameters.items():
+    if count != len(expected.shapes):
+        return f"{count} tensors, not {len(expected.shapes)},"
+    for name, shape in expected.shapes.items():
         tensor = module._parameters.get(name)
         if tensor is None:
-            if expected is not None:
+            if shape is not None:
                 return f"no {name}"
         elif type(tensor) not in WEIGHT_CLASSES:
             return f"a {name} of the class {type(tensor).__name__}"
-        elif expected is None or tensor.shape != expected.shape:
+        elif tensor.shape != shape:
             return f"a {name} of the shape {tuple(tensor.shape)}"
         elif tensor.dtype is not dtype or tensor.device != device:
             where = f"{tensor.dtype} on {tensor.device}"
