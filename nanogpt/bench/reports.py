@@ -6,7 +6,7 @@ from typing import Any
 
 from .gain import Bound, ModelGain
 from .ladder import LadderResult, RungRow
-from .load import LATENCIES
+from .replies import LATENCIES
 from .tables import number_of, repeats_text, shown_label, summary_text, table
 from .throughput import share_text
 from .training import ComparedRow

@@ -1,6 +1,6 @@
 """What a load test measures: all schemes of our engine, or a server that is compared with a model.
 
-The requests, the clock and the latencies are in `load`.
+The requests are in `arrivals`, the clock in `schemes`, the latencies in `replies`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ from ..pretrained.tokenizer import PretrainedTokenizer
 from ..serving.batch import BatchEngine
 from ..serving.native_steps import BACKENDS, choose_backend
 from ..serving.sequence import Request
-from . import load
+from .arrivals import Prompt, pieces_of_text, poisson
 from .ladder import sharpened
+from .load import load
+from .loaded_server import CHARS, LoadedServer, LoadedTokenServer
+from .replies import Replies, System
 from .roofline import peak_arithmetic, read_bandwidth
+from .schemes import BLOCK_LEN, blocks_for, bound, drive, schemes
 
 RUNNING = 32  # most texts per step
 LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: limits that a good request meets
@@ -56,24 +60,24 @@ class Subject:
     block_size: int  # tokens of the longest text
     vocab_size: int
     n_params: int = 0  # of the model as stored; ruling out spare tokens adds a bias
-    chars: str = load.CHARS  # for our own models
+    chars: str = CHARS  # for our own models
     tokenizer: PretrainedTokenizer | None = None
     corpus: Corpus | None = None  # the text that a pretrained model's prompts are cut from
     n_blocks: int | None = None  # blocks for keys and values; None: enough for block_size
 
     @property
-    def prompt(self) -> load.Prompt | None:
+    def prompt(self) -> Prompt | None:
         """The sampler of its prompts; None: any tokens."""
         if self.tokenizer is None or self.corpus is None:
             return None
-        return load.pieces_of_text(self.tokenizer, self.corpus.text)
+        return pieces_of_text(self.tokenizer, self.corpus.text)
 
     @property
     def cache_gigabytes(self) -> float:
         """The most that its keys and values take."""
         assert self.model is not None
         assert self.n_blocks is not None
-        return self.model.cache_bytes(self.n_blocks * load.BLOCK_LEN) / 1e9
+        return self.model.cache_bytes(self.n_blocks * BLOCK_LEN) / 1e9
 
     def about(self) -> dict[str, Any]:
         """The model's description in a result."""
@@ -88,7 +92,7 @@ class Subject:
 
 def own_subject(name: str, size: str, saved: Checkpoint | None, device: Device) -> Subject:
     """A checkpoint, or a model of that size with random weights."""
-    chars = saved.tokenizer.chars if saved else load.CHARS
+    chars = saved.tokenizer.chars if saved else CHARS
     model = saved.model if saved else sharpened(GPT(SIZES[size]))
     packed = as_decoder(model).to(device.device).eval()  # the same function, faster
     return Subject(name, packed, packed.config.block_size, len(chars), packed.n_params, chars)
@@ -96,7 +100,7 @@ def own_subject(name: str, size: str, saved: Checkpoint | None, device: Device) 
 
 def texts_of_size(name: str, size: str) -> Subject:
     """No model, only texts that one of that size could be asked for: for a server."""
-    return Subject(name, None, SIZES[size].block_size, len(load.CHARS))
+    return Subject(name, None, SIZES[size].block_size, len(CHARS))
 
 
 def pretrained_subject(
@@ -118,20 +122,20 @@ def pretrained_subject(
         model.n_params,
         tokenizer=tokenizer,
         corpus=corpus,
-        n_blocks=load.blocks_for(model, RUNNING, n),
+        n_blocks=blocks_for(model, RUNNING, n),
     )
 
 
 def load_of_server(url: str, subject: Subject, arrivals: Arrivals) -> dict[str, Any]:
     """The server at a URL, compared with the model's own texts if there is a model."""
     tokenizer = subject.tokenizer
-    server: load.LoadedServer
+    server: LoadedServer
     if tokenizer is None:
-        server = load.LoadedServer(url, subject.chars)
+        server = LoadedServer(url, subject.chars)
     else:
-        server = load.LoadedTokenServer(url)
+        server = LoadedTokenServer(url)
     settings = _settings(subject, arrivals)
-    rows = load.load(
+    rows = load(
         {server.model: server},
         arrivals.rates,
         vocab_size=subject.vocab_size,
@@ -150,20 +154,18 @@ def load_of_schemes(subject: Subject, arrivals: Arrivals) -> dict[str, Any]:
     model = subject.model
     assert model is not None
     backend = choose_backend(model)[0]
-    systems = load.schemes(
-        model, backend=BACKENDS[backend], running=RUNNING, n_blocks=subject.n_blocks
-    )
+    systems = schemes(model, backend=BACKENDS[backend], running=RUNNING, n_blocks=subject.n_blocks)
     asked: dict[str, Any] = {"vocab_size": subject.vocab_size, "prompt": subject.prompt}
     settings = _settings(subject, arrivals)
-    rows = load.load(systems, arrivals.rates, **asked, **settings)
+    rows = load(systems, arrivals.rates, **asked, **settings)
     # 2. The bound: what the same requests need, at the machine's limits.
     c = model.config
     block = subject.block_size
     read = read_bandwidth(c.cache_bytes(block // 3, RUNNING), device=model.device)["high"]
     peak = peak_arithmetic(device=model.device)["high"]
-    requests = load.poisson(arrivals.n, inf, block_size=block, **asked)
+    requests = poisson(arrivals.n, inf, block_size=block, **asked)
     about = subject.about() | {"backend": backend, "running": RUNNING}
-    about |= {"peak": peak, "bandwidth": read, "bound": load.bound(c, requests, peak, read)}
+    about |= {"peak": peak, "bandwidth": read, "bound": bound(c, requests, peak, read)}
     return settings | about | {"rows": rows}
 
 
@@ -173,15 +175,15 @@ def _settings(subject: Subject, arrivals: Arrivals) -> dict[str, Any]:
     return counts | {"limits": LIMITS, "block_size": subject.block_size}
 
 
-def _reference(subject: Subject) -> load.System:
+def _reference(subject: Subject) -> System:
     """The model's own texts, as tokens and, if it is pretrained, also as strings."""
     model = subject.model
     assert model is not None
     backend = BACKENDS[choose_backend(model)[0]]
 
-    def write(requests: list[Request]) -> load.Replies:
+    def write(requests: list[Request]) -> Replies:
         engine = BatchEngine(model, backend=backend, n_blocks=subject.n_blocks, max_running=RUNNING)
-        replies = load.drive(engine, requests)
+        replies = drive(engine, requests)
         if subject.tokenizer is None:
             return replies
         texts = {}

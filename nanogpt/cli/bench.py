@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from ..bench import gpu_report, llama_cpp, reports
+from ..bench.arrivals import first_tokens
 from ..bench.entries import KINDS
 from ..bench.gain import ModelGain, gains
 from ..bench.ladder import ladder, sharpened
-from ..bench.load import first_tokens
 from ..bench.peers import Peer, transformers_peers
 from ..bench.shapes import RANDOM_SHAPES, random_model
 from ..bench.speculation import speculation_of

@@ -11,17 +11,10 @@ from decoding_fixtures import build
 from shapes import label
 
 from nanogpt.bench import under_load
-from nanogpt.bench.load import (
-    LATENCIES,
-    SCHEMES,
-    Reply,
-    bound,
-    drive,
-    load,
-    measures,
-    poisson,
-    schemes,
-)
+from nanogpt.bench.arrivals import poisson
+from nanogpt.bench.load import load
+from nanogpt.bench.replies import LATENCIES, Reply, measures
+from nanogpt.bench.schemes import SCHEMES, bound, drive, schemes
 from nanogpt.cli import main
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.sequence import Request

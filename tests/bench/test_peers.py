@@ -9,7 +9,10 @@ import pytest
 import torch
 from decoding_fixtures import build
 
-from nanogpt.bench.load import CHARS, LoadedServer, drive, load, poisson
+from nanogpt.bench.arrivals import poisson
+from nanogpt.bench.load import load
+from nanogpt.bench.loaded_server import CHARS, LoadedServer
+from nanogpt.bench.schemes import drive
 from nanogpt.cli import main
 from nanogpt.data import CharTokenizer
 from nanogpt.serving.batch import BatchEngine

@@ -15,14 +15,9 @@ from pretrained_fixtures import SPECIALS, V_TOKENIZER, kept_folders, write_gguf 
 
 from nanogpt import load_pretrained
 from nanogpt.bench import under_load
-from nanogpt.bench.load import (
-    SCHEMES,
-    LoadedTokenServer,
-    blocks_for,
-    first_tokens,
-    pieces_of_text,
-    poisson,
-)
+from nanogpt.bench.arrivals import first_tokens, pieces_of_text, poisson
+from nanogpt.bench.loaded_server import LoadedTokenServer
+from nanogpt.bench.schemes import SCHEMES, blocks_for
 from nanogpt.cli import main
 from nanogpt.cli.pretrained import short_name
 from nanogpt.pretrained.fetch import fetch_smollm2

@@ -17,7 +17,8 @@ from shared_fixtures import tiny_model
 from text_fixtures import HAN, TEXTS, chinese
 
 from nanogpt import course
-from nanogpt.bench.load import LoadedServer, poisson
+from nanogpt.bench.arrivals import poisson
+from nanogpt.bench.loaded_server import LoadedServer
 from nanogpt.cli import main
 from nanogpt.data import (
     SHOWN,

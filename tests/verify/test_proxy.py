@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from nanogpt.bench.load import LoadedServer, poisson
+from nanogpt.bench.arrivals import poisson
+from nanogpt.bench.loaded_server import LoadedServer
 from nanogpt.verify.server import RemoteServer, proxy_for
 
 PROXY = "http://proxy.example:3128"
