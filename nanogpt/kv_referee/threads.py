@@ -7,12 +7,15 @@ This file imports nothing of the room: a script that shows a bug contains it.
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-_PATIENCE = 0.05  # seconds after which the other thread counts as waiting for a lock of this one
+# A thread that uses no processor for so many seconds waits for a lock of the other one. A first
+# call into a library computes for longer than that: 0.1 s have been seen.
+_PATIENCE = 0.05
 _OWN = os.path.dirname(__file__)
 # In no file below these are lines of the model's own code.
 _APART = (_OWN, os.path.dirname(torch.__file__), "<frozen")
@@ -23,6 +26,13 @@ def _is_apart(name: str) -> bool:
     """Whether a file is torch's, Python's or the referee's."""
     installed = "site-packages" in name or "dist-packages" in name
     return name.startswith(_APART) or (name.startswith(_STANDARD) and not installed)
+
+
+def seconds_of(thread: threading.Thread) -> float:
+    """The processor time that a running thread has used; 0 where no system call tells."""
+    clock_of = getattr(time, "pthread_getcpuclockid", None)  # Linux has it
+    assert thread.ident is not None
+    return 0.0 if clock_of is None else time.clock_gettime(clock_of(thread.ident))
 
 
 def by_turns_in_threads(*runs: Callable[[], Any]) -> list[Any]:
@@ -37,6 +47,17 @@ def by_turns_in_threads(*runs: Callable[[], Any]) -> list[Any]:
     results: dict[int, Any] = {}
     errors: dict[int, BaseException] = {}
     inference = torch.is_inference_mode_enabled()
+    begin = threading.Barrier(len(runs))
+
+    def comes_back_to(me: int, other: int) -> bool:
+        """Wait for the turn; False if the other thread, which has it, waits for a lock."""
+        used = seconds_of(threads[other])
+        while not turn.wait_for(lambda: now[0] == me or other not in running, _PATIENCE):
+            before = used
+            used = seconds_of(threads[other])
+            if used - before < _PATIENCE / 10:
+                return False
+        return True
 
     def pass_on(me: int) -> None:
         """Let the next thread run a line, and wait until it has passed the turn on."""
@@ -50,7 +71,7 @@ def by_turns_in_threads(*runs: Callable[[], Any]) -> list[Any]:
             if others:
                 now[0] = others[0]
                 turn.notify_all()
-                if not turn.wait_for(lambda: now[0] == me or running <= {me}, _PATIENCE):
+                if not comes_back_to(me, others[0]):
                     waiting.add(others[0])  # for a lock that this thread holds
             now[0] = me
 
@@ -65,8 +86,9 @@ def by_turns_in_threads(*runs: Callable[[], Any]) -> list[Any]:
         return trace
 
     def run(me: int) -> None:
+        begin.wait()
         with turn:
-            turn.wait_for(lambda: now[0] == me, _PATIENCE)
+            turn.wait_for(lambda: now[0] == me or running <= {me})
         try:
             with torch.inference_mode(inference):
                 sys.settrace(trace_of(me))
