@@ -12,6 +12,8 @@ from torch import Tensor
 
 from .config import ParameterError, check_int, check_number, check_switch, check_type, too_large
 
+TEMPERATURES = (1e-6, 1e38)  # below, all but the largest logits vanish; above, float32 overflows
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -30,7 +32,7 @@ class SamplingParams:
 
     def __post_init__(self):
         check_switch("greedy", self.greedy)
-        check_number("temperature", self.temperature, 1e-6, 1e38, "; or use greedy=True")
+        check_number("temperature", self.temperature, *TEMPERATURES, "; or use greedy=True")
         if self.top_k is not None:
             check_int("top_k", self.top_k, 1)
         if self.top_p is not None:

@@ -61,6 +61,8 @@ def neighbours(name: str) -> set[str]:
     found = set()
     for full in imports(name):
         inside = full.removeprefix("nanogpt.")
+        # A public name of the package, as in `from .. import Decoder`, is that of its own module.
+        inside = nanogpt._MODULE.get(inside, inside)
         part = inside if inside in MODULES else inside.rpartition(".")[0]
         found |= {part, f"{part}.__init__"} if inside != full else set()
     return found & set(MODULES) - {name}
@@ -83,6 +85,7 @@ def test_the_package_is_the_lesson_and_its_folders():
 
 def test_a_file_imports_only_files_before_it_and_a_folder_only_folders_before_it():
     assert {"cache", "config", "attention"} <= neighbours("model")
+    assert {"cache", "config", "model"} <= neighbours("course.frame")  # by their public names
     order = [*LESSON, *FOLDERS, "__main__"]
     place = {name: order.index(room_of(name)) for name in MODULES}
     pairs = [(name, other) for name in MODULES for other in neighbours(name)]
