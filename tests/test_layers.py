@@ -4,6 +4,7 @@ import ast
 import functools
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -140,6 +141,17 @@ def test_config_knows_neither_tensors_nor_files():
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_a_module_says_what_it_is(name):
     assert ast.get_docstring(ast.parse(MODULES[name].read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "room", ["bench", "caches", "decoder", "engines", "series", "site", "training", "verify"]
+)
+def test_the_map_of_a_room_names_its_modules(room):
+    words = re.findall(
+        r"\w+", ast.get_docstring(ast.parse(MODULES[f"{room}.__init__"].read_text()))
+    )
+    modules = {name.split(".")[1] for name in MODULES if room_of(name) == room} - {"__init__"}
+    assert not modules - {*words}
 
 
 def test_the_public_door_opens_on_every_name():
