@@ -147,9 +147,8 @@ def test_a_module_says_what_it_is(name):
     "room", ["bench", "caches", "decoder", "engines", "series", "site", "training", "verify"]
 )
 def test_the_map_of_a_room_names_its_modules(room):
-    words = re.findall(
-        r"\w+", ast.get_docstring(ast.parse(MODULES[f"{room}.__init__"].read_text()))
-    )
+    text = MODULES[f"{room}.__init__"].read_text(encoding="utf-8")
+    words = re.findall(r"\w+", ast.get_docstring(ast.parse(text)))
     modules = {name.split(".")[1] for name in MODULES if room_of(name) == room} - {"__init__"}
     assert not modules - {*words}
 

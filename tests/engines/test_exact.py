@@ -10,6 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from conftest import name, seeded, tiny_model
 from model_fixtures import all_logits
+from other_styles import Chat, ChatCache, Fast
 from shapes import ROPE, model_of
 
 from nanogpt import generation as decoder
@@ -254,6 +255,36 @@ def test_models_give_the_same_bits_with_the_products_of_a_gpu(form, products_of_
     check_bits(model_of(seeded(3), **sizes, **form).eval(), texts(2))
 
 
+def read_fast(model, idx, chunks):
+    """Logits of a model in gpt-fast's style, read in pieces into static buffers."""
+    model.max_seq_length = -1  # new buffers, of this batch
+    model.max_batch_size = -1
+    model.setup_caches(len(idx), idx.shape[1])
+    pieces = torch.arange(idx.shape[1]).split(chunks)
+    return torch.cat([model(idx[:, pos], pos) for pos in pieces], dim=1)
+
+
+def read_chat(model, idx, chunks):
+    """Logits of a model in nanochat's style, read in pieces into its cache."""
+    cache = ChatCache(len(idx), 1, idx.shape[1], 8, 2, "cpu", torch.float32)
+    return torch.cat([model(piece, cache) for piece in idx.split(chunks, dim=1)], dim=1)
+
+
+@pytest.mark.parametrize(("style", "read"), [(Fast, read_fast), (Chat, read_chat)], ids=name)
+def test_models_in_other_styles_give_the_same_bits(style, read):
+    model = style().eval()
+    idx = texts(2, 12)
+    with torch.no_grad():
+        usual = read(model, idx, 12)
+    with exact(model):
+        whole = read(model, idx, 12)
+        one_by_one = read(model, idx, [5] + [1] * 7)  # the first token of a chunk is not smeared
+        alone = read(model, idx[1:], [5] + [1] * 7)
+    assert torch.equal(one_by_one, whole)
+    assert torch.equal(alone, whole[1:])
+    torch.testing.assert_close(whole, usual, rtol=0, atol=1e-4)
+
+
 LAYERS = {
     # the activations of DecoderConfig
     "GELU": nn.GELU(),
@@ -271,6 +302,7 @@ LAYERS = {
     "power of two": lambda x: 2.0**x,
     "exp_": lambda x: x.clone().exp_(),
     "sine of tanh": lambda x: x.tanh().sin(),
+    "sigmoid": lambda x: x.sigmoid(),
     # products
     "linear": nn.Linear(30, 7),
     "weights on the left": lambda x: (torch.arange(90).sub(45).view(3, 30).to(x) @ x.mT).mT,

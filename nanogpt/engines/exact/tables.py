@@ -102,7 +102,7 @@ OUR_ORDER: dict[str, Callable[..., Tensor]] = {
     **{
         func.__name__: in_registers(func)
         for func in (
-            *(F.gelu, F.silu, torch.tanh),
+            *(F.gelu, F.silu, torch.tanh, torch.sigmoid),  # sigmoid: the gate of nanochat's smear
             *(torch.exp, torch.log, torch.log1p, torch.cos, torch.sin),
         )
     },
