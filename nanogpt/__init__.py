@@ -40,95 +40,87 @@ from engines/generation.py: without an engine or a draft they run the lesson's l
 below are imported on first use.
 """
 
+import ast
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
 
-# Where each public name is defined. Importing all of it would take seconds, so a name is imported
-# on first use, below.
-_HOME = {
-    "config": ["GPTConfig", "SIZES"],
-    "data": ["load_corpus", "CharTokenizer"],
-    "cache": ["kv_cache", "DynamicCache", "StaticCache"],
-    "model": ["GPT", "Head"],
-    "sampling": ["SamplingParams", "draw_noise"],
-    "fitting": ["fit"],
-    "comparison": ["compare"],
-    "decoder.config": ["DecoderConfig"],
-    "decoder.model": ["Decoder", "CausalSelfAttention"],
-    "decoder.pack": ["pack_heads", "unpack_heads"],
-    "decoder.checkpoint": ["load_checkpoint", "save_checkpoint"],
-    "pretrained.load": ["load_pretrained"],
-    "pretrained.padding": ["without_spare_tokens"],
-    "training.recipes": ["TrainConfig", "RECIPES", "recipe_for"],
-    "training.loop": ["train"],
-    "caches.rolling": ["RollingCache"],
-    "caches.paged": ["PagedCache"],
-    "caches.int8": ["Int8Cache"],
-    "engines.generation": ["generate", "complete"],
-    "engines.exact": ["exact"],
-    "engines.drafts": ["NGram", "PromptLookup", "DraftModel"],
-    "engines.eager": ["Uncached", "PerHead", "Batched", "Flat"],
-    "engines.compiled": ["Compiled", "Graph", "GraphLoop"],
-    "engines.native": ["Native", "Native8"],
-    "serving.batch": ["BatchEngine", "serve"],
-    "serving.sequence": ["Request"],
-    "verify.referee": ["referee"],
-}
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
-__all__ = sorted(_MODULE)
-
-if TYPE_CHECKING:  # The same names, for editors and type checkers: a test compares the two lists.
-    from .cache import DynamicCache as DynamicCache
-    from .cache import StaticCache as StaticCache
-    from .cache import kv_cache as kv_cache
-    from .caches.int8 import Int8Cache as Int8Cache
-    from .caches.paged import PagedCache as PagedCache
-    from .caches.rolling import RollingCache as RollingCache
-    from .comparison import compare as compare
-    from .config import SIZES as SIZES
-    from .config import GPTConfig as GPTConfig
-    from .data import CharTokenizer as CharTokenizer
-    from .data import load_corpus as load_corpus
-    from .decoder.checkpoint import load_checkpoint as load_checkpoint
-    from .decoder.checkpoint import save_checkpoint as save_checkpoint
-    from .decoder.config import DecoderConfig as DecoderConfig
-    from .decoder.model import CausalSelfAttention as CausalSelfAttention
-    from .decoder.model import Decoder as Decoder
-    from .decoder.pack import pack_heads as pack_heads
-    from .decoder.pack import unpack_heads as unpack_heads
-    from .engines.compiled import Compiled as Compiled
-    from .engines.compiled import Graph as Graph
-    from .engines.compiled import GraphLoop as GraphLoop
-    from .engines.drafts import DraftModel as DraftModel
-    from .engines.drafts import NGram as NGram
-    from .engines.drafts import PromptLookup as PromptLookup
-    from .engines.eager import Batched as Batched
-    from .engines.eager import Flat as Flat
-    from .engines.eager import PerHead as PerHead
-    from .engines.eager import Uncached as Uncached
-    from .engines.exact import exact as exact
-    from .engines.generation import complete as complete
-    from .engines.generation import generate as generate
-    from .engines.native import Native as Native
-    from .engines.native import Native8 as Native8
+# The public names, in the order above. At run time each is imported on first use.
+# isort: off
+if TYPE_CHECKING:
+    from .config import GPTConfig as GPTConfig, SIZES as SIZES
+    from .data import load_corpus as load_corpus, CharTokenizer as CharTokenizer
+    from .cache import (
+        kv_cache as kv_cache,
+        DynamicCache as DynamicCache,
+        StaticCache as StaticCache,
+    )
+    from .model import GPT as GPT, Head as Head
+    from .sampling import SamplingParams as SamplingParams, draw_noise as draw_noise
     from .fitting import fit as fit
-    from .model import GPT as GPT
-    from .model import Head as Head
+    from .comparison import compare as compare
+    from .decoder.config import DecoderConfig as DecoderConfig
+    from .decoder.model import Decoder as Decoder, CausalSelfAttention as CausalSelfAttention
+    from .decoder.pack import pack_heads as pack_heads, unpack_heads as unpack_heads
+    from .decoder.checkpoint import (
+        load_checkpoint as load_checkpoint,
+        save_checkpoint as save_checkpoint,
+    )
     from .pretrained.load import load_pretrained as load_pretrained
     from .pretrained.padding import without_spare_tokens as without_spare_tokens
-    from .sampling import SamplingParams as SamplingParams
-    from .sampling import draw_noise as draw_noise
-    from .serving.batch import BatchEngine as BatchEngine
-    from .serving.batch import serve as serve
-    from .serving.sequence import Request as Request
+    from .training.recipes import (
+        TrainConfig as TrainConfig,
+        RECIPES as RECIPES,
+        recipe_for as recipe_for,
+    )
     from .training.loop import train as train
-    from .training.recipes import RECIPES as RECIPES
-    from .training.recipes import TrainConfig as TrainConfig
-    from .training.recipes import recipe_for as recipe_for
+    from .caches.rolling import RollingCache as RollingCache
+    from .caches.paged import PagedCache as PagedCache
+    from .caches.int8 import Int8Cache as Int8Cache
+    from .engines.generation import generate as generate, complete as complete
+    from .engines.exact import exact as exact
+    from .engines.drafts import (
+        NGram as NGram,
+        PromptLookup as PromptLookup,
+        DraftModel as DraftModel,
+    )
+    from .engines.eager import (
+        Uncached as Uncached,
+        PerHead as PerHead,
+        Batched as Batched,
+        Flat as Flat,
+    )
+    from .engines.compiled import Compiled as Compiled, Graph as Graph, GraphLoop as GraphLoop
+    from .engines.native import Native as Native, Native8 as Native8
+    from .serving.batch import BatchEngine as BatchEngine, serve as serve
+    from .serving.sequence import Request as Request
     from .verify.referee import referee as referee
-else:
+# isort: on
+
+
+def _homes() -> dict[str, str]:
+    """The module of each public name, read from the imports above.
+
+    Importing all of it would take seconds, and editors and type checkers complete only names that
+    are imported in plain sight. So the imports stand there, and are read as text, which takes two
+    milliseconds.
+    """
+    text = pkgutil.get_data(__name__, "__init__.py")
+    assert text is not None, "nanogpt reads its public names from its own source, which is missing"
+    block = next(node for node in ast.parse(text).body if isinstance(node, ast.If))
+    found: dict[str, str] = {}
+    for line in block.body:
+        assert isinstance(line, ast.ImportFrom)
+        found |= {alias.name: str(line.module) for alias in line.names}
+    return found
+
+
+_MODULE = _homes()
+__all__ = sorted(_MODULE)
+
+if not TYPE_CHECKING:  # A type checker that saw it would take any name for a public one.
 
     def __getattr__(name: str):
         if name not in _MODULE:

@@ -87,7 +87,13 @@ class KVCache(ABC):
         """Store tokens that passed the checks, and return all, as `update` does."""
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """The K and V tensors held, including any empty slots."""
+        """The K and V tensors held, including any empty slots. Raises ValueError if empty."""
+        if self.k is None:
+            raise ValueError(f"this {type(self).__name__} is empty: store tokens with update first")
+        return self.held()
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """K and V as attention reads them. Called by `tensors`, which checks that there are any."""
         return self.k, self.v
 
     @property

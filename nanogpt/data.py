@@ -83,13 +83,18 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
     if local.is_file():
         return read_corpus(local)
     # 3. Download it, unless switched off. If that fails, generate a practice corpus.
-    if os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
+    if downloads_off():
         reason = "data/input.txt is missing, and downloads are switched off."
         return practice_corpus(os.environ.get("NANOGPT_OFFLINE_REASON") or reason)
     try:
         return read_corpus(fetch(local))
     except (CorpusError, OSError) as error:
         return practice_corpus(f"the download failed ({error}).")
+
+
+def downloads_off() -> bool:
+    """Whether NANOGPT_OFFLINE is set to anything but 0: then no download is tried."""
+    return os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0")
 
 
 def read_corpus(path: Path) -> Corpus:

@@ -3,7 +3,6 @@
 The copy shares the weights, and has its own caches and eval mode.
 """
 
-from functools import partial
 from inspect import getclosurevars
 from types import FunctionType, MethodType
 
@@ -82,15 +81,13 @@ def _refers_to(value, modules: dict[int, nn.Module], seen: set[int]) -> bool:
 
 
 def _parts(value) -> list:
-    """What a container, a bound method, a partial or a function with a closure refers to."""
+    """What a container, a bound method or a function with a closure refers to."""
     if isinstance(value, (list, tuple, set)):
         return list(value)
     if isinstance(value, dict):
         return list(value.values())
-    if isinstance(value, MethodType):
+    if isinstance(value, MethodType):  # accelerate keeps a module's own forward in `_old_forward`
         return [value.__self__]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, FunctionType):  # the variables of an outer function that it uses
+    if isinstance(value, FunctionType):  # what it uses of an outer function: self, in a lambda
         return list(getclosurevars(value).nonlocals.values())
     return []

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from .config import ParameterError, check_int, check_number, check_switch, check_type, too_large
 
+TEMPERATURES = (1e-6, 1e38)  # below, all but the largest logits vanish; above, float32 overflows
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -30,7 +32,7 @@ class SamplingParams:
 
     def __post_init__(self):
         check_switch("greedy", self.greedy)
-        check_number("temperature", self.temperature, 1e-6, 1e38, "; or use greedy=True")
+        check_number("temperature", self.temperature, *TEMPERATURES, "; or use greedy=True")
         if self.top_k is not None:
             check_int("top_k", self.top_k, 1)
         if self.top_p is not None:
@@ -103,6 +105,7 @@ def keep_top_p(probs: Tensor, p: float) -> Tensor:
 # ------------------------------------------------------------------ argument checks
 
 MOST_NEW = 2**31 - 1  # tokens in one generation: more must be a typo
+_FLOAT32 = torch.finfo(torch.float32)
 
 
 def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:
@@ -190,12 +193,24 @@ def check_draw(n_new, batch, vocab_size, generator) -> None:
 def check_noise(noise, shape: tuple[int, int, int]) -> None:
     """Raise ValueError unless this is noise of shape (n_new, B, V), as draw_noise returns it."""
     numbers = isinstance(noise, Tensor) and noise.is_floating_point() and not noise.is_meta
-    fits = numbers and noise.shape == shape
-    # With a noise of 0 a ruled-out token would win: 0 / 0 is NaN, which argmax takes for the
-    # largest; with infinite noise no token would. Asked once for a generation, so waiting for a GPU
-    # here costs next to nothing.
-    if not fits or not bool(((noise > 0) & noise.isfinite()).all()):
-        raise ValueError(
-            f"noise is {described(noise)}; these tokens need {shape} finite floating-point numbers "
-            f"above 0: draw it with draw_noise"
-        )
+    if numbers and noise.shape == shape and _in_float32s_range(noise):
+        return
+    raise ValueError(
+        f"noise is {described(noise)}; these tokens need {shape} numbers from {_FLOAT32.tiny:.1e} "
+        f"to {_FLOAT32.max:.1e}, as float32 has them: draw it with draw_noise"
+    )
+
+
+def _in_float32s_range(noise: Tensor) -> bool:
+    """Whether all numbers are float32's, neither 0, nor subnormal, nor infinite, nor NaN.
+
+    With a noise of 0 a ruled-out token would win: 0 / 0 is NaN, which argmax takes for the largest;
+    with infinite noise no token would. Engines divide in float32, whatever the noise is, where a
+    float64 of 1e-50 is 0, and where 1 / 1e-40 is infinite.
+    """
+    if noise.numel() == 0:  # no tokens, so no smallest number
+        return True
+    # Asked once for a generation, so waiting for a GPU here costs next to nothing. Both are NaN if
+    # any number is, and then no comparison is true.
+    low, high = torch.stack(noise.aminmax()).tolist()
+    return _FLOAT32.tiny <= low and high <= _FLOAT32.max

@@ -12,7 +12,7 @@ from conftest import seeded, state_of, tiny_model
 from nanogpt import Batched, Compiled, Flat, Native, PerHead, SamplingParams, Uncached
 from nanogpt.cache import DynamicCache
 from nanogpt.engines import base, decoder_library, toolchain
-from nanogpt.engines.compiled import GraphLoop, empty_kv, next_token
+from nanogpt.engines.compiled import Graph, GraphLoop, empty_kv, next_token
 from nanogpt.engines.generation import complete, generate
 from nanogpt.model import Head
 
@@ -29,6 +29,7 @@ class OneStep(GraphLoop):
     is_compiled = False
 
     def build(self):
+        super(Graph, self).build()  # that of a graph asks for a CUDA device
         self._allocate()
         self._capture(partial(next_token, c=self.config, fused=False))
 
@@ -44,7 +45,8 @@ class Interpreted(Compiled):
     """Compiled without a compiler: the step that would be compiled is run instead."""
 
     def build(self):
-        self.kv = empty_kv(self.config, self.batch, self.capacity)
+        super(Compiled, self).build()
+        self.kv = empty_kv(self.shape)
         self.step = partial(next_token, c=self.config)
 
 

@@ -22,11 +22,10 @@ from nanogpt.config import GPTConfig
 from nanogpt.decoder.config import DecoderConfig
 from nanogpt.decoder.model import Decoder
 from nanogpt.engines import base, compiled
-from nanogpt.engines import exact as exact_module
 from nanogpt.engines.compiled import Graph, GraphLoop
 from nanogpt.engines.drafts import PromptLookup
 from nanogpt.engines.eager import Flat, PerHead
-from nanogpt.engines.exact import exact
+from nanogpt.engines.exact import exact, sums
 from nanogpt.model import GPT
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.training.loop import train
@@ -220,7 +219,7 @@ def test_exact_mode_and_the_comparison_run_there(gpu, dtype, monkeypatch):
     def product_of_a_library(*_):
         raise AssertionError("a GPU's library picks the order of its sums by the shape")
 
-    monkeypatch.setattr(exact_module, "multiplied", product_of_a_library)
+    monkeypatch.setattr(sums, "multiplied", product_of_a_library)
     with exact(model):
         report = compare(model, tokens(1, 4).to("cuda"), 3, a=None, b=StaticCache)
     assert (report.equal, report.max_logit_diff) == (True, 0)

@@ -4,6 +4,7 @@ import ast
 import functools
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -61,6 +62,8 @@ def neighbours(name: str) -> set[str]:
     found = set()
     for full in imports(name):
         inside = full.removeprefix("nanogpt.")
+        # A public name of the package, as in `from .. import Decoder`, is that of its own module.
+        inside = nanogpt._MODULE.get(inside, inside)
         part = inside if inside in MODULES else inside.rpartition(".")[0]
         found |= {part, f"{part}.__init__"} if inside != full else set()
     return found & set(MODULES) - {name}
@@ -83,6 +86,7 @@ def test_the_package_is_the_lesson_and_its_folders():
 
 def test_a_file_imports_only_files_before_it_and_a_folder_only_folders_before_it():
     assert {"cache", "config", "attention"} <= neighbours("model")
+    assert {"cache", "config", "model"} <= neighbours("course.frame")  # by their public names
     order = [*LESSON, *FOLDERS, "__main__"]
     place = {name: order.index(room_of(name)) for name in MODULES}
     pairs = [(name, other) for name in MODULES for other in neighbours(name)]
@@ -137,6 +141,16 @@ def test_config_knows_neither_tensors_nor_files():
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_a_module_says_what_it_is(name):
     assert ast.get_docstring(ast.parse(MODULES[name].read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "room", ["bench", "caches", "decoder", "engines", "series", "site", "training", "verify"]
+)
+def test_the_map_of_a_room_names_its_modules(room):
+    text = MODULES[f"{room}.__init__"].read_text(encoding="utf-8")
+    words = re.findall(r"\w+", ast.get_docstring(ast.parse(text)))
+    modules = {name.split(".")[1] for name in MODULES if room_of(name) == room} - {"__init__"}
+    assert not modules - {*words}
 
 
 def test_the_public_door_opens_on_every_name():

@@ -19,9 +19,9 @@ class Int8Cache(DynamicCache):
         # A DynamicCache of codes: rows of hs + 2 bytes. Each step decodes all S rows for attention.
         self.dtype = k.dtype
         super().store(encoded(k), encoded(v), pos)
-        return *self.tensors(), self.pos
+        return *self.held(), self.pos
 
-    def tensors(self) -> tuple[Tensor, Tensor]:
+    def held(self) -> tuple[Tensor, Tensor]:
         return decoded(self.k, self.dtype), decoded(self.v, self.dtype)
 
 

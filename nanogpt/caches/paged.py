@@ -54,9 +54,9 @@ class PagedCache(KVCache):
         self.pos = torch.cat([self.pos, pos])
         if first:
             return k, v, pos
-        return *self.tensors(), self.pos
+        return *self.held(), self.pos
 
-    def tensors(self) -> tuple[Tensor, Tensor]:
+    def held(self) -> tuple[Tensor, Tensor]:
         """K and V of all texts, gathered from their pages.  (B, …, S, hs), twice"""
         table = send(self.table, self.k.device)
         length = len(self.pos)

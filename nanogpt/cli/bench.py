@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..bench import gpu_report, llama_cpp, reports
+from ..bench import llama_cpp, reports
 from ..bench.arrivals import first_tokens
 from ..bench.entries import KINDS
 from ..bench.gain import ModelGain, gains
@@ -47,7 +47,7 @@ from ..files import KEEPER, ROOT, real_path
 from ..model import LanguageModel
 from ..pretrained.load import find
 from ..training.folders import held
-from . import common
+from . import common, gpu_report
 from .pretrained import SOURCES, load_on, short_name, size_text
 
 

@@ -16,6 +16,9 @@ from ..config import (
 )
 from .layout import PartKind, counted
 
+# The base of rotations in the paper (Su et al. 2021), and of files that name none.
+ROPE_BASE = 10_000.0
+
 
 def to_float(config: Any, name: str) -> None:
     """Convert a number of a frozen config, which may be None, to a float.
@@ -104,7 +107,7 @@ class DecoderConfig:
     head_dim: int | None = option(None, "size of a query, key or value; None: n_embd // n_head")
     ffn_dim: int | None = option(None, "width of the feed-forward layer; None: 4 · n_embd")
     positions: Positions = option(Positions.LEARNED, "learned or rotary")
-    rope_base: float = option(10_000.0, "the larger it is, the slower the slowest pair rotates")
+    rope_base: float = option(ROPE_BASE, "the larger it is, the slower the slowest pair rotates")
     rope_scaling: RopeScaling | None = option(None, "Llama 3's, for long contexts")
     norm: Norm = option(Norm.LAYER, "layer or rms")
     norm_weights: bool = option(True, "norms have a learned scale for each element")

@@ -1,9 +1,9 @@
 """The base class of all engines: built for one shape, cached for later generations, checked.
 
 An engine is one implementation of decoding, passed as generate(…, engine=…); all engines give the
-same tokens. It is built for a shape: a model's config, a batch size, a capacity, a dtype, a device.
-It holds no weights: a generation uses the model's, so one engine serves all models of one shape,
-even while they train.
+same tokens. It is built for a `Shape`: a model's config, a batch size, a capacity, a dtype, a
+device. It holds no weights: a generation uses the model's, so one engine serves all models of one
+shape, even while they train.
 
 Weights that change in the middle of a text are undefined: begin a new text after a change. Native
 engines and CUDA graphs copy all weights when a text begins. The others read the model's own memory
@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 import torch
 from torch import Tensor
 
-from ..config import GPTConfig, check_int, check_type
-from ..decoder.config import DecoderConfig, beyond_lecture, decoder_config
-from ..decoder.standard import Refusal, in_memory, inference_config, not_standard
+from ..config import GPTConfig
+from ..decoder.config import DecoderConfig, beyond_lecture
+from ..decoder.standard import Refusal, in_memory, not_standard
 from ..generation import Reader, decode
 from ..model import LanguageModel
 from ..sampling import SamplingParams, check_length
 from .exact import in_exact_mode
+from .shape import Shape
 from .toolchain import CannotBuild
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 INSTEAD = "use Batched, or leave engine out"
 KEPT = 16  # engines kept: the buffers of one for large batches take hundreds of MB
 building = threading.RLock()  # compilers are not thread-safe
-# (class, shape, …) -> the engine that decodes it, possibly the class's fallback.
-_built: dict[tuple[object, ...], Engine] = {}
+# (class, shape) -> the engine that decodes it, possibly the class's fallback.
+_built: dict[tuple[type[Engine], Shape], Engine] = {}
 
 
 class TokenIterator(Iterator[Tensor], Protocol):
@@ -74,27 +75,21 @@ class Engine:
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
     ):
-        check_type("config", config, (GPTConfig, DecoderConfig))
-        check_type("dtype", dtype, torch.dtype)
-        check_type("device", device, (str, torch.device))
-        capacity = config.block_size if capacity is None else capacity
-        check_int("batch", batch, 1)
-        check_int("capacity", capacity, 1, config.block_size)
+        # 1. The shape, and whether this engine computes its architecture.
+        self.shape = Shape.of(config, batch, capacity, dtype, device)
         refusal = self.refuses(config)
         if refusal:
             raise ValueError(str(refusal))
-        self.config = _inference(config)
-        self.batch = batch
-        self.capacity = capacity
-        try:
-            self.dtype = dtype
-            self.device = torch.device(device)
-        except RuntimeError:
-            raise ValueError(f'device={device!r}: pass a torch device such as "cpu"') from None
+        # 2. What depends only on the shape.
         start = time.perf_counter()
         with torch.inference_mode(False):  # the buffers are also used outside the caller's mode
             self.build()
         self.build_seconds = time.perf_counter() - start
+
+    @property
+    def config(self) -> DecoderConfig:
+        """The architecture that this engine computes."""
+        return self.shape.config
 
     def build(self) -> None:
         """Build everything that depends only on the shape. Raises CannotBuild, in one line."""
@@ -163,16 +158,15 @@ class Engine:
     def check_fits(self, model: LanguageModel, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError if this generation does not fit the shape the engine was built for."""
         name = type(self).__name__
-        own = (self.config, self.batch, self.dtype)
-        given = (_inference(model.config), len(prompt), model.dtype)
-        if given != own or not _same_device(model.device, self.device):
+        given = Shape.of_model(model, len(prompt))
+        if not self.shape.decodes(given):
             raise ValueError(
-                f"this {name} was built for {_described(*own, self.device)}, "
-                f"but got {_described(*given, model.device)}: "
+                f"this {name} was built for {self.shape}, but got {given}: "
                 f"build another, or pass the class: engine={name}"
             )
+        most = self.shape.capacity
         instead = ", or leave engine out"
-        check_length(prompt.shape[1], n_new, self.capacity, f"this {name}: ", "capacity", instead)
+        check_length(prompt.shape[1], n_new, most, f"this {name}: ", "capacity", instead)
 
     @classmethod
     def ready(cls, model: LanguageModel, batch: int) -> Engine:
@@ -181,7 +175,7 @@ class Engine:
         If it cannot be built, returns its fallback and warns with a one-line reason. Raises
         ValueError if this engine does not compute the model's config.
         """
-        key = (cls, _inference(model.config), batch, model.dtype, model.device)
+        key = (cls, Shape.of_model(model, batch))
         with building:
             engine = _built.pop(key, None)
             if engine is None:
@@ -241,10 +235,10 @@ def loop(
     return cast("TokenIterator", decode(reader, prompt, cast("Tensor", rows), sampling))
 
 
-def require_float32_cpu(engine: Engine) -> None:
-    """Raises CannotBuild for an engine of another dtype or device."""
-    if (engine.device.type, engine.dtype) != ("cpu", torch.float32):
-        where = f"{engine.dtype} on {engine.device.type}"
+def require_float32_cpu(shape: Shape) -> None:
+    """Raises CannotBuild for another dtype or device."""
+    if (shape.device.type, shape.dtype) != ("cpu", torch.float32):
+        where = f"{shape.dtype} on {shape.device.type}"
         raise CannotBuild(f"it computes float32 on the CPU, not {where}")
 
 
@@ -264,25 +258,6 @@ def check_float32(weights: Iterable[Tensor]) -> None:
                 f"a weight is a {type(weight).__name__} of {weight.dtype}, but this engine reads "
                 f"plain float32 from memory: cast the whole model"
             )
-
-
-def _inference(config: GPTConfig | DecoderConfig) -> DecoderConfig:
-    """The config without the fields that do not affect inference."""
-    return decoder_config(inference_config(config))
-
-
-def _same_device(a: torch.device, b: torch.device) -> bool:
-    """Whether both are one device: `cuda` without a number is whichever is current."""
-    return a.type == b.type and (a.index == b.index or None in (a.index, b.index))
-
-
-def _described(
-    config: GPTConfig | DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
-) -> str:
-    c = config
-    other = "".join(f", {name}={v}" for name, v in beyond_lecture(config).items())
-    shape = f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}"
-    return f"{shape}, {c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device}"
 
 
 def warn_caller(message: str) -> None:

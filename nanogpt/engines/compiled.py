@@ -29,6 +29,7 @@ from . import toolchain
 from .base import check_float32, require_float32_cpu, warn_caller
 from .eager import Exclusive
 from .noise import Noise
+from .shape import Shape
 from .toolchain import CannotBuild
 
 MOST_STEPS = 16  # in one CUDA graph
@@ -122,17 +123,17 @@ def compiled(c: DecoderConfig) -> NextToken:
     return torch.compile(one_step, fullgraph=True, dynamic=False, options=dict(OPTIONS))
 
 
-def empty_kv(config: DecoderConfig, batch: int, capacity: int) -> step.Buffers:
+def empty_kv(shape: Shape) -> step.Buffers:
     """Zeroed keys and values of each layer, (B, Hkv, S, hs); keys lie in memory as (B, Hkv, hs, S).
 
     So the inner loop of a CPU, over the slots, reads neighbouring numbers.
     """
-    rows = (batch, config.kv_heads)
-    hs = config.head_size
+    c = shape.config
+    rows = (shape.batch, c.kv_heads)
     kv: step.Buffers = []
-    for _ in range(config.n_layer):
-        keys = torch.zeros((*rows, hs, capacity), dtype=torch.float32).mT
-        values = torch.zeros((*rows, capacity, hs), dtype=torch.float32)
+    for _ in range(c.n_layer):
+        keys = torch.zeros((*rows, c.head_size, shape.capacity), dtype=torch.float32).mT
+        values = torch.zeros((*rows, shape.capacity, c.head_size), dtype=torch.float32)
         kv.append((keys, values))
     return kv
 
@@ -151,13 +152,14 @@ class Compiled(Exclusive):
     """Rung 5. The step and its sampling as one compiled call; builds once, for ten seconds."""
 
     def build(self) -> None:
-        require_float32_cpu(self)
+        super().build()
+        require_float32_cpu(self.shape)
         toolchain.machine()  # asks the compiler before Inductor does: this error says what to set
-        self.kv = empty_kv(self.config, self.batch, self.capacity)
+        self.kv = empty_kv(self.shape)
         self.step = compiled(self.config)
         # Compile it now, on weights that are then forgotten.
-        token = torch.zeros(self.batch, dtype=torch.int64)
-        noise = torch.ones(self.batch, self.config.vocab_size)
+        token = torch.zeros(self.shape.batch, dtype=torch.int64)
+        noise = torch.ones(self.shape.batch, self.config.vocab_size)
         weights = self._weights(Decoder(self.config).float())
         try:
             with torch.no_grad(), warnings.catch_warnings():
@@ -187,7 +189,7 @@ class Compiled(Exclusive):
         plain = sampling == PLAIN
         ones = torch.ones(noise.shape[1:], dtype=torch.float32)
         # Tensors of one position each, made in advance: a step only looks the next one up.
-        positions = torch.arange(self.capacity).split(1)[prompt.shape[1] - 1 :]
+        positions = torch.arange(self.shape.capacity).split(1)[prompt.shape[1] - 1 :]
         token = prompt[:, -1].to(torch.int64).contiguous()
         for pos, row in zip(positions, noise, strict=False):
             inside = row.float().contiguous() if plain else ones
@@ -213,8 +215,10 @@ class Graph(Exclusive):
     is_compiled = True
 
     def build(self) -> None:
-        if self.device.type != "cuda":
-            raise CannotBuild(f"a CUDA graph needs a CUDA device, not {self.device.type}")
+        super().build()
+        kind = self.shape.device.type
+        if kind != "cuda":
+            raise CannotBuild(f"a CUDA graph needs a CUDA device, not {kind}")
         try:
             self._allocate()
             try:
@@ -226,18 +230,20 @@ class Graph(Exclusive):
 
     def _allocate(self) -> None:
         c = self.config
-        B = self.batch
+        B = self.shape.batch
+        dtype = self.shape.dtype
+        device = self.shape.device
         # The last replay runs all of its steps, even if fewer tokens are wanted: it needs room. The
         # same room in both graphs, so that torch finds the other one's kernels in its cache.
-        size = self.capacity + MOST_STEPS
+        size = self.shape.capacity + MOST_STEPS
         # 1. The graph's own weights, keys and values, at addresses that never change. A copy of
         #    each: tied weights are compiled separately, and the table of rotations is shared.
-        weights = step.named_tensors(flatten(Decoder(c).to(device=self.device, dtype=self.dtype)))
+        weights = step.named_tensors(flatten(Decoder(c).to(device, dtype)))
         own = {name: tensor.detach().clone() for name, tensor in weights.items()}
         self.weights = step.from_names(own, c.n_layer)
-        self.kv = step.buffers(c, B, size, dtype=self.dtype, device=self.device)
+        self.kv = step.buffers(c, B, size, dtype=dtype, device=device)
         # 2. What goes in: all noise of a text. What comes out: all of its tokens.
-        self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
+        self.noise = torch.ones(size, B, c.vocab_size, device=device)
         self.out = self._zeros(size, B)
         # 3. What a step advances on the device: the last token, its position, and how many tokens
         #    are sampled, which is the row of the noise to use next.
@@ -246,21 +252,21 @@ class Graph(Exclusive):
         self.count = self._zeros(1)
 
     def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=torch.int64, device=self.device)
+        return torch.zeros(shape, dtype=torch.int64, device=self.shape.device)
 
     def _capture(self, one_step: NextToken) -> None:
         """Record the steps of a replay, after three warm-up runs on a side stream."""
         # 1. Warm up, as PyTorch asks: compilers compile, and libraries allocate and choose kernels,
         #    in their first calls, which a graph cannot contain. The side stream keeps these out of
         #    the capture.
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
+        side = torch.cuda.Stream(self.shape.device)
+        side.wait_stream(torch.cuda.current_stream(self.shape.device))
         with torch.cuda.stream(side), torch.no_grad():
             for _ in range(3):
                 self._to_the_beginning()
                 self._steps(one_step)
             self._to_the_beginning()  # of buffers that may have room for one replay alone
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        torch.cuda.current_stream(self.shape.device).wait_stream(side)
         # 2. Record: the kernels are not run but listed, with the addresses they use.
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), torch.no_grad():
@@ -308,8 +314,8 @@ class Graph(Exclusive):
         that is wrong too, raises ValueError.
         """
         # 1. A text of its own, as a prompt may be a single token, which attends to nothing else.
-        places = torch.arange(min(self.capacity, PROOF), device=self.device)
-        rows = torch.arange(self.batch, device=self.device)
+        places = torch.arange(min(self.shape.capacity, PROOF), device=self.shape.device)
+        rows = torch.arange(self.shape.batch, device=self.shape.device)
         text = (7 * places + 3 * rows[:, None]) % self.config.vocab_size  # (B, T)
         with torch.no_grad():
             own = UncachedReader(model).read(text)[:, -1]
@@ -326,7 +332,7 @@ class Graph(Exclusive):
             found = _difference(self.logits, own)
             self.proven = found <= allowed
             wrong = f"its logits differ from the model's by {found:.1e} of their size, "
-            wrong += f"and rounding in {self.dtype} allows {allowed:.1e}"
+            wrong += f"and rounding in {self.shape.dtype} allows {allowed:.1e}"
             if not self.proven and not self.is_compiled:
                 raise ValueError(f"{type(self).__name__}: {wrong}: use Flat, or leave engine out")
             if not self.proven:
@@ -334,9 +340,9 @@ class Graph(Exclusive):
 
     def _eps(self) -> float:
         """The rounding of one product, relative to it."""
-        if self.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        if self.shape.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
             return 2**-10  # TF32
-        return torch.finfo(self.dtype).eps
+        return torch.finfo(self.shape.dtype).eps
 
     def run(
         self, model: LanguageModel, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from ..cache import DynamicCache
-from ..config import GPTConfig
 from ..decoder import step
-from ..decoder.config import DecoderConfig, beyond_lecture
+from ..decoder.config import beyond_lecture
 from ..decoder.model import Decoder
 from ..decoder.pack import as_decoder, flatten, unpack_heads
 from ..generation import CachedReader, Reader, UncachedReader
@@ -46,7 +45,7 @@ class PerHead(Engine):
     in_torch = True
 
     def reader(self, model: LanguageModel) -> Reader:
-        return CachedReader(as_heads(model), DynamicCache, self.capacity)
+        return CachedReader(as_heads(model), DynamicCache, self.shape.capacity)
 
 
 class Batched(Engine):
@@ -56,7 +55,7 @@ class Batched(Engine):
     in_torch = True
 
     def reader(self, model: LanguageModel) -> Reader:
-        return CachedReader(as_decoder(model), DynamicCache, self.capacity)
+        return CachedReader(as_decoder(model), DynamicCache, self.shape.capacity)
 
 
 def as_heads(model: LanguageModel) -> LanguageModel:
@@ -97,9 +96,8 @@ class Flat(Engine):
 
     def buffers(self) -> step.Buffers:
         """Keys and values of each layer, for `batch` texts of `capacity` tokens."""
-        return step.buffers(
-            self.config, self.batch, self.capacity, dtype=self.dtype, device=self.device
-        )
+        s = self.shape
+        return step.buffers(s.config, s.batch, s.capacity, dtype=s.dtype, device=s.device)
 
 
 class Exclusive(Flat):
@@ -113,17 +111,9 @@ class Exclusive(Flat):
     in_torch = False
     plain_only = False  # whether Flat's reader also handles everything but plain sampling
 
-    def __init__(
-        self,
-        config: GPTConfig | DecoderConfig,
-        *,
-        batch: int = 1,
-        capacity: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: str | torch.device = "cpu",
-    ):
+    def build(self) -> None:
+        """Build the lock of the buffers; a subclass builds the buffers, after calling this."""
         self.in_use = threading.Lock()
-        super().__init__(config, batch=batch, capacity=capacity, dtype=dtype, device=device)
 
     def run(
         self, model: LanguageModel, prompt: Tensor, noise: Tensor | Noise, sampling: SamplingParams

@@ -78,7 +78,7 @@ class Native(Engine):
         super().__init__(config, batch=batch, capacity=capacity, dtype=dtype, device=device)
 
     def build(self) -> None:
-        require_float32_cpu(self)
+        require_float32_cpu(self.shape)
         self.library = decoder_library()
         # The memory of the last generation, reused because allocating costs time.
         self.spare: list[Memory] = []
@@ -231,16 +231,16 @@ class Memory:
 
     def __init__(self, engine: Native):
         self.packed = Packed(decoder_config(engine.config), engine.bits)
-        self.capacity = up(engine.capacity, self.packed.lanes)
-        sizes = self.packed.cache_sizes(engine.batch, self.capacity)
+        self.capacity = up(engine.shape.capacity, self.packed.lanes)
+        sizes = self.packed.cache_sizes(engine.shape.batch, self.capacity)
         try:
             self.kv = [floats(n) for n in sizes]
         except (RuntimeError, MemoryError):
-            what = f"batch={engine.batch}, capacity={self.capacity}: keys and values"
+            what = f"batch={engine.shape.batch}, capacity={self.capacity}: keys and values"
             advice = "build the engine with a smaller capacity, as in Native(config, capacity=4096)"
             raise too_large(what, 4 * sum(sizes), advice) from None
         keys, values = (numbers.data_ptr() for numbers in self.kv)
-        self.cache = CCache(keys, values, engine.batch, self.capacity)
+        self.cache = CCache(keys, values, engine.shape.batch, self.capacity)
         self.work = Work()
 
 
@@ -399,7 +399,7 @@ class NativeSpeculation(SpeculativeLoop):
             valid = 0  # tokens of the text whose keys and values the draft holds
             # Rotary positions have no limit, but native buffers do. The draft does not read the
             # last two tokens.
-            if self.drafter is not None and end - 2 <= self.drafter.engine.capacity:
+            if self.drafter is not None and end - 2 <= self.drafter.engine.shape.capacity:
                 drafting = NativeGeneration(
                     self.drafter.engine, self.drafter.model, text, T, noise, self.sampling
                 )

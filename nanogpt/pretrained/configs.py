@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..config import LARGEST_INT, check_int, check_number, check_positive, check_switch
-from ..decoder.config import DecoderConfig, RopeScaling
+from ..decoder.config import ROPE_BASE, DecoderConfig, RopeScaling
 from .families import ACTIVATIONS, FAMILIES, Family
 from .known_fields import ARITHMETIC, HARMLESS
 from .needs import PretrainedError, shown, shown_value
@@ -180,7 +180,7 @@ def _rope_of(
     """The base and scaling according to one of the two fields, and a rope_theta beside it."""
     given = dict(part)
     # 1. The base, which may stand in two places.
-    base = checked(where, "rope_theta", fields.get("rope_theta", 10_000.0), "rope_base")
+    base = checked(where, "rope_theta", fields.get("rope_theta", ROPE_BASE), "rope_base")
     inner = checked(where, "rope_theta", given.pop("rope_theta", base), "rope_base")
     if "rope_theta" in fields and inner != base:
         raise PretrainedError(f"{where}: rope_theta is {base:g} and, in {part_name}, {inner:g}")

@@ -312,6 +312,9 @@ GPT2 = Family(
     | {"tie_word_embeddings": True},
     names=GPT2_NAMES,
     gguf_names=_GGUF_GPT2_NAMES,
+    # For training and for classifiers. n_special and predict_special_tokens are in gpt2-medium,
+    # _num_labels and gradient_checkpointing in distilgpt2, reorder_and_upcast_attn (the dtype of
+    # attention in 16 bits) in what transformers writes, all others in gpt2 itself.
     harmless=frozenset(
         """
         n_ctx resid_pdrop embd_pdrop attn_pdrop reorder_and_upcast_attn summary_type

@@ -12,6 +12,7 @@ from filelock import FileLock
 from platformdirs import user_cache_dir
 
 from ..console import first_line
+from ..data import downloads_off
 from ..files import atomic_path, path_in, sha256, writing_advice
 from .needs import PretrainedError
 
@@ -34,8 +35,7 @@ def offline() -> bool:
     The notebook runner also sets it, with a reason, when the corpus could not be downloaded. The
     package index may still be reachable then.
     """
-    asked = os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0")
-    return asked and "NANOGPT_OFFLINE_REASON" not in os.environ
+    return downloads_off() and "NANOGPT_OFFLINE_REASON" not in os.environ
 
 
 def models_folder() -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..decoder.config import DecoderConfig, Norm, RopeScaling
+from ..decoder.config import ROPE_BASE, DecoderConfig, Norm, RopeScaling
 from ..decoder.layers import rotation_speeds
 from .configs import (
     NOT_OURS,
@@ -153,7 +153,7 @@ def _scaling_from(tensors: Tensors, made: dict[str, Any], where: str) -> RopeSca
     if not 1.0 < largest < 1e6:
         raise PretrainedError(refused)
     scaling = RopeScaling(factor=float(str(np.float32(largest))))
-    base = made.get("rope_base", 10_000.0)
+    base = made.get("rope_base", ROPE_BASE)
     plain = rotation_speeds(head_size, base, None)
     expected = plain / rotation_speeds(head_size, base, scaling)
     if not torch.allclose(divisors, expected, rtol=1e-4, atol=0.0):

@@ -25,13 +25,14 @@ from pydantic import (
     model_validator,
 )
 
-from ..sampling import SamplingParams
+from ..sampling import TEMPERATURES, SamplingParams
 
 Json = dict[str, Any]
 
 _STOPS = 16  # most stop strings in a request; OpenAI's API allows 4, lm-eval's tasks use up to 6
 _LOGPROBS = 20  # most alternatives per token: vLLM's default limit; OpenAI's completions API has 5
-_GREEDY = 1e-6  # a temperature or a top_p below this leaves only the most likely token
+# A temperature or a top_p below _GREEDY leaves only the most likely token.
+_GREEDY, _HOTTEST = TEMPERATURES
 
 
 # ------------------------------------------------------------------ what is refused
@@ -116,7 +117,7 @@ class RequestBody(BaseModel):
     seed: int = Field(
         -1, ge=-(2**63), le=2**64 - 1, description="-1: a random one, which the response names."
     )
-    temperature: float = Field(1.0, ge=0, le=1e6, description="0: the most likely token.")
+    temperature: float = Field(1.0, ge=0, le=_HOTTEST, description="0: the most likely token.")
     top_k: int = Field(0, ge=-1, description="0 and -1: all tokens.")
     top_p: float = Field(1.0, ge=0, le=1)
     stop: Annotated[

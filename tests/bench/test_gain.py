@@ -54,8 +54,8 @@ def test_the_loop_goes_through_the_cache_that_it_is_given(model):
     """One that rounds keys and values to zero is seen in the tokens."""
 
     class Forgetful(Int8Cache):
-        def tensors(self):
-            return tuple(0 * x for x in super().tensors())
+        def held(self):
+            return tuple(0 * x for x in super().held())
 
     prompt = torch.randint(13, (1, 5), generator=seeded(3))
     right = torch.cat([*write(model, prompt, 12)], dim=1)

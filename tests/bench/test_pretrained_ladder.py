@@ -105,7 +105,7 @@ def test_native_rungs_have_a_cache_of_the_run_alone(llama, monkeypatch):
 
     build = Native.build
     monkeypatch.setattr(
-        Native, "build", lambda self: capacities.append(self.capacity) or build(self)
+        Native, "build", lambda self: capacities.append(self.shape.capacity) or build(self)
     )
     prompt = prompt_of(llama[1])
     result = ladder(llama[0], prompt, n_new=N_NEW, greedy=True, repeats=1, only="467")

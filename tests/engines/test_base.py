@@ -3,6 +3,7 @@
 import re
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,6 +48,7 @@ from nanogpt.decoder.config import beyond_lecture
 from nanogpt.engines import base
 from nanogpt.engines.exact import exact
 from nanogpt.engines.generation import complete, generate
+from nanogpt.engines.shape import Shape
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.sampling import PLAIN, draw_noise
 
@@ -294,7 +296,7 @@ def test_an_engine_built_for_something_else_is_refused(kind):
     for other in (*others, shared_model(dtype=torch.bfloat16)):
         words = "was built for 2 layers.* but got .*: build another"
         assert_refused(words, other, prompt_of(5), 3, **how)
-    built.device = torch.device("cuda")
+    built.shape = replace(built.shape, device=torch.device("cuda"))
     assert_refused("float32 on cuda, but got .*float32 on cpu", model, prompt_of(5), 3, **how)
 
 
@@ -303,7 +305,9 @@ def test_an_engine_built_for_something_else_is_refused(kind):
     [("cpu", "cpu", True), ("cuda", "cuda:1", True), ("cuda:0", "cuda:1", False)],
 )
 def test_a_device_without_a_number_is_the_current_one(one, other, same):
-    assert base._same_device(torch.device(one), torch.device(other)) is same
+    config = shared_model().config
+    shapes = [Shape.of(config, 1, None, torch.float32, device) for device in (one, other)]
+    assert shapes[0].decodes(shapes[1]) is same
 
 
 @pytest.mark.parametrize("size", [{"batch": 0}, {"batch": 1.0}, {"capacity": 0}, {"capacity": 17}])
@@ -350,7 +354,7 @@ class Counted(Flat):
     broken = False
 
     def build(self):
-        self.tried.append(self.batch)
+        self.tried.append(self.shape.batch)
         if self.broken:
             raise CannotBuild("it is broken")
 

@@ -10,6 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from conftest import name, seeded, tiny_model
 from model_fixtures import all_logits
+from other_styles import Chat, ChatCache, Fast
 from shapes import ROPE, model_of
 
 from nanogpt import generation as decoder
@@ -18,9 +19,8 @@ from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.caches.paged import PagedCache
 from nanogpt.config import GPTConfig
 from nanogpt.decoder.pack import pack_heads
-from nanogpt.engines import exact as exact_module
 from nanogpt.engines.eager import Batched, Flat, PerHead
-from nanogpt.engines.exact import exact, in_exact_mode
+from nanogpt.engines.exact import exact, in_exact_mode, sums, tables
 from nanogpt.engines.generation import complete
 from nanogpt.model import GPT
 from nanogpt.sampling import sample
@@ -201,7 +201,7 @@ OWN_HEADS = {
 @pytest.fixture
 def products_of_a_gpu(monkeypatch):
     """Products as they are computed on a GPU, which a CPU computes just as well."""
-    monkeypatch.setattr(exact_module, "multiplied", exact_module.multiplied_by_terms)
+    monkeypatch.setattr(sums, "multiplied", sums.multiplied_by_terms)
 
 
 def in_pairs(terms: list[float]) -> float:
@@ -217,8 +217,8 @@ def test_a_gpu_s_product_has_the_order_that_is_written_down(K):
     """In Python's floats, which no kernel adds."""
     a = torch.randn(2, 3, K, generator=seeded(1), dtype=torch.float64)
     b = torch.randn(2, K, 5, generator=seeded(2), dtype=torch.float64)
-    columns = exact_module.filled(b.mT, exact_module.COLUMNS)
-    found = exact_module.multiplied_by_terms(a, columns)[..., :5]
+    columns = sums.filled(b.mT, sums.COLUMNS)
+    found = sums.multiplied_by_terms(a, columns)[..., :5]
     size = 1 << (columns.shape[-1] - 1).bit_length()
     for z, row, column in itertools.product(range(2), range(3), range(5)):
         pairs = zip(a[z, row].tolist(), b[z, :, column].tolist(), strict=True)
@@ -255,6 +255,36 @@ def test_models_give_the_same_bits_with_the_products_of_a_gpu(form, products_of_
     check_bits(model_of(seeded(3), **sizes, **form).eval(), texts(2))
 
 
+def read_fast(model, idx, chunks):
+    """Logits of a model in gpt-fast's style, read in pieces into static buffers."""
+    model.max_seq_length = -1  # new buffers, of this batch
+    model.max_batch_size = -1
+    model.setup_caches(len(idx), idx.shape[1])
+    pieces = torch.arange(idx.shape[1]).split(chunks)
+    return torch.cat([model(idx[:, pos], pos) for pos in pieces], dim=1)
+
+
+def read_chat(model, idx, chunks):
+    """Logits of a model in nanochat's style, read in pieces into its cache."""
+    cache = ChatCache(len(idx), 1, idx.shape[1], 8, 2, "cpu", torch.float32)
+    return torch.cat([model(piece, cache) for piece in idx.split(chunks, dim=1)], dim=1)
+
+
+@pytest.mark.parametrize(("style", "read"), [(Fast, read_fast), (Chat, read_chat)], ids=name)
+def test_models_in_other_styles_give_the_same_bits(style, read):
+    model = style().eval()
+    idx = texts(2, 12)
+    with torch.no_grad():
+        usual = read(model, idx, 12)
+    with exact(model):
+        whole = read(model, idx, 12)
+        one_by_one = read(model, idx, [5] + [1] * 7)  # the first token of a chunk is not smeared
+        alone = read(model, idx[1:], [5] + [1] * 7)
+    assert torch.equal(one_by_one, whole)
+    assert torch.equal(alone, whole[1:])
+    torch.testing.assert_close(whole, usual, rtol=0, atol=1e-4)
+
+
 LAYERS = {
     # the activations of DecoderConfig
     "GELU": nn.GELU(),
@@ -263,6 +293,7 @@ LAYERS = {
     # norms
     "LayerNorm": nn.LayerNorm(30),
     "RMSNorm": nn.RMSNorm(30),
+    "RMSNorm by hand": lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5),
     # what softmax by hand, rotations and a capped logit are written with
     "sum": lambda x: x.sum(-1),
     "softmax": lambda x: F.softmax(x, dim=-1),
@@ -271,9 +302,10 @@ LAYERS = {
     "power of two": lambda x: 2.0**x,
     "exp_": lambda x: x.clone().exp_(),
     "sine of tanh": lambda x: x.tanh().sin(),
+    "sigmoid": lambda x: x.sigmoid(),
     # products
     "linear": nn.Linear(30, 7),
-    "weights on the left": lambda x: (torch.linspace(-1, 1, 90).view(3, 30).to(x) @ x.mT).mT,
+    "weights on the left": lambda x: (torch.arange(90).sub(45).view(3, 30).to(x) @ x.mT).mT,
 }
 
 
@@ -405,7 +437,7 @@ def test_autocast_is_refused():
 
 
 def test_no_function_is_in_two_tables():
-    assert not exact_module.AS_USUAL & exact_module.OUR_ORDER.keys()
+    assert not tables.AS_USUAL & tables.OUR_ORDER.keys()
 
 
 def test_integers_are_computed_as_usual():
@@ -425,6 +457,45 @@ def test_the_loss_is_computed_and_gradients_are_refused():
     assert torch.is_grad_enabled()
     assert loss.requires_grad
     assert not inside.requires_grad
+
+
+# As F.cross_entropy computes them: the targets, and the options.
+LOSSES = {
+    "as GPT calls it": ([3, 0, 2, 5], {}),
+    "PyTorch's own index": ([3, -100, 2, -100], {}),
+    "nanoGPT's index": ([3, -1, 2, 5], {"ignore_index": -1}),
+    "a token that is ignored": ([3, 0, 2, 0], {"ignore_index": 0}),
+    "no target that counts": ([-100] * 4, {}),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_the_loss_is_pytorch_s(case, dtype):
+    targets, options = LOSSES[case]
+    logits = torch.randn(4, 6, generator=seeded(1)).to(dtype)
+    right = F.cross_entropy(logits, torch.tensor(targets), **options)
+    with exact(tiny_model()):
+        found = F.cross_entropy(logits, torch.tensor(targets), **options)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, right, equal_nan=True)
+
+
+LOSSES_REFUSED = {
+    "with options": lambda x, y: F.cross_entropy(x, y, reduction="sum"),
+    r"of \(2, 6, 4\) and \(2, 4\)": lambda x, y: F.cross_entropy(x.view(2, 4, 6).mT, y.view(2, 4)),
+    r"of \(8, 6\) and \(8, 6\), torch.float32": lambda x, y: F.cross_entropy(x, x.softmax(-1)),
+    r"of \(6,\) and \(\)": lambda x, y: F.cross_entropy(x[0], y[0]),
+}
+
+
+@pytest.mark.parametrize("words", LOSSES_REFUSED)
+def test_another_kind_of_loss_is_refused_by_name(words):
+    logits = torch.randn(8, 6, generator=seeded(1))
+    targets = torch.zeros(8, dtype=torch.long)
+    LOSSES_REFUSED[words](logits, targets)
+    with exact(tiny_model()), pytest.raises(ValueError, match=f"order cross_entropy {words}"):
+        LOSSES_REFUSED[words](logits, targets)
 
 
 def test_a_compiled_part_is_refused():
@@ -475,7 +546,7 @@ def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
     idx = texts(2)
     with exact(model):
         expected = all_logits(model, idx)
-        monkeypatch.setattr("nanogpt.engines.exact.AT_ONCE", 1)
+        monkeypatch.setattr("nanogpt.engines.exact.sums.AT_ONCE", 1)
         assert torch.equal(all_logits(model, idx), expected)
 
 

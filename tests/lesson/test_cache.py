@@ -71,6 +71,18 @@ def test_positions_are_int64_or_int32(cache):
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("cache", ALL)
+@pytest.mark.parametrize("emptied", [False, True], ids=["new", "rewound"])
+def test_the_tensors_of_an_empty_cache_are_refused_in_one_line(cache, emptied):
+    cache = cache(ROOM)
+    if emptied:
+        cache.update(*new_tokens(range(3)))
+        assert all(len(tensor) for tensor in cache.tensors())
+        cache.rewind(3)
+    with pytest.raises(ValueError, match=rf"this {type(cache).__name__} is empty: store tokens"):
+        cache.tensors()
+
+
 @pytest.mark.parametrize("capacity", [0, -1, 2.5, True, None, 2**63])
 def test_a_capacity_is_a_positive_integer_of_64_bits(capacity):
     for cache in (StaticCache, DynamicCache) if capacity is not None else (StaticCache,):

@@ -172,10 +172,20 @@ BAD = {
     "an unknown past_block": ({"past_block": "crop"}, 'choose "error" or "slide"'),
     "too many tokens": ({"n_new": 21}, "5 and 21 new tokens exceed block_size 24: .* at most 20"),
     "noise for fewer tokens": ({"noise": torch.ones(3, 1, 13)}, r"\(3, 1, 13\).*\(4, 1, 13\)"),
-    "infinite noise": (
-        {"noise": torch.full((4, 1, 13), torch.inf)},
-        "need .4, 1, 13. finite floating-point numbers above 0: draw it",
-    ),
+    **{
+        f"noise of {number} in {dtype}": (
+            {"noise": torch.ones(4, 1, 13, dtype=dtype).index_fill(2, torch.tensor(5), number)},
+            r"need .4, 1, 13. numbers from 1.2e-38 to 3.4e\+38, as float32 has them: draw it",
+        )
+        for number, dtype in (
+            (torch.inf, torch.float32),
+            (torch.nan, torch.float32),
+            (0.0, torch.bfloat16),
+            (1e-40, torch.float32),  # 1 / 1e-40 is infinite
+            (1e-50, torch.float64),  # 0 in the float32 of engines
+            (1e39, torch.float64),  # infinite there
+        )
+    },
     "a seed": ({"generator": 7}, "generator=7: pass a CPU generator"),
     "a cache that was built": ({"cache": DynamicCache()}, "not an instance"),
     "an engine and a cache": ({"engine": PerHead, "cache": None}, "either engine or cache"),

@@ -1,7 +1,6 @@
 """The copy of a model's modules in which a generation runs."""
 
 from collections import namedtuple
-from functools import partial
 
 import pytest
 import torch
@@ -75,7 +74,6 @@ def test_a_reference_in_a_plain_attribute_follows_to_the_copy(how):
 
 # The kinds that SUPPORT.md names.
 REFUSED = {
-    "a partial": lambda sa: partial(sa),
     "a bound method": lambda sa: sa.forward,
     "a namedtuple": lambda sa: Pair(sa, None),
     "a closure": lambda sa: lambda x, pos: sa(x, pos),

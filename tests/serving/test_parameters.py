@@ -66,6 +66,7 @@ REFUSED = [
     ("stop", ["a", 5], "[1]=5: input should be a valid string"),
     ("stream_options", {"include_usage": 1}, "[include_usage]=1: input should"),
     ("temperature", float("nan"), "=NaN: input should be"),
+    ("temperature", 1e39, f"input should be less than or equal to {10**38}"),
     # Prompts.
     ("prompt", "aé", "'é' not in the vocabulary"),
     ("prompt", "", "empty"),

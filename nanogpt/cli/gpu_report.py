@@ -1,5 +1,6 @@
 """What only a GPU can show: a list of commands, most important first, within a time limit.
 
+It stands in this room because its steps are commands of this package, of every room below.
 GPUs are lent for minutes. So every step is a process with its own limit, its result is saved as
 soon as it ends, and the next call goes on with what is left.
 """
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from ..bench.tables import table
 from ..files import OURS, ROOT, read_json, write_json
-from .tables import table
 
 _GRACE = 10  # seconds from SIGTERM to SIGKILL, for saving results and ending kernels
 

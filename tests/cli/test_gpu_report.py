@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from nanogpt.bench import gpu_report
-from nanogpt.bench.gpu_report import REPORT_STEPS, Ended, ReportStep, outcome, run_report
-from nanogpt.cli import COMMANDS, MODULES, bench, common, main, notebooks, train
+from nanogpt.cli import COMMANDS, MODULES, bench, common, gpu_report, main, notebooks, train
+from nanogpt.cli.gpu_report import REPORT_STEPS, Ended, ReportStep, outcome, run_report
 from nanogpt.files import ROOT
 
 LONG = 60  # seconds: longer than any test waits
