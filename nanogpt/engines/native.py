@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import GPTConfig, too_large
-from ..decoder.config import DecoderConfig, decoder_config
+from ..decoder.config import DecoderConfig
 from ..decoder.pack import flatten
 from ..model import LanguageModel
 from ..sampling import SamplingParams
@@ -230,7 +230,7 @@ class Memory:
     """The memory of a generation: packed weights, keys and values, and C++'s working memory."""
 
     def __init__(self, engine: Native):
-        self.packed = Packed(decoder_config(engine.config), engine.bits)
+        self.packed = Packed(engine.config, engine.bits)
         self.capacity = up(engine.shape.capacity, self.packed.lanes)
         sizes = self.packed.cache_sizes(engine.shape.batch, self.capacity)
         try:
