@@ -167,6 +167,19 @@ BLANK = Blank(
         "it never guesses anything: return the token at the end of your function.": [
             "return text -> text"
         ],
+        "it looks for the last two tokens: look only for the last one.": [
+            """
+class MyDraft(Draft):
+    def begin(self, prompt, sampling):
+        def guess(text, noise):
+            tokens = text[0].tolist()
+            for i in range(len(tokens) - 3, -1, -1):
+                if tokens[i : i + 2] == tokens[-2:]:
+                    return text[:, i + 2 : i + 3]
+
+        return guess
+"""
+        ],
     },
     wrong=[
         "text[0, :-1] -> text[0, :-2]",

@@ -74,6 +74,9 @@ BLANK = Blank(
             ["in_float32 / 1000 -> in_float32 / 1e6"],
             ["in_float32 / 1000 -> in_float32 * 2**-29"],
         ),
+        "the difference in float32 must be a thousand times that in float64, not the other way round.": [
+            "in_float64 < in_float32 / 1000 -> in_float32 < in_float64 / 1000"
+        ],
         "rounding and bug are swapped: what shrinks is rounding.": [
             '"rounding" if in_float64 < in_float32 / 1000 else "bug" -> '
             '"bug" if in_float64 < in_float32 / 1000 else "rounding"'
