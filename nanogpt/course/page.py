@@ -58,9 +58,10 @@ class Blank:
     """Everything about one blank.
 
     A message begins in lower case, names the mistake and says what to do. It stands on the page
-    because somebody made that mistake; what explains no answer that anybody gave is left out, and
-    an answer with it is told the first difference. `advice` is for differences that no mistake on
-    the page explains: a part of an observation's name, and a sentence.
+    because somebody made that mistake, or because it is to be expected in this blank and the first
+    difference would not tell its cause. Any other answer is told the first difference. `advice` is
+    for differences that no mistake on the page explains: a part of an observation's name, and a
+    sentence.
     """
 
     number: str  # the notebook and the blank's place in it: "02.2"
@@ -69,7 +70,7 @@ class Blank:
     cases: Sequence[Case]  # from simple to full: the first that fails is explained
     mistakes: Mapping[str, Edits | tuple[Edits, ...]]  # a message: its edits, or ways to make it
     hints: tuple[str, str, str]  # a question, the idea, the line
-    wrong: Sequence[str] = ()  # single edits that are refused, with the first difference
+    wrong: Sequence[str] = ()  # edits or whole answers that the cases must refuse
     right: Sequence[str] = ()  # whole answers in other styles
     method: str = ""  # of a class: the method to fill in
     advice: Mapping[str, str] = field(default_factory=dict)

@@ -37,7 +37,7 @@ ADVICE = {  # shared by all blanks
     # The same slip without parentheses, where it does not raise that.
     "unsupported operand type(s) for &": "Put each comparison into its own parentheses.",
 }
-FACTORS = {2: "", 8: ": bits or bytes?", 1000: "", 1024: "", 10**6: "", 10**9: ""}
+FACTORS = (2, 1000, 10**6)  # seen in answers: FLOPs for multiplications, milliseconds, megabytes
 NAN = " exp() of a large number overflows, and 0 times infinity or 0 / 0 is NaN."
 KEEP_DTYPE = " Keep the dtype of the input."
 SMALLER = (
@@ -98,11 +98,11 @@ def _factor(wanted: Any, got: Any) -> str:
         return ""
     if isinstance(wanted, int) and abs(wanted) < _COUNTED:
         return ""  # a token or a count, of which "2 times as much" says nothing
-    for factor, question in FACTORS.items():
+    for factor in FACTORS:
         if math.isclose(got, factor * wanted, rel_tol=1e-9):
-            return f", {factor:,} times as much{question}"
+            return f", {factor:,} times as much"
         if math.isclose(wanted, factor * got, rel_tol=1e-9):
-            return f", which is 1/{factor:,} of it{question}"
+            return f", which is 1/{factor:,} of it"
     return ""
 
 

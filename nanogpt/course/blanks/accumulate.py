@@ -116,36 +116,14 @@ BLANK = Blank(
             "        loss.backward()\n -> ",
             "    return total ->     loss.backward()\n    return total",
         ],
-        "the whole batch is read at once: the model must get one part at a time.": (
-            ["chunk(parts) -> chunk(1)", " / parts -> "],
-            ["chunk(parts) -> chunk(1)"],
-        ),
-        "a loss is divided by a number of examples: it is already their mean. Divide by `parts`.": (
-            ["[1] / parts -> [1] / len(x_part)"],
-            ["[1] / parts -> [1] / len(x)"],
-            ["[1] / parts -> [1] / parts / len(x_part)"],
-        ),
+        "the whole batch is read at once: the model must get one part at a time.": [
+            "chunk(parts) -> chunk(1)",
+            " / parts -> ",
+        ],
         "the returned loss is divided once too often or not at all: the divided losses add up to the mean.": (
             ["loss.item() -> loss.item() * parts"],
             ["return total -> return total / parts"],
-            ["loss.item() -> loss.item() / parts"],
         ),
-        "the gradient is divided by `parts` twice, the loss of a part and what adds up: once is enough.": (
-            [
-                "return total -> for p in model.parameters():\n        p.grad /= parts\n    return total"
-            ],
-            ["[1] / parts -> [1] / parts**2"],
-            [
-                "return total -> for p in model.parameters():\n        p.grad /= parts\n    return total / parts"
-            ],
-        ),
-        "the returned loss is only the last part's: add up all of them.": (
-            ["total += -> total ="],
-            ["total += -> total = parts *"],
-        ),
-        "the function returns inside the loop, after the first part: move `return` out of it.": [
-            "    return total ->         return total"
-        ],
     },
     wrong=[
         "y.chunk(parts) -> y.chunk(parts)[::-1]",
@@ -203,19 +181,11 @@ def accumulate(model, x, y, parts):
     ),
     advice={
         "updates the weights": "The optimizer does that later.",
-        "in eval mode": "Leave the mode unchanged.",
         "does not require grad": "Here gradients must be on: no no_grad(), detach() or set_grad_enabled(False) before backward().",
-        "no gradient": "Call backward() on the loss of each part, and don't clear the gradients afterwards.",
         "the gradient": "It is the gradient of the mean over the whole batch: divide each part's loss by `parts`, and let the gradients add up. Each part of x goes with the same part of y.",
         "the parts that": "The model reads `parts` equal parts: x.chunk(parts).",
-        "examples are": "Each example is read once.",
-        "passes of the model": "Call backward() in the loop: it frees its part's memory.",
         "the type of the loss": "Return the loss of the whole batch, a number.",
         "the loss": "It is the mean over the whole batch.",
-        "no attribute 'backward'": "backward() needs the loss as a tensor: call .item() later.",
-        "'tuple'": "model(x, y) returns two things, the logits and the loss: take [1].",
-        "scalar outputs": "model(x, y) returns the logits and the loss: backward() needs the loss, [1].",
-        "second time": "Call backward() once on the loss of each part, not on their sum so far.",
     },
     axes=[("row", "column")],
 )

@@ -47,26 +47,11 @@ BLANK = Blank(
         Case(run_queue, needs=[1] * 500, free=300, most=400),
     ],
     mistakes={
-        "each need is compared with all free blocks: those admitted before have taken theirs, so subtract them.": [
-            "free -= need -> pass"
+        "a smaller request overtakes one that does not fit: stop there (`break`), because none may overtake.": [
+            "break -> continue"
         ],
-        "a smaller request overtakes one that does not fit: stop there (`break`), because none may overtake.": (
-            ["break -> continue"],
-            [
-                "break -> continue",
-                "needs[:most] -> needs",
-                "need > free -> need > free or count == most",
-            ],
-        ),
         "`most` is ignored: at most that many may run.": ["needs[:most] -> needs"],
         "one request too many may run: at most `most` may.": ["needs[:most] -> needs[: most + 1]"],
-        "a request that needs exactly the free blocks fits: break at need > free, not at >=.": [
-            "need > free -> need >= free"
-        ],
-        "`free` is ignored: a request needs blocks to be admitted.": ["need > free -> False"],
-        "the one that does not fit is also counted: it waits.": [
-            "        if need > free:\n            break\n        count += 1 ->         count += 1\n        if need > free:\n            break"
-        ],
         "all or none are admitted: admit those at the front that fit.": (
             ["return count -> return count if count == len(needs[:most]) else 0"],
             [
@@ -86,6 +71,7 @@ BLANK = Blank(
         "free -= need -> free -= 1",
         "count = 0 -> count = 0\n    needs.sort()",
         "return count -> return count > 0",
+        "need > free -> need >= free",
     ],
     right=[
         """
@@ -119,7 +105,6 @@ def admitted(needs, free, most):
     ),
     advice={
         "the number of requests admitted": "From the front, each takes its blocks from the free ones; stop at the first that does not fit, and admit at most `most`.",
-        "the queue itself": "Only count: sort and pop a copy, if at all.",
         "your code raised": "The queue may be empty, and `most` may be more than it has: ask for the length before needs[n].",
     },
 )

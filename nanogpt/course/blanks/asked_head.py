@@ -105,10 +105,7 @@ BLANK = Blank(
     ],
     mistakes={
         "each piece is read as if it were the first, although its keys and values are kept: append "
-        "them to the memory, and join all of its pairs before you attend.": (
-            [f"{JOIN} -> "],
-            [f"{JOIN} ->             k, v = self.memory[-1]\n"],
-        ),
+        "them to the memory, and join all of its pairs before you attend.": [f"{JOIN} -> "],
         f"in training the memory is read or written because it is on: {BOTH}.": (
             [" and not self.training -> "],
             [f"if {ON}:\n{APPEND} -> if self.memory is not None:\n{APPEND}        if {ON}:\n"],
@@ -126,25 +123,11 @@ BLANK = Blank(
             [
                 "self.memory.append((k, v)) -> self.memory[:] = [*self.memory[-1:], (k, v)]",
             ],
-            ["zip(*self.memory) -> zip(*self.memory[-2:])"],
         ),
         "the new tokens see the earlier ones but not themselves: append them first, then join.": [
             f"{APPEND}{JOIN} ->             pair = (k, v)\n            if self.memory:\n    {JOIN}"
             "            self.memory.append(pair)\n"
         ],
-        "keys and values are kept twice: each call appends its own once.": (
-            [f"{APPEND} -> {APPEND}{APPEND}"],
-            [f"{JOIN} -> {JOIN}{APPEND}"],
-        ),
-        "the pieces are joined along the batch: the tokens are dimension 1.": ["dim=1 -> dim=0"],
-        "keys and values are swapped when read from the memory: it holds pairs (k, v).": [
-            "k, v = (torch -> v, k = (torch"
-        ],
-        "there is no mask, if only while the memory holds something: a token of a piece sees those "
-        "after it.": (
-            [f"{MASK} -> torch.ones(x.shape[1], k.shape[1]).bool()"],
-            [f"{MASK} -> {MASK} | (x.shape[1] < k.shape[1])"],
-        ),
         "the mask is aligned top left, like is_causal=True or None: the T queries belong to the last "
         "of the S keys, order[-x.shape[1]:].": (
             [f"{MASK} -> visible(order[: x.shape[1]], order)"],
@@ -152,7 +135,7 @@ BLANK = Blank(
         ),
     },
     wrong=[
-        "append((k, v)) -> append((q, v))",
+        "append((k, v)) -> append((k, v))\n            self.memory.append((k, v))",
         f"{MASK} -> visible(pos, pos)",
         f"{MASK}) -> {MASK}, self.dropout)",
         "append((k, v)) -> append((k.detach().clone(), k))",
@@ -199,20 +182,10 @@ class AskedHead(Head):
     ),
     advice={
         "shape of the output": "Does it end with `return`, and return (B, T, hs)?",
-        "self.memory = None": "Leave the given __init__ as it is.",
         "while the memory is off": "Nothing may be kept if the memory is None.",
-        "turned its memory on": "The decoding loop sets head.memory = [].",
-        "nothing is kept": "Append this call's keys and values: `if []:` is false, so check "
-        "`self.memory is not None`.",
-        "in training mode, while": "In training the memory is not used.",
-        "wrote to its memory": "In training the memory is not used, even if it is on.",
-        "off again": "head.memory = None turns it off.",
         "with the memory on": "Append the new pair, then join all: the last T of S keys belong to the "
         "queries.",
-        "without dropout": "Without a memory it is plain causal attention.",
-        "gradient": "Without a memory it is plain causal attention, without detach() or no_grad().",
         "NoneType": f"While it is off the memory is None: {BOTH}.",
-        "not enough values": "The memory is still empty: append this call's keys and values first.",
         "must match the size": "The mask has a row for each query and a column for each key, (T, S), "
         "and with a memory S is larger than T.",
     },

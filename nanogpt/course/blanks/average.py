@@ -45,58 +45,32 @@ BLANK = Blank(
         Case(run_average, NEAR, rows=[8, 8, 8, 5], size=50, dtype=torch.float64),
     ],
     mistakes={
-        "that is the sum: with two processes each update would be twice as large, so divide.": [
-            "n * gradient -> gradient",
-            " / sum(rows) -> ",
-        ],
         "that is the plain mean: with 6 rows and 2, each of the 2 would count three times as much as each of the 6. Weight each gradient by its rows.": [
             "n * gradient -> gradient",
             "sum(rows) -> len(rows)",
-        ],
-        "the gradients are weighted but not divided: divide by the total number of rows.": [
-            " / sum(rows) -> "
         ],
         "the weighted sum is divided by the number of processes: divide by the total number of rows.": [
             "sum(rows) -> len(rows)"
         ],
         "a gradient is divided by its rows, so the fewest rows count most: it is already a mean, so multiply it by them.": (
             ["n * gradient -> gradient / n", " / sum(rows) -> "],
-            ["n * gradient -> gradient / n"],
             ["n * gradient -> gradient / n", "sum(rows) -> sum(1 / n for n in rows)"],
         ),
-        "the sum of the gradients is divided by the total number of rows: multiply each by its own rows first.": [
-            "n * gradient -> gradient"
-        ],
         "the weights are squared: weight each gradient by its rows, once.": (
             ["n * gradient -> n * n * gradient"],
             ["n * gradient -> n * n * gradient", "sum(rows) -> sum(n * n for n in rows)"],
         ),
-        "the weights are swapped: each gradient is weighted by its own rows.": [
-            "zip(rows -> zip(rows[::-1]"
-        ],
         "only the process with the most rows counts: all rows do.": [
             "sum(n * gradient for n, gradient in zip(rows, gradients)) / sum(rows) -> gradients[rows.index(max(rows))].clone()"
         ],
-        "gradients are changed in place, with *= or +=, which other processes still need: n * gradient is a new tensor.": (
-            [
-                """
+        "gradients are changed in place, with *= or +=, which other processes still need: n * gradient is a new tensor.": [
+            """
 def average(gradients, rows):
     for n, gradient in zip(rows, gradients):
         gradient *= n
     return sum(gradients) / sum(rows)
 """
-            ],
-            [
-                """
-def average(gradients, rows):
-    total = gradients[0]
-    total *= rows[0]
-    for n, gradient in zip(rows[1:], gradients[1:]):
-        total += n * gradient
-    return total / sum(rows)
-"""
-            ],
-        ),
+        ],
     },
     wrong=[
         "zip(rows, gradients)) -> zip(rows[:-1] or rows, gradients))",
@@ -130,7 +104,6 @@ def average(gradients, rows):
     ),
     advice={
         "the shape of the average": "It has the shape of a gradient, a tensor.",
-        "`rows`": "Leave them as they are.",
         "the average": "Each gradient, a mean over its rows, is weighted by its number of rows: divide the weighted sum by the total number of rows.",
     },
     axes=[("weight",)],

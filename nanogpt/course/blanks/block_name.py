@@ -102,35 +102,15 @@ BLANK = Blank(
         Case(run_many, side=40),
     ],
     mistakes={
-        "the parent is not in the name, so 3 4 after 1 2 and 3 4 after 9 9 get the same one: keys depend on all tokens before them.": [
-            "(parent, tuple(tokens)) -> tuple(tokens)"
+        "the order of the tokens is lost, so 1 2 and 2 1 get the same name, as with a set, a sum, ^ or sorted(): use tuple(tokens).": [
+            "tuple(tokens) -> tuple(sorted(tokens))"
         ],
-        "what comes before the parent is lost: put the parent's whole name into the name.": [
-            "(parent, tuple -> (parent[-1:], tuple"
-        ],
-        "the tokens are not in the name: all blocks with the same parent share one.": (
-            ["tuple(tokens) -> len(tokens)"],
-            ["(parent, tuple(tokens)) -> parent"],
-        ),
-        "the order of the tokens is lost, so 1 2 and 2 1 get the same name, as with a set, a sum, ^ or sorted(): use tuple(tokens).": (
-            ["tuple(tokens) -> tuple(sorted(tokens))"],
-            ["tuple(tokens) -> frozenset(tokens)"],
-            ["tuple(tokens) -> sum(tokens)"],
-            [
-                "return -> both = 0\n    for token in tokens:\n        both ^= token\n    return",
-                "tuple(tokens) -> both",
-            ],
-        ),
         "numbers are added or combined with ^, which loses the order of the blocks: put parent and tokens into one tuple.": (
             ["(parent, tuple(tokens)) -> (parent or 0) ^ hash(tuple(tokens))"],
             ["(parent, tuple(tokens)) -> (parent or 0) + hash(tuple(tokens))"],
         ),
-        "digits run together: 1 23 and 12 3 become the same text. Keep each token separate.": (
-            ["tuple(tokens) -> ''.join(map(str, tokens))"],
-            ["(parent, tuple(tokens)) -> str(parent) + ''.join(map(str, tokens))"],
-        ),
-        "the digits of the parent and of the tokens run together at the seam: put both into a tuple.": [
-            "(parent, tuple(tokens)) -> str(parent) + ','.join(map(str, tokens))"
+        "digits run together: 1 23 and 12 3 become the same text. Keep each token separate.": [
+            "tuple(tokens) -> ''.join(map(str, tokens))"
         ],
         "the name is or contains a list, a set or a dictionary, which cannot be a dictionary key: use tuples, tuple(tokens).": [
             "tuple(tokens) -> tokens"
@@ -149,8 +129,9 @@ def block_name(parent, tokens, calls=[]):
     wrong=[
         "tuple(tokens) -> tuple(tokens[:8])",
         "tuple(tokens) -> bytes(tokens)",
-        "tuple(tokens) -> tuple(token % 65_536 for token in tokens)",
+        "(parent, tuple(tokens)) -> str(parent) + ','.join(map(str, tokens))",
         "tuple(tokens) -> (tokens[0], tokens[-1], len(tokens))",
+        "(parent, tuple(tokens)) -> tuple(tokens)",
     ],
     right=[
         """
@@ -181,11 +162,6 @@ def block_name(parent, tokens):
         "return (parent, tuple(tokens))",
     ),
     advice={
-        "is not in the name": "All tokens of the block must be in it.",
         "have the same name": "It must contain all of its own tokens in order, and the parent's name, each separate.",
-        "dictionary key": "Make it a tuple: a list, a set or a dictionary cannot be a key.",
-        "the second time": "Compute it from parent and tokens alone.",
-        "your code changes": "Copy the list first.",
-        "your code raised": "The parent is ROOT, which is b'', or a name that you returned, and a token is any integer from 0 on: a tuple takes all of them.",
     },
 )

@@ -75,14 +75,8 @@ BLANK = Blank(
         "a query sees an empty slot: also require that k_pos is at least 0, as visible(q_pos, k_pos) does.": [
             "visible(q_pos, k_pos) -> (gap >= 0)"
         ],
-        "a query sees the future and empty slots: start from visible(q_pos, k_pos).": [
-            "visible(q_pos, k_pos) & -> "
-        ],
         "a query does not see itself, and the one at 0 sees no key, so its softmax is NaN: the gap 0 is also even.": [
             "gap % 2 == 0 -> (gap % 2 == 0) & (gap > 0)"
-        ],
-        "the wrong half is visible: a query sees itself, so the gaps are even, gap % 2 == 0.": [
-            "% 2 == 0 -> % 2 == 1"
         ],
         "it uses indices into the array of keys: in a cache the keys may begin anywhere, in any order. Compute with the values in q_pos and k_pos.": (
             ["gap % 2 -> torch.arange(len(k_pos)) % 2"],
@@ -93,12 +87,6 @@ BLANK = Blank(
         ],
         "& binds more tightly than ==, so the mask is compared with 0: put gap % 2 == 0 in parentheses.": [
             "(gap % 2 == 0) -> gap % 2 == 0"
-        ],
-        "a query sees what comes after it, and not what comes before: the gap is q_pos - k_pos.": [
-            "visible(q_pos, k_pos) -> (gap <= 0) & (k_pos >= 0)"
-        ],
-        "gap // 2 == 0 keeps only the last two tokens: use the remainder, gap % 2.": [
-            "% 2 -> // 2"
         ],
     },
     wrong=[
@@ -127,15 +115,9 @@ def every_second(q_pos, k_pos, *unused):
         "gap = q_pos[:, None] - k_pos[None, :], then return visible(q_pos, k_pos) & (gap % 2 == 0)",
     ),
     advice={
-        "the shape of the mask": "It has a row for each query and a column for each key, also for the keys that are skipped: compare q_pos[:, None] with k_pos[None, :].",
-        "the dtype of the mask": "It must hold booleans.",
-        "must match": "q_pos[:, None] has shape (T, 1) and k_pos[None, :] has shape (1, S): compared with each other, they give (T, S).",
         "its own token": "A gap of 0 is even, and True means visible.",
         "the future": "Require a gap of at least 0, as visible(q_pos, k_pos) does, and join conditions with &.",
-        "empty slot": "Also require that k_pos is at least 0, as visible(q_pos, k_pos) does.",
         "at an odd distance": "Require gap % 2 == 0, with the gap between the positions, which stay integers, whatever the number of queries.",
-        "at an even distance": "All even gaps are visible, however large, whatever `window` is.",
-        "the mask": "Compare positions, and keep nothing from one call to the next.",
     },
     axes=[("query", "key")],
 )

@@ -37,43 +37,17 @@ BLANK = Blank(
         Case(run_gain, a=0.5, k=16),
     ],
     mistakes={
-        "you count only the proposals: every pass also yields the model's own token, 1 more.": [
-            "range(k + 1) -> range(1, k + 1)"
-        ],
         "you count 1 + k · a: the second proposal counts only if the first one was right too.": [
             "sum(a**i for i in range(k + 1)) -> 1 + k * a"
         ],
-        "you count k · a: a proposal counts only if those before it were right, and the model's own token is one more.": [
-            "sum(a**i for i in range(k + 1)) -> k * a"
+        "you count all k proposals or none: the first can be right without the others.": [
+            "sum(a**i for i in range(k + 1)) -> 1 + k * a**k"
         ],
-        "the last of the k proposals is left out: the powers of a go from 0 to k.": (
-            ["range(k + 1) -> range(k)"],
-            ["sum(a**i for i in range(k + 1)) -> k + 1 if a == 1 else (1 - a**k) / (1 - a)"],
-        ),
-        "at a = 1 all k proposals are right, and the model's own token is one more: k + 1.": (
-            ["return -> return k if a == 1 else"],
-            ["return -> return 1.0 if a == 1 else"],
-            ["return -> return 0.0 if a == 1 else"],
-        ),
-        "1 / (1 - a) is the mean for infinitely many proposals: there are k.": (
-            ["sum(a**i for i in range(k + 1)) -> 1 / (1 - a) if a < 1 else k + 1"],
-            ["sum(a**i for i in range(k + 1)) -> 1 / (1 - a)"],
-        ),
-        "you count all k proposals or none: the first can be right without the others.": (
-            ["sum(a**i for i in range(k + 1)) -> 1 + k * a**k"],
-            ["sum(a**i for i in range(k + 1)) -> 1 + a**k"],
-        ),
-        "a is multiplied by i: that the first i proposals are all right has probability a to the power i.": (
-            ["sum(a**i for i in range(k + 1)) -> 1 + sum(a * i for i in range(1, k + 1))"],
-            ["a**i -> a * i"],
-        ),
-        "you count the rejected ones: a is the probability that a proposal is accepted.": [
-            "a**i -> (1 - a) ** i"
+        "a is multiplied by i: that the first i proposals are all right has probability a to the power i.": [
+            "sum(a**i for i in range(k + 1)) -> 1 + sum(a * i for i in range(1, k + 1))"
         ],
         "the mean is rounded or truncated: leave it as it is.": (
             ["sum(a**i for i in range(k + 1)) -> int(sum(a**i for i in range(k + 1)))"],
-            ["sum(a**i for i in range(k + 1)) -> round(sum(a**i for i in range(k + 1)))"],
-            ["sum(a**i for i in range(k + 1)) -> round(sum(a**i for i in range(k + 1)), 1)"],
             ["sum(a**i for i in range(k + 1)) -> round(sum(a**i for i in range(k + 1)), 2)"],
         ),
     },
@@ -81,6 +55,7 @@ BLANK = Blank(
         "a**i -> i**a",
         "return -> if not a:\n        return 0\n    return",
         "range(k + 1) -> range(min(k, 8) + 1)",
+        "return -> return k if a == 1 else",
     ],
     right=[
         """
@@ -112,6 +87,5 @@ def expected_gain(a, k):
     ),
     advice={
         "the mean tokens": "1 for the model's own token, and a power of a for each proposal: 1 + a + … + aᵏ.",
-        "ZeroDivisionError": "At a = 1 all k proposals are right: k + 1 tokens.",
     },
 )

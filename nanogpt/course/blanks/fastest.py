@@ -39,25 +39,15 @@ BLANK = Blank(
         "only memory reads are counted: arithmetic can also be the limit.": [
             "max(flop / peak, n_bytes / bandwidth) -> (n_bytes / bandwidth)"
         ],
-        "only arithmetic is counted: memory reads can also be the limit.": [
-            "max(flop / peak, n_bytes / bandwidth) -> (flop / peak)"
-        ],
         "operations are divided by bytes per second: peak belongs to flop, and bandwidth to n_bytes.": [
             "flop / peak, n_bytes / bandwidth -> flop / bandwidth, n_bytes / peak"
         ],
-        "operations are compared with bytes: compare times.": [
-            "1 / max(flop / peak, n_bytes / bandwidth) -> peak / flop if flop > n_bytes else bandwidth / n_bytes"
-        ],
-        "the machine's peak is compared with its bandwidth: compare the two times of a token.": (
-            [
-                "1 / max(flop / peak, n_bytes / bandwidth) -> bandwidth / n_bytes if peak > bandwidth else peak / flop"
-            ],
-            [
-                "1 / max(flop / peak, n_bytes / bandwidth) -> min(peak, bandwidth) / max(flop, n_bytes)"
-            ],
-        ),
     },
-    wrong=["1 / max -> 1 // max", "flop / peak -> 2 * flop / peak"],
+    wrong=[
+        "1 / max -> 1 // max",
+        "flop / peak -> 2 * flop / peak",
+        "1 / max(flop / peak, n_bytes / bandwidth) -> peak / flop if flop > n_bytes else bandwidth / n_bytes",
+    ],
     right=[
         """
 def fastest(flop, n_bytes, peak, bandwidth):
@@ -83,6 +73,6 @@ def fastest(flop, n_bytes, peak, bandwidth):
         "return 1 / max(flop / peak, n_bytes / bandwidth)",
     ),
     advice={
-        "the number": "A token takes the longer of flop / peak and n_bytes / bandwidth seconds; return 1 over that."
+        "the number": "A token takes the longer of flop / peak and n_bytes / bandwidth seconds; return 1 over that.",
     },
 )

@@ -54,38 +54,14 @@ BLANK = Blank(
         Case(run_flip, heads=6, size=2, width=1, dtype=torch.bfloat16),
     ],
     mistakes={
-        "the first half of each head is negated: negate the second one.": [
-            "[halves[:, :1], -halves[:, 1:]] -> [-halves[:, :1], halves[:, 1:]]"
-        ],
         "every second row is negated: the two rows of a pair are not neighbours. Row i of a head pairs with row i + hs/2.": [
             "view(n_head, 2, -1, rows.shape[1]) -> view(-1, 2, 1, rows.shape[1])"
         ],
         "the second half of the whole matrix is negated: it has n_head heads, and the second half of each is.": [
             "view(n_head, -> view(1,"
         ],
-        "only one head is flipped: all of them are, and rows.view(n_head, …) holds them.": (
-            [
-                "return -> halves = halves.clone()\n    halves[0, 1] *= -1\n    return",
-                "-halves -> halves",
-            ],
-            [
-                "return -> halves = halves.clone()\n    halves[-1, 1] *= -1\n    return",
-                "-halves -> halves",
-            ],
-        ),
-        "the halves change places: negate the second one where it is, and move nothing.": (
-            ["[halves[:, :1], -halves[:, 1:]] -> [-halves[:, 1:], halves[:, :1]]"],
-            ["[halves[:, :1], -halves[:, 1:]] -> [halves[:, 1:], -halves[:, :1]]"],
-            ["[halves[:, :1], -halves[:, 1:]] -> [halves[:, 1:], halves[:, :1]]"],
-        ),
-        "the order of the rows is reversed, which is what torch.flip does: negate the second half of each head.": (
-            ["\ndef flip(rows, n_head):\n    return rows.flip(0)\n"],
-            [
-                "\ndef flip(rows, n_head):\n    return rows.view(n_head, -1, rows.shape[1]).flip(1).reshape(rows.shape)\n"
-            ],
-        ),
-        "all first halves come first, then all second ones: each head keeps its two halves together, dim=1.": [
-            "dim=1 -> dim=0"
+        "the halves change places: negate the second one where it is, and move nothing.": [
+            "[halves[:, :1], -halves[:, 1:]] -> [-halves[:, 1:], halves[:, :1]]"
         ],
         "columns are negated: the matrix has a row for each number of a head, so negate rows.": [
             """
@@ -94,10 +70,9 @@ def flip(rows, n_head):
     return torch.cat([left, -right], dim=1)
 """
         ],
-        "the heads are left as a separate dimension: reshape the matrix to the shape of `rows`.": (
-            [".reshape(rows.shape) -> "],
-            ["reshape(rows.shape) -> flatten(1, 2)"],
-        ),
+        "the heads are left as a separate dimension: reshape the matrix to the shape of `rows`.": [
+            ".reshape(rows.shape) -> "
+        ],
         "your code changes `rows`, which is the model's own matrix: return a new one.": [
             """
 def flip(rows, n_head):
@@ -138,9 +113,7 @@ def flip(rows, n_head):
     ),
     advice={
         "the shape of the matrix": "It keeps the shape of `rows`: .reshape(rows.shape).",
-        "the dtype of the matrix": "It keeps its dtype.",
         "rows are moved": "Negate the second half of each head, and leave every row where it is.",
         "the signs": "A - is a negated row, a ? a partly negated one. Negate the second half of each head.",
-        "your code raised": "The matrix has n_head times an even number of rows: rows.view(n_head, 2, -1, rows.shape[1]).",
     },
 )

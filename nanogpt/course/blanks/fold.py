@@ -69,35 +69,14 @@ BLANK = Blank(
         "W d misses c, because there are more equations than unknowns: make λ one more unknown, a column of -1 in the matrix.": [
             "torch.cat([W.double(), -torch.ones(len(W), 1, dtype=torch.float64)], dim=1) -> W.double()"
         ],
-        "λ is fixed in advance, as when the mean or a bias is subtracted from c: it must be free, as one more unknown, a column of -1.": (
-            [
-                "torch.cat([W.double(), -torch.ones(len(W), 1, dtype=torch.float64)], dim=1) -> W.double()",
-                "c.double() -> (c - c.mean()).double()",
-            ],
-            [
-                "torch.cat([W.double(), -torch.ones(len(W), 1, dtype=torch.float64)], dim=1) -> W.double()",
-                "c.double() -> (c - c[0]).double()",
-            ],
-            [
-                "torch.cat([W.double(), -torch.ones(len(W), 1, dtype=torch.float64)], dim=1) -> W.double()",
-                "c.double() -> (c - c.max()).double()",
-            ],
-        ),
-        "the new column belongs to λ, so it must be constant: 0, 1, 2 … is not.": [
-            "-torch.ones(len(W), 1, dtype=torch.float64) -> torch.arange(len(W))[:, None].double()"
+        "λ is fixed in advance, as when the mean or a bias is subtracted from c: it must be free, as one more unknown, a column of -1.": [
+            "torch.cat([W.double(), -torch.ones(len(W), 1, dtype=torch.float64)], dim=1) -> W.double()",
+            "c.double() -> (c - c.mean()).double()",
         ],
         "the sign is wrong: W d must add the bias c, but yours subtracts it.": [
             "return x -> return -x"
         ],
-        "the last number of the solution is λ, not part of d: return the first C.": [
-            "x[: W.shape[1]] -> x"
-        ],
-        "the last C numbers of the solution are returned: λ is the last one, so d is the first C.": [
-            "x[: W.shape[1]] -> x[1:]"
-        ],
         "float32 is too coarse: compute in float64 from the beginning, W.double() and c.double(), and leave the result there.": (
-            ["double() -> float()", "float64 -> float32"],
-            ["return x[: W.shape[1]] -> return x[: W.shape[1]].float()"],
             [
                 "W.double() -> W",
                 "c.double() -> c",
@@ -112,7 +91,11 @@ BLANK = Blank(
             ],
         ),
     },
-    wrong=["A = -> W -= W.mean(0)\n    A =", "c.double() -> c.double() / c.norm()"],
+    wrong=[
+        "A = -> W -= W.mean(0)\n    A =",
+        "c.double() -> c.double() / c.norm()",
+        "x[: W.shape[1]] -> x",
+    ],
     right=[
         """
 def fold(W, c):
@@ -143,9 +126,6 @@ def fold(W, c):
         "the dtype of d": "Compute in float64 from the beginning: W.double().",
         "W d - c, minus": "It is 0 in all rows if W d - c is the same number in all of them. The new column of the matrix belongs to λ: the same number in each row.",
         "close to singular": "Compute in float64 from the beginning: W.double().",
-        "same dtype": "Both must be float64: W.double(), c.double() and the new column.",
-        "square": "solve() and inv() take only square matrices: torch.linalg.lstsq also handles a number of characters other than C + 1.",
-        "your code raised": "The matrix has shape (V, C + 1), for any V, and the right-hand side (V, 1), c.double()[:, None].",
     },
     axes=[("row",)],
 )

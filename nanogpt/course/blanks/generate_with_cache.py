@@ -175,56 +175,30 @@ BLANK = Blank(
             "    with kv_cache(model, cache):\n        for row in noise:\n -> "
             "    for row in noise:\n        with kv_cache(model, cache):\n"
         ],
-        "positions are a tensor, not an integer: pos[-1:] + 1 keeps it one.": (
-            ["pos = pos[-1:] + 1 -> pos = int(pos[-1]) + 1"],
-            ["pos = pos[-1:] + 1 -> pos = pos[-1] + 1"],
-        ),
-        "tokens are read at the wrong positions: the prompt's are 0 to T - 1, the first new token is "
-        "at T, and each later one at the next.": (
-            ["torch.arange( -> 1 + torch.arange("],
-            ["pos[-1:] + 1 -> pos[-1:] * 0"],
-            ["pos[-1:] + 1 -> pos[-1:] + 2"],
-            ["pos[-1:] + 1 -> pos[-1:]"],
-            ["model(tokens, pos=pos) -> model(tokens)"],
-        ),
-        "what the cache has is read again: after the prompt, the model reads only the new token.": (
-            [
-                "yield tokens\n -> yield tokens\n            tokens = prompt = torch.cat([prompt, tokens], dim=1)\n",
-                "pos = pos[-1:] + 1 -> pos = torch.arange(tokens.shape[1])",
-            ],
-            [
-                "yield tokens\n -> yield tokens\n            tokens = torch.cat([prompt, tokens], dim=1)\n"
-            ],
-        ),
+        "positions are a tensor, not an integer: pos[-1:] + 1 keeps it one.": [
+            "pos = pos[-1:] + 1 -> pos = int(pos[-1]) + 1"
+        ],
+        "what the cache has is read again: after the prompt, the model reads only the new token.": [
+            "yield tokens\n -> yield tokens\n            tokens = prompt = torch.cat([prompt, tokens], dim=1)\n",
+            "pos = pos[-1:] + 1 -> pos = torch.arange(tokens.shape[1])",
+        ],
         "the prompt's last token is read twice: the prefill has already read it, and its logits "
-        "decide the first new token.": (
-            [
-                "        for ->         model(prompt, pos=pos)\n        tokens, pos = prompt[:, -1:], pos[-1:]\n        for"
-            ],
-            [
-                "        for ->         model(prompt, pos=pos)\n        tokens, pos = prompt[:, -1:], pos[-1:] + 1\n        for"
-            ],
-        ),
+        "decide the first new token.": [
+            "        for ->         model(prompt, pos=pos)\n        tokens, pos = prompt[:, -1:], pos[-1:]\n        for"
+        ],
         "the first new token is never yielded: yield it before it is read.": [
             "            yield tokens ->             if pos[0]:\n                yield tokens"
         ],
-        "the first logits are used: the last ones, logits[:, -1], decide.": [
-            "logits[:, -1] -> logits[:, 0]"
+        "each token needs the noise of its own step and text, row for row.": [
+            "-1], row) -> -1], noise[0])"
         ],
-        "the noise is not used, and the likeliest token is chosen: sample(logits, row).": [
-            "sample(logits[:, -1], row) -> logits[:, -1].argmax(-1, keepdim=True)"
-        ],
-        "each token needs the noise of its own step and text, row for row.": (
-            ["-1], row) -> -1], noise[0])"],
-            ["-1], row) -> -1], row[:1].expand_as(row))"],
-            ["in noise: -> in noise.flip(0):"],
-        ),
     },
     wrong=[
         "one position further\n -> \n        model(tokens, pos=pos)\n",
         "pos[-1:] + 1 -> (pos[-1:] + 1).clamp(max=128)",
         "kv_cache(model, cache) -> kv_cache(model, cache, 64)",
         "row in noise -> row in noise.sqrt()",
+        "-1], row) -> -1], row[:1].expand_as(row))",
     ],
     right=[
         """
@@ -269,21 +243,8 @@ def generate_with_cache(model, prompt, noise, cache):
         "'capacity'": "kv_cache takes the class and builds a cache for each head: pass cache, not cache().",
         "one position each": "After the prompt there is one new token, at one position: pos[-1:] + 1.",
         "tuple indices": "The model returns the logits and the loss: logits, _ = model(tokens, pos=pos).",
-        "pass (B, T) integers": "Sample from the last logits alone, logits[:, -1], so that tokens are (B, 1).",
-        "not an iterator": "`yield` each token.",
-        "without a cache": "Put the loop inside `with kv_cache(model, cache):`.",
-        "for gradients": "Put @torch.no_grad() above the function.",
-        "the number of caches built": "Use one with-block around all steps: kv_cache(model, cache).",
-        "caches are still on": "`with kv_cache(model, cache):` removes them.",
-        "leaves the caches on": "`with kv_cache(model, cache):` removes them.",
         "the positions that": "Every token but the last must be read once, at its own position.",
-        "what is yielded": "Yield one token of shape (B, 1) per row of noise, for each text.",
-        "before each": "`yield` each token as soon as it is sampled, and read it after that.",
-        "before the first": "`yield` each token as soon as it is sampled, and read it after that.",
-        "the result for": "Let the model's error propagate.",
-        "left it in": "Leave the mode as it was.",
         "the tokens that are yielded": "The last logits decide, and each token needs the noise of its own step and text, as it comes.",
-        "the tokens that the model reads": "First the whole prompt, then each new token.",
     },
     axes=[("text", "token"), ("token",)],
 )

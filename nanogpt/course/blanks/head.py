@@ -230,42 +230,22 @@ BLANK = Blank(
             'self.cache = None -> self.register_buffer("cache", None)'
         ],
         "the layers have biases: pass bias=False to nn.Linear.": ["bias=False -> bias=True"],
-        "queries and keys are swapped: a query looks for keys.": [
-            "q = self.query -> q = self.key",
-            "k = self.key -> k = self.query",
-        ],
-        "the scores are not divided by √hs: hs is head_size, the last dimension of q, not n_embd.": (
-            ["attention_weights(q, -> attention_weights(q * k.shape[-1] ** 0.5,"],
-            ["attention_weights(q, -> attention_weights(q * (k.shape[-1] / x.shape[-1]) ** 0.5,"],
-            ["attention_weights(q, -> attention_weights(q * k.shape[-1] ** -0.5,"],
-        ),
         "dropout runs in eval mode: F.dropout needs self.training as its third argument.": [
             "self.dropout, self.training -> self.dropout"
-        ],
-        "there is no mask, so a token sees those after it: pass visible(pos, k_pos).": [
-            "visible(pos, k_pos) -> torch.ones(len(pos), len(k_pos)).bool()"
         ],
         "a cache is used if there is one and this is not training, whether or not gradients are on: "
         "the guard must check both, self.cache is not None and not self.training.": (
             ["self.cache is not None and not self.training -> not self.training"],
             ["self.cache is not None and not self.training -> self.cache is not None"],
-            ["not self.training: -> not torch.is_grad_enabled():"],
-            ["not self.training: -> not (self.training or torch.is_grad_enabled()):"],
         ),
         "update takes this head's keys, values and positions, once a call, and returns all of them, "
         "in this order: yours are others, or swapped.": (
             ["k, v, k_pos = self.cache -> v, k, k_pos = self.cache"],
-            ["update(k, v, pos) -> update(v, k, pos)"],
-            ["update(k, v, pos) -> update(q, v, pos)"],
             [
                 "k = self.key(x)\n        v = self.value(x) -> k = v = x",
                 "        weights = ->         k = self.key(k)\n        v = self.value(v)\n        weights =",
             ],
-            ["k, v, k_pos = self -> self.cache.update(k, v, pos)\n            k, v, k_pos = self"],
         ),
-        "what update returns is ignored: attend to all its keys, values and positions.": [
-            "k, v, k_pos = self.cache.update -> self.cache.update"
-        ],
         "the keys' positions are ignored: visible(pos, pos) uses the queries' positions for both. "
         "update returns k_pos.": ["visible(pos, k_pos) -> visible(pos, pos)"],
         "the mask goes by index, like is_causal: a cache may have empty slots or return its keys in "
@@ -274,10 +254,6 @@ BLANK = Blank(
             [
                 "visible(pos, k_pos) -> torch.ones(len(pos), len(k_pos)).tril(len(k_pos) - len(pos)).bool()"
             ],
-            ["visible(pos, k_pos) -> visible(pos, torch.arange(len(k_pos)))"],
-            [
-                "visible(pos, k_pos) -> torch.ones(len(pos), len(k_pos)).tril().bool() | (len(pos) == 1)"
-            ],
         ),
         "dropout belongs on the weights, between the softmax and the product with v: here it is "
         "elsewhere, or missing.": (
@@ -285,29 +261,14 @@ BLANK = Blank(
             [
                 "F.dropout(weights, self.dropout, self.training) @ v -> F.dropout(weights @ v, self.dropout, self.training)"
             ],
-            [
-                "F.dropout(weights, self.dropout, self.training) @ v -> weights @ F.dropout(v, self.dropout, self.training)"
-            ],
-            [
-                "F.dropout(weights, self.dropout, self.training) -> weights",
-                "attention_weights(q, k, visible(pos, k_pos)) -> F.dropout(q @ k.mT * k.shape[-1] ** -0.5, self.dropout, self.training)",
-                "        return ->         weights = weights.masked_fill(~visible(pos, k_pos), -torch.inf).softmax(-1)\n        return",
-            ],
-        ),
-        "in training the remaining weights must be scaled by 1 / (1 - p), as F.dropout does, and by "
-        "nothing else.": (
-            [
-                "@ v -> * (1 - self.dropout if self.training else 1) @ v",
-            ],
-            [
-                "        return ->         weights =",
-                "@ v -> / 1\n        return F.normalize(weights, 1, -1, 1e-9) @ v",
-            ],
         ),
     },
     wrong=[
         "visible(pos, k_pos) -> visible(pos, k_pos) & (k_pos[None] > pos[:, None] - 161)",
         "self.value(x) -> self.value(x).detach()",
+        "not self.training: -> not torch.is_grad_enabled():",
+        "visible(pos, k_pos) -> torch.ones(len(pos), len(k_pos)).bool()",
+        "visible(pos, k_pos) -> visible(pos, torch.arange(len(k_pos)))",
     ],
     right=[
         """
@@ -353,27 +314,16 @@ class Head(nn.Module):
         "if self.cache is not None and not self.training: k, v, k_pos = self.cache.update(k, v, pos); then attention_weights(q, k, visible(pos, k_pos))",
     ),
     advice={
-        "the weights of a head": "The layers are self.key, self.query and self.value; nn.Linear takes in_features first, and bias=False.",
-        "self.cache of": "Set it in __init__, as a plain attribute: kv_cache(model) sets and removes it.",
-        "two equal calls": "Dropout belongs to training only, and a call must leave nothing behind.",
         "a second text": "Nothing may be carried over from one text to the next.",
-        "alone than in a batch": "A text's output depends only on that text.",
         "the future in": "visible(pos, k_pos) says what a query sees.",
         "shape of the output": "Return the weights times the values, with a row for each new token: visible(pos, k_pos) has the queries first, and pos stays theirs.",
-        "'k_pos'": "Without a cache the keys have the queries' positions: k_pos = pos.",
-        "no gradient flows": "Use no detach() and no no_grad() on the way.",
-        "in training the gradient": "Something on the way is detached, or computed differently.",
         "the number of updates in training": f"In training a cache is not used: {GUARD}",
         "the number of updates": "In eval mode each pass calls cache.update once, however many tokens it has.",
         "that the cache gets": "update(k, v, pos) takes this head's keys and values, unchanged.",
         "while a cache is on": "In training mode a cache that is on must change nothing, not even dropout.",
-        "without dropout": "config.dropout is 0 here, so the output must equal eval mode's.",
         "after training": "In eval mode after training the cache is used again.",
-        "without a cache again": "The head must keep nothing of a cached text.",
         "with a cache": "A cache must not change the output: does the mask use positions, the keys' own?",
-        "in training two calls": "Set no seed in a head: do not reset the random numbers.",
         "spread of": "Is each weight dropped by its own random draw, with probability config.dropout?",
-        "mean of": "The remaining weights must be scaled by 1 / (1 - p).",
         "NoneType": f"Without a cache self.cache is None: {GUARD}",
         "the output in eval": "Is √hs wrong, or the mask, or are k and v mixed up?",
     },

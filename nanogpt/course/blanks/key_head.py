@@ -46,27 +46,17 @@ BLANK = Blank(
         "the heads are dealt out like cards, with %: neighbours share, so divide h by the group size.": [
             "h // group -> h % n_kv_head"
         ],
-        "h is divided by the number of KV heads: divide it by the group size, n_head // n_kv_head.": [
-            "h // group -> h // n_kv_head"
-        ],
-        "this is a query head's index within its group: divide with //, not %.": [
-            "h // group -> h % group"
-        ],
         "the quotient is rounded to nearest, which moves heads into the next group: // rounds down.": [
             "h // group -> round(h / group)"
-        ],
-        "every query head gets a KV head of its own: there are only n_kv_head of them, and neighbours share.": [
-            "h // group -> h"
-        ],
-        "heads past the last KV head all get that one: form groups of equal size.": [
-            "h // group -> min(h, n_kv_head - 1)"
         ],
         "all query heads get KV head 0: that is MQA, but there may be more KV heads.": [
             "h // group -> 0"
         ],
         "KV heads are numbered from 0: yours begin with 1.": ["h // group -> h // group + 1"],
     },
-    wrong=["n_head // n_kv_head -> max(n_head - n_kv_head, 1)"],
+    wrong=[
+        "n_head // n_kv_head -> max(n_head - n_kv_head, 1)",
+    ],
     right=[
         """
 def key_head(h, n_head, n_kv_head):
@@ -85,8 +75,6 @@ def key_head(h, n_head, n_kv_head):
         "return h // (n_head // n_kv_head)",
     ),
     advice={
-        "the type": "Return one integer, the index of this head's own KV head.",
         "the KV head": "Neighbours share: a group has n_head // n_kv_head query heads, and h // group is its index.",
-        "ZeroDivisionError": "Is the quotient upside down? A group has n_head // n_kv_head query heads.",
     },
 )

@@ -125,28 +125,11 @@ BLANK = Blank(
         Case(run, pieces=[7, *[1] * 120, 40, 900], hs=2),
     ],
     mistakes={
-        "only the new tokens are returned: keep the earlier ones in self.": ["self.k = k -> pass"],
-        "the newest tokens come first: append them at the end.": [
-            "[self.k, k] -> [k, self.k]",
-            "[self.v, v] -> [v, self.v]",
-            "[self.pos, pos] -> [pos, self.pos]",
-        ],
-        "the newest keys and values come first, the positions do not: append all three at the end.": [
-            "[self.k, k] -> [k, self.k]",
-            "[self.v, v] -> [v, self.v]",
-        ],
         "joined along the batch: the tokens are dimension 1.": ["dim=1 -> dim=0"],
-        "only the new positions are returned: keep them like keys and values.": [
-            "pos = torch.cat([self.pos, pos]) -> pass"
-        ],
         "only one position is kept of a piece of several tokens: append all of pos.": [
             "[self.pos, pos] -> [self.pos, pos[-1:]]"
         ],
         "keys and values are swapped: the order is k, v, pos.": ["return k, v -> return v, k"],
-        "the keys are kept in place of the values.": ["self.v = v -> self.v = k"],
-        "a piece of several tokens starts over: the earlier ones are lost.": [
-            "None: -> None and k.shape[1] == 1:"
-        ],
         "a second cache goes on with the first one's tokens: keep them in self, not in the class or "
         "in a default argument.": [
             "self.k = self.v = self.pos = None -> pass",
@@ -156,7 +139,6 @@ BLANK = Blank(
     },
     wrong=[
         "return k -> k = k[:, -64:]\n        return k",
-        "return k -> v = v.half().to(v.dtype)\n        return k",
         "if self.k -> k *= 0.5\n        if self.k",
         "update -> append",
         "Cache: -> Cache(nn.Module):",
@@ -204,17 +186,13 @@ class KVCache:
         "then keep and return all three",
     ),
     advice={
-        "not an nn.Module": "Inside a head it would become part of the model, and kv_cache(model) "
-        "could not remove it.",
         "no method `update`": "A head calls cache.update(k, v, pos).",
-        "'capacity'": "A cache may be built without one: def __init__(self, capacity=None).",
         "what update returns": "It must return three tensors: keys, values, positions.",
         "the number of tokens": "Return all tokens so far, once each: the cache forgets some, or "
         "holds some twice.",
         "the shape of the": "All texts and all tokens: (B, S, hs), joined along dimension 1.",
         "in a second cache": "Each cache needs its own tensors.",
         "the positions": "Keep the ones passed in.",
-        "the keys": "Return the keys unchanged and in order.",
         "the values": "Return the values unchanged and in order.",
         "silently loses": "It must not forget one: keep all, or raise an error.",
     },

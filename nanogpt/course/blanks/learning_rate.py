@@ -50,51 +50,16 @@ BLANK = Blank(
         "at step 0 the rate is 0, so the first batch is wasted: the rise begins at 1/warmup, (step + 1) / warmup.": (
             ["(step + 1) -> step"],
             ["(step + 1) / warmup -> step / max(1, warmup - 1)"],
-            ["min(1, (step + 1) / warmup) -> min(1, step / (warmup - 1)) if warmup > 1 else 1"],
         ),
-        "the rise goes past 1: min(1, …) stops it after the warm-up.": (
-            ["min(1, (step + 1) / warmup) -> (step + 1) / warmup"],
-            ["min -> max"],
-            ["min(1, (step + 1) / warmup) -> (step + 1) / warmup if step <= warmup else 1"],
-        ),
-        "there is no rise: multiply the line by min(1, (step + 1) / warmup).": ["rise * -> "],
-        "the rise is one step early or late: it is 1/warmup at step 0, and 1 at the last step of the warm-up, warmup - 1.": (
-            ["/ warmup -> / (warmup + 1)"],
-            ["(step + 1) -> (step + 2)"],
-        ),
-        "there is no fall: multiply the rise by 1 - step / steps.": (
-            [f" * {LINE} -> "],
-            ["step / steps -> step // steps"],
-        ),
-        "the line rises instead of falling from 1: it is 1 - step / steps.": (
-            [f"{LINE} -> step / steps"],
-            [f"{LINE} -> -step / steps"],
-        ),
-        "your line begins after the warm-up: it is 1 at step 0 and falls from there.": (
-            [f"{LINE} -> (1 - max(0, step - warmup) / (steps - warmup))"],
-            [f"{LINE} -> (1 - max(0, step - warmup) / max(1, steps - warmup))"],
-            [f"{LINE} -> (1 - max(0, step - warmup + 1) / (steps - warmup))"],
-            [f"{LINE} -> (1 - max(0, step - warmup + 1) / max(1, steps - warmup))"],
-        ),
-        "the line is missing during the warm-up: it falls from step 0 on.": [
-            f"rise * {LINE} -> rise if step < warmup else 1 - step / steps"
+        "your line begins after the warm-up: it is 1 at step 0 and falls from there.": [
+            f"{LINE} -> (1 - max(0, step - warmup) / (steps - warmup))"
         ],
         "the line reaches 0 at the last step, steps - 1: it is 1 at step 0 and would be 0 one step after the last.": (
             ["step / steps) -> step / (steps - 1))"],
             ["step / steps -> step / max(1, steps - 1)"],
-            ["step / steps -> (step + 1) / steps"],
-        ),
-        "the fall is a curve: it is a straight line, 1 - step / steps.": (
-            [f"{LINE} -> (1 + math.cos(math.pi * step / steps)) / 2"],
-            [f"{LINE} -> (1 - step / steps) ** 2"],
-            [
-                f"rise * {LINE} -> rise * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup))) / 2"
-            ],
         ),
         "you take the smaller of the two, their sum or their mean: the factor is the product of the rise and the line.": (
             [f"rise * {LINE} -> min(rise, 1 - step / steps)"],
-            [f"rise * {LINE} -> min((step + 1) / warmup, 1 - step / steps)"],
-            [f"rise * {LINE} -> rise + 1 - step / steps"],
             [f"rise * {LINE} -> (rise + 1 - step / steps) / 2"],
         ),
     },
@@ -136,10 +101,7 @@ def learning_rate(step, steps, warmup):
         "return min(1, (step + 1) / warmup) * (1 - step / steps)",
     ),
     advice={
-        "what is returned": "Return a factor at each step, also after the warm-up.",
         "the factors of": "Is the rise wrong, or the line? At step 0 the rise is 1/warmup and the line is 1, and the factor is their product.",
-        "the second time": "Compute it from the arguments alone.",
-        "ZeroDivisionError": "A line from step 0 to `steps` needs no division by steps - warmup or steps - 1, which can be 0.",
     },
     axes=[("step",)],
 )

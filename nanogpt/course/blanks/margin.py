@@ -72,25 +72,16 @@ BLANK = Blank(
         "log(noise) is added: large noise means ringing late, so it must lower the score.": [
             "- noise -> + noise"
         ],
-        "the noise itself is subtracted, or another logarithm: the score is the logit minus noise.log().": (
-            ["noise.log() -> noise"],
-            ["noise.log() -> noise.log2()"],
-            ["noise.log() -> noise.log10()"],
-        ),
         "the logits are divided by the noise: that is for probabilities; for logits, subtract "
         "log(noise).": ["logits - noise.log() -> logits / noise"],
         "the margin is in logits, and yours is in probabilities: compare logits - log(noise), without "
         "a softmax.": (
             ["logits - noise.log() -> logits.softmax(-1) / noise"],
-            ["(logits - noise.log()) -> (logits - noise.log()).softmax(-1)"],
             [
                 "logits - noise.log() -> logits.softmax(-1) / noise",
                 "best - second -> best / second",
             ],
         ),
-        "the second best minus the best is negative: the margin is best minus second best.": [
-            "best - second -> second - best"
-        ],
         "the best score is compared with another than the second best, such as the worst or the mean.": (
             [".topk(2).values -> .aminmax()", "best - second -> second - best"],
             [
@@ -98,24 +89,16 @@ BLANK = Blank(
                 ".topk(2).values -> \n    best, second = scores.max(), scores.mean()",
             ],
         ),
-        "two unsorted scores are compared: compare the largest two, topk(2).": (
-            [".topk(2).values -> [:2]"],
-            [".topk(2).values -> [-2:]"],
-            [".topk(2).values -> [:2]", "(best - second) -> (best - second).abs()"],
-            [".topk(2).values -> .topk(2, largest=False).values"],
-        ),
-        "only the best score is returned: subtract the second best.": ["best - second -> best"],
-        "the best two logits are chosen before the noise is applied: it may put others in front.": [
-            "best, second = -> first_two = logits.topk(2).indices\n    best, second =",
-            ".topk(2).values -> [first_two]",
-        ],
         "if two candidates tie for first place, the margin is 0: the second best may be as good as "
         "the best.": [
             ".topk(2).values -> .unique()[-2:]",
             "best - second -> second - best",
         ],
     },
-    wrong=["logits - -> logits / 0.8 -", "(logits - noise.log()) -> (logits - noise.log()).abs()"],
+    wrong=[
+        "logits - -> logits / 0.8 -",
+        "(logits - noise.log()) -> (logits - noise.log()).abs()",
+    ],
     right=[
         """
 def margin(logits, noise):
@@ -138,8 +121,5 @@ def margin(logits, noise):
     ),
     advice={
         "the margin": "It is the best score, logits - noise.log(), minus the second best.",
-        "converted to Scalar": "topk returns values and indices: take .values.",
-        "only one element tensors": "math.log takes one number: noise.log() takes them all.",
-        "not a number": "Return one number.",
     },
 )

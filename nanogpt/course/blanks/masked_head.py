@@ -83,9 +83,6 @@ BLANK = Blank(
     mistakes={
         "with a cache, the prompt is read without a mask: its first tokens see its last ones, so "
         "there is something to hide.": [f"{MASK} -> {MASK} | (self.cache is not None)"],
-        "there is no mask at all, with a cache or without: a token sees those after it.": [
-            f"{MASK} -> {ONES}"
-        ],
         "the mask is a triangle aligned top left, like is_causal=True or None: in a decode step the "
         "query sees only the first key, but must see all.": (
             [f"{MASK} -> {ONES}.tril()"],
@@ -99,37 +96,18 @@ BLANK = Blank(
             [f"{MASK} -> {MASK} if len(pos) == len(k_pos) else {ONES}"],
             [f"{MASK} -> {ONES}.tril() if len(pos) > 1 else {ONES}"],
         ),
-        "empty slots, whose position is -1, are visible, if only to a single query: "
-        "visible(pos, k_pos) hides them.": (
-            [f"{MASK} -> k_pos[None] <= pos[:, None]"],
-            [f"{MASK} -> {MASK} if len(pos) > 1 else {ONES}"],
-        ),
         "the mask is inverted or transposed: it has a row for each query, and is True where that one "
-        "may attend, to the keys up to its own position.": (
-            [f"{MASK} -> ~{MASK}"],
-            [f"{MASK} -> k_pos[None] >= pos[:, None]"],
-        ),
-        "the queries' positions are used for the keys: visible(pos, pos). With a cache there are "
-        "more keys, at k_pos.": [f"{MASK} -> visible(pos, pos)"],
+        "may attend, to the keys up to its own position.": [f"{MASK} -> ~{MASK}"],
         "the keys or the queries are numbered from 0 in each call: update returns each key's "
         "position, and `pos` has the queries'.": (
             [f"{MASK} -> visible(pos, torch.arange(k.shape[1]))"],
             [f"{MASK} -> visible(torch.arange(len(pos)), k_pos)"],
-            ["update(k, v, pos) -> update(k, v, torch.arange(len(pos)))"],
         ),
-        "what update returns is ignored: attend to all its keys and values.": [
-            f"{UPDATE} -> self.cache.update(k, v, pos)"
-        ],
         "the work is left to the forward of Head: write it here, with attend and a mask made of "
-        "positions.": (
-            [f"{FORWARD}super().forward(x, pos)\n"],
-            [f"{FORWARD}super().forward(x, pos) * 1.0\n"],
-            [FORWARD[: FORWARD.index("    def")] + "    pass\n"],
-        ),
+        "positions.": [f"{FORWARD}super().forward(x, pos)\n"],
     },
     wrong=[
         "update(k, v, pos) -> update(q, v, pos)",
-        "update(k, v, pos) -> update(v, k, pos)",
         "return -> x = x * 2\n        return self.value(x) +",
         "k, v, visible(pos, k_pos) -> k.detach(), v, visible(pos, k_pos)",
         f"{MASK} -> {MASK}, self.dropout",
@@ -174,28 +152,14 @@ class MaskedHead(Head):
         "k_pos = pos; with a cache k, v, k_pos = self.cache.update(k, v, pos); then return attend(q, k, v, visible(pos, k_pos))",
     ),
     advice={
-        "left to the forward of Head": "Write it here, with attend and a mask made of positions.",
-        "two equal calls": "Dropout belongs to training only, and a call must leave nothing behind.",
-        "alone than in a batch": "A text's output depends only on that text.",
         "the future in": "visible(pos, k_pos) says what a query sees.",
         "a second text": "Nothing may be carried over from one text to the next.",
-        "shape of the output": "Return the weights times the values. The mask has a row for each "
-        "query, visible(pos, k_pos).",
-        "no gradient flows": "Use no detach() and no no_grad() on the way.",
-        "in training the gradient": "Something on the way is detached, or computed differently.",
-        "the number of updates": "In eval mode each pass calls cache.update once, however many tokens "
-        "it has.",
         "that the cache gets": "update(k, v, pos) takes this head's keys and values, unchanged.",
-        "without dropout": "config.dropout is 0 here, so the output must equal eval mode's.",
-        "without a cache again": "The head must keep nothing of a cached text.",
         "with a cache": "A cache must not change the output: does the mask use positions, the keys' "
         "own?",
         "NoneType": "Without a cache self.cache is None: check `self.cache is not None` first.",
         "must match the size": "The mask has a row for each query and a column for each key, (T, S): "
         "visible(pos, k_pos).",
-        "too many values to unpack": "update returns three: keys, values and positions.",
-        "the output in eval": "Are the scores divided by √hs, is the mask right, and are queries, keys and "
-        "values in their places?",
     },
     axes=[("text", "token", "number")],
 )

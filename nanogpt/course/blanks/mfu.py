@@ -29,45 +29,25 @@ BLANK = Blank(
         (1, 1.0, 1, 1, 1, 1, 10),
     ),
     mistakes={
-        "attention is missing: 12 · layers · width · block operations per character.": [
-            " + 12 * layers * width * block -> "
-        ],
-        "the weights are missing: 6 operations each.": ["6 * parameters + -> "],
-        "these are operations per second: divide them by the peak.": [" / peak -> "],
-        "the work of all seconds is divided by the peak of one: divide also by the seconds.": [
-            " / seconds -> "
-        ],
         "you multiply by the seconds: divide by them.": ["/ seconds -> * seconds"],
         "the fraction is inverted: utilization is used / peak.": [
             "work * chars / seconds / peak -> peak / (work * chars / seconds)"
         ],
-        "the weights have another factor: 6 operations each, 2 in the forward pass and 4 in the backward pass.": (
-            ["6 * parameters -> 2 * parameters"],
-            ["6 * parameters -> 4 * parameters"],
-            ["6 * parameters -> 3 * parameters"],
-            ["6 * parameters -> 2 * parameters", "12 * layers -> 4 * layers"],
-            ["6 * parameters + 12 -> 12 * parameters + 6"],
-        ),
-        "attention has another factor: it takes 12 operations, a multiplication and an addition for keys and for values, three times.": (
-            ["12 * layers -> 6 * layers"],
-            ["12 * layers -> 4 * layers"],
-            ["12 * layers -> 2 * layers"],
-        ),
+        "the weights have another factor: 6 operations each, 2 in the forward pass and 4 in the backward pass.": [
+            "6 * parameters -> 2 * parameters"
+        ],
         "the weights are counted once per layer: `parameters` already includes all layers.": [
             "6 * parameters -> 6 * parameters * layers"
         ],
-        "the result is limited, rounded or in percent: leave the fraction as it is.": (
-            ["work * chars / seconds / peak -> min(1.0, work * chars / seconds / peak)"],
-            ["return work -> return 100 * work"],
-            ["work * chars / seconds / peak -> round(work * chars / seconds / peak, 2)"],
-            ["work * chars / seconds / peak -> round(work * chars / seconds / peak, 4)"],
-            ["/ peak -> // peak"],
-        ),
+        "the result is limited, rounded or in percent: leave the fraction as it is.": [
+            "work * chars / seconds / peak -> min(1.0, work * chars / seconds / peak)"
+        ],
     },
     wrong=[
         "/ peak -> / peak / 1e12",
         '    return work * chars / seconds / peak ->     return f"{work * chars / seconds / peak:.1%}"',
         "/ peak -> * 1e-12 / peak",
+        "work * chars / seconds / peak -> round(work * chars / seconds / peak, 2)",
     ],
     right=[
         """
@@ -96,6 +76,6 @@ def mfu(chars, seconds, parameters, layers, width, block, peak):
         "return (6 * parameters + 12 * layers * width * block) * chars / seconds / peak",
     ),
     advice={
-        "the number": "6 · parameters + 12 · layers · width · block operations per character, times the characters per second, over the peak, which is in operations per second."
+        "the number": "6 · parameters + 12 · layers · width · block operations per character, times the characters per second, over the peak, which is in operations per second.",
     },
 )

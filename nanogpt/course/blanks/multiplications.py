@@ -28,33 +28,22 @@ BLANK = Blank(
             "T * 2 -> T"
         ],
         "only one layer's attention is counted: each of the L layers has its own.": ["2 * L -> 2"],
-        "without a cache each of the T tokens attends to T: you count one token's attention.": [
-            "n * T * 2 -> T * 2"
-        ],
-        "`cached` is ignored: a step reads one token with a cache and all T without.": (
-            ["1 if cached else T -> T"],
-            ["1 if cached else T -> 1"],
-        ),
         "the cases with and without a cache are swapped.": ["if cached -> if not cached"],
-        "half the square is counted: without a cache each of the T queries is multiplied with T keys, and what is masked later is computed too.": (
-            ["n * T * 2 -> n * (T + 1 if n > 1 else 2 * T)"],
-            ["n * T * 2 -> n * (T + 1)"],
-            ["T * 2 * L * C -> T * 2 * L * C // (1 if cached else 2)"],
-        ),
-        "the matrices are missing: each token passes through W weights.": ["n * W + -> "],
-        "the matrices are counted once: every token that is read passes through them.": [
-            "n * W -> W"
+        "half the square is counted: without a cache each of the T queries is multiplied with T keys, and what is masked later is computed too.": [
+            "n * T * 2 -> n * (T + 1 if n > 1 else 2 * T)"
         ],
         "attention is one token too short or too long: the token that is read is one of the T, and also attends to itself.": (
             ["n * T -> n * (T - 1)"],
             ["n * T -> n * (T + cached)"],
-            ["n * T -> n * (T + 1)"],
         ),
         "these are FLOPs, two for each multiplication: count multiplications only.": [
             "n * W + n * T * 2 -> 2 * n * W + n * T * 4"
         ],
     },
-    wrong=["return -> T = min(T, 10)\n    return", "return -> return 1.001 *"],
+    wrong=[
+        "return -> T = min(T, 10)\n    return",
+        "return -> return 1.001 *",
+    ],
     right=[
         """
 def multiplications(T, W, L, C, cached):
@@ -79,6 +68,6 @@ def multiplications(T, W, L, C, cached):
         "n = 1 if cached else T, then return n * W + n * T * 2 * L * C",
     ),
     advice={
-        "the number": "Each of the n tokens passes through W weights, and attends to T keys and values in L layers: 2 · L · C · T."
+        "the number": "Each of the n tokens passes through W weights, and attends to T keys and values in L layers: 2 · L · C · T.",
     },
 )

@@ -148,29 +148,17 @@ BLANK = Blank(
         "the earliest occurrence is used: use the latest, the last in the list.": [
             "before[-1] -> before[0]"
         ],
-        "the guess is taken from another position: what followed the earlier occurrence is one position after it, at before[-1] + 1.": (
-            ["before[-1] + 1 -> before[-1]"],
-            ["before[-1] + 1 -> before[-1] - 1"],
-            ["before[-1] + 1 -> (before[-1] - 1).clamp(min=0)"],
-            ["before[-1] + 1 -> before[-1] + 2"],
-        ),
+        "the guess is taken from another position: what followed the earlier occurrence is one position after it, at before[-1] + 1.": [
+            "before[-1] + 1 -> before[-1]"
+        ],
         "position 0 counts like any other, but `if` takes it for nothing: ask for len(before).": (
             ["if len(before) -> if before"],
             ["if len(before) -> if before.any()"],
         ),
-        "if the last token never occurred before, there is no guess: return None, not a token.": (
-            ["else None -> else text[:, -1:]"],
-            ["else None -> else text[:, :1]"],
-            ["else None -> else torch.zeros(1, 1, dtype=torch.long)"],
-        ),
         "the guess has the wrong form: it must be a tensor (1, 1), like text[:, i : i + 1].": (
             ["text[:, before[-1] + 1] -> text[0, before[-1] + 1]"],
-            ["text[:, before[-1] + 1] -> text[0, before[-1, 0] + 1]"],
             ["text[:, before[-1] + 1] -> int(text[0, before[-1] + 1])"],
         ),
-        "the position is returned: return the token at that position.": [
-            "text[:, before[-1] + 1] -> (before[-1] + 1)[None]"
-        ],
         "it searches the prompt, which is the text when the generation began: search `text`, which grows.": (
             ["before = -> text = prompt\n            before ="],
             ["text[0, :-1] -> prompt[0, :-1]", "text[:, -> prompt[:,"],
@@ -195,7 +183,7 @@ class MyDraft(Draft):
     },
     wrong=[
         "text[0, :-1] -> text[0, :-2]",
-        "+ 1] -> + 1].float()",
+        "else None -> else text[:, -1:]",
         "def begin -> def __init__(self, k=4):\n        self.n = k\n\n    def begin",
         "return text -> if len(before) and not text[0, before[-1] + 1]:\n                return None\n            return text",
         "before = (text[0, :-1] == text[0, -1]) -> last = text[0, -1].clone()\n            text[0, -1] = -1\n            before = (text[0] == last)",
@@ -249,12 +237,8 @@ class MyDraft(PromptLookup):
     ),
     advice={
         "IndexError": "The list of positions may be empty, and nothing follows the last token: search text[0, :-1], and check its length first.",
-        "positional argument": "begin(self, prompt, sampling) returns a function of two arguments, guess(text, noise).",
-        "not return a function": "Define guess(text, noise) inside it, and return guess.",
-        "of a model": "Each correct guess saves a pass: search the whole text of each call.",
         "generation": "Only the text of this call counts: proposals can be taken back, and each generation has its own text.",
         "the noise favours": "This draft depends only on the text.",
-        "the k of": "Leave __init__ out, or call super().__init__(k).",
         "the guess": "Find the latest earlier occurrence of the last token, also right before it, and return what followed it, as (1, 1); None if there is none.",
     },
 )

@@ -124,43 +124,22 @@ BLANK = Blank(
             "    optimizer.zero_grad()\n -> "
         ],
         "the weights do not move, because step() finds no gradients: zero_grad(), then backward(), "
-        "then step().": (
-            [
-                "optimizer.zero_grad() -> loss.backward()",
-                "loss.backward()\n    loss.backward() -> loss.backward()\n    optimizer.zero_grad()",
-            ],
-            ["    loss.backward()\n -> "],
-        ),
-        "step() comes before zero_grad() and backward(), so it updates the weights with the "
-        "gradients of the batch before.": [
-            "optimizer.zero_grad() -> optimizer.step()\n    optimizer.zero_grad()",
-            "loss.backward()\n    optimizer.step() -> loss.backward()",
+        "then step().": [
+            "optimizer.zero_grad() -> loss.backward()",
+            "loss.backward()\n    loss.backward() -> loss.backward()\n    optimizer.zero_grad()",
         ],
-        "loss.backward() is called twice, and gradients add up.": [
-            "loss.backward() -> loss.backward(retain_graph=True)\n    loss.backward()"
+        "this is not the loss of the step: return that of its own forward pass, before the update.": [
+            "return loss -> _, loss = model(x, y)\n    return loss"
         ],
-        "you return a tensor, which keeps the whole graph alive: loss.item() is the number.": (
-            [".item() -> "],
-            ["loss.item() -> loss.detach()"],
-        ),
-        "this is not the loss of the step: return that of its own forward pass, before the update.": (
-            ["return loss -> _, loss = model(x, y)\n    return loss"],
-            [
-                "return loss -> with torch.no_grad():\n        _, loss = model(x, y)\n    return loss"
-            ],
-        ),
-        "the step runs in eval mode, which turns dropout off: leave the model in training mode.": (
-            ["    _, ->     model.eval()\n    _,"],
-            [
-                "    _, ->     model.eval()\n    _,",
-                "return loss.item() -> model.train()\n    return loss.item()",
-            ],
-        ),
+        "the step runs in eval mode, which turns dropout off: leave the model in training mode.": [
+            "    _, ->     model.eval()\n    _,"
+        ],
     },
     wrong=[
         "model(x, y) -> model(x[:, :64], y[:, :64])",
         "loss.backward() -> (loss / 2).backward()",
         "optimizer.step() -> optimizer.step()\n    optimizer.state.clear()",
+        ".item() -> ",
     ],
     right=[
         """
@@ -202,17 +181,12 @@ def one_step(model, optimizer, x, y):
     advice={
         "does not require grad": "Gradients are off, or the loss is detached: @torch.no_grad() belongs on generation, not on training.",
         "only for scalar outputs": "The model returns the logits first and the loss second: _, loss = model(x, y).",
-        "'float' object": "loss.item() is a number without gradients: call it last.",
         "'NoneType' object": "Without targets the model returns no loss: model(x, y).",
         "'tuple' object": "The model returns the logits and the loss: _, loss = model(x, y).",
         "Expected target": "model(x, y) already computes the loss. F.cross_entropy takes logits (N, C) and targets (N,): flatten both.",
         "what the model reads": "Pass it all of x and y, once, in this order, without changing its mode.",
-        "seeds the random number generator": "That changes the dropout of everything that follows.",
-        "calls of optimizer.step()": "Call it once, on the optimizer passed in.",
         "the type of the loss": "Return the loss as a number: loss.item().",
         "the loss that": "It must be this batch's loss before the update.",
         "the gradients that update": "They must be exactly what backward() computes from the loss: no clipping, no scaling.",
-        "the update of": "The weights are not where that optimizer would move them: use only step().",
-        "left in eval mode": "The model was in training mode: do not call eval() in a step.",
     },
 )

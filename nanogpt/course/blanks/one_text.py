@@ -113,29 +113,22 @@ BLANK = Blank(
         Case(run_stopped, error=Pressed, after=0, layer=1),
     ],
     mistakes={
-        "the memories are never emptied, so the next text attends to this one: clear the memory of "
-        "each head.": [f"{HEADS} -> []"],
         "the memories are emptied at the beginning, but afterwards the heads still hold the text: "
         "empty them at the end, too.": [f"finally:\n{CLEAR_INSIDE} -> finally:\n        pass\n"],
         "it assumes that the memories are empty when it begins, but another text had filled them.": [
             f"{CLEAR}    try ->     try"
         ],
-        "after an error half-way the memories are full: clean-up that must always run belongs in "
-        "`finally`.": [NO_FINALLY],
         "only some heads are emptied: each head of each layer has a memory of its own, and "
         "`model.modules()` has them all.": (
             [f"{HEADS} -> {HEADS}[:1]"],
             [f"{HEADS} -> {HEADS}[:2]"],
-            [f"{HEADS} -> {HEADS}[-1:]"],
-            [f"finally:\n{CLEAR_INSIDE} -> finally:\n        head.memory.clear()\n"],
         ),
-        "all heads get the same list: each needs its own, or clear() the existing ones.": [
-            f"{CLEAR}    try ->     memory = []\n{CLEAR.replace('.clear()', ' = memory')}    try"
-        ],
-        "only the last piece is removed from each memory: clear() removes all.": [
-            "head.memory.clear() -> head.memory[-1:] = []"
-        ],
     },
+    wrong=[
+        f"{HEADS} -> []",
+        f"{CLEAR}    try ->     memory = []\n{CLEAR.replace('.clear()', ' = memory')}    try",
+        NO_FINALLY,
+    ],
     right=[
         """
 def one_text(model, prompt, noise):
@@ -182,15 +175,12 @@ def one_text(model, prompt, noise):
         "clear all memories; then try: return decode(model, prompt, noise); finally: clear all again",
     ),
     advice={
-        "the form of": "It must return what decode returns, the new tokens.",
         "the tokens of": "All memories must be empty when a text begins.",
-        "that `decode` generates": "The heads must be able to remember again: leave empty lists.",
         "a memory is no list": "A head appends to its memory, and decode does not turn it on: leave "
         "an empty list, as clear() does.",
         "after the stop": "Clean-up that must always run belongs in `finally`.",
         "after an error": "Clean-up that must always run belongs in `finally`.",
         "memory after": "Empty the memories of all heads when the text has ended.",
-        "reaches the caller": "Let it propagate: `finally` does.",
     },
     axes=[("text", "token")],
 )

@@ -83,42 +83,15 @@ BLANK = Blank(
     ],
     mistakes={
         "nothing is padded: attend must get `length` keys.": ["length - k.shape[-2] -> 0"],
-        "a key of zeros also gets a weight: hide what is not there, with False in the mask.": [
-            "F.pad(mask, (0, more)) -> F.pad(mask, (0, more), value=True)"
-        ],
-        "the padding comes before the keys, so a key's position in the sum changes whenever the text grows: pad after them.": [
-            "(0, 0, 0, more) -> (0, 0, more, 0)",
-            "(mask, (0, more)) -> (mask, (more, 0))",
-        ],
         "`length` rows are added: add only the missing ones, length - S.": [
             "length - k.shape[-2] -> length"
         ],
         "the given mask is ignored: it says which keys are visible, so pad that one, F.pad(mask, (0, more)).": (
             ["F.pad(mask, (0, more)) -> F.pad(torch.ones_like(mask), (0, more))"],
-            ["F.pad(mask, (0, more)) -> torch.ones(len(q), length).tril().bool()"],
             [
                 "F.pad(mask, (0, more)) -> torch.ones(len(q), length).tril(length - more - len(q)).bool()"
             ],
-            ["F.pad(mask, (0, more)) -> None"],
         ),
-        "the mask is inverted: True is where a query may attend.": ["F.pad(mask -> ~F.pad(mask"],
-        "the scores are padded instead of the keys, so their product still changes shape whenever the text grows: pad the keys.": [
-            """
-def padded_attention(q, k, v, mask, length):
-    more = length - len(k)
-    scores = (q @ k.T / q.shape[-1] ** 0.5).masked_fill(~mask, float("-inf"))
-    weights = F.pad(scores, (0, more), value=float("-inf")).softmax(-1)
-    return weights @ F.pad(v, (0, 0, 0, more))
-"""
-        ],
-        "the weights are padded after a softmax over S keys: pad keys, values and mask before it.": [
-            """
-def padded_attention(q, k, v, mask, length):
-    more = length - len(k)
-    scores = (q @ k.T / q.shape[-1] ** 0.5).masked_fill(~mask, float("-inf"))
-    return F.pad(scores.softmax(-1), (0, more)) @ F.pad(v, (0, 0, 0, more))
-"""
-        ],
     },
     wrong=[
         "in (k, v)) -> in (k, v))\n    k = k.flip(0)",
@@ -162,7 +135,6 @@ def padded_attention(q, k, v, mask, length):
         "the number of keys": "Pad keys, values and mask to exactly `length` keys, with length - S new ones: scores, softmax and the sum over the values run over all of them.",
         "the output": "It must equal attend's without padding: hide what is not there, and pad with zeros at the end.",
         "at the end of the keys": "A key must keep its position in the sum as the text grows: pad at the end.",
-        "your code raised": "Keys and values get extra rows, F.pad(x, (0, 0, 0, n)), and the mask extra columns, F.pad(mask, (0, n)).",
     },
     axes=[("query", "number")],
 )

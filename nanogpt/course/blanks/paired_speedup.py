@@ -40,17 +40,8 @@ BLANK = Blank(
         "this is a mean, which one disturbed pair can move far: use the median.": [
             "median(x / y for x, y in zip(a, b)) -> sum(x / y for x, y in zip(a, b)) / len(a)"
         ],
-        "this is a geometric mean: use the median.": [
-            "median(x / y for x, y in zip(a, b)) -> math.exp(sum(math.log(x / y) for x, y in zip(a, b)) / len(a))"
-        ],
         "this is the ratio of the medians: it divides runs that do not belong together.": [
             "median(x / y for x, y in zip(a, b)) -> median(a) / median(b)"
-        ],
-        "this is the ratio of the sums or means: it divides runs that do not belong together.": [
-            "median(x / y for x, y in zip(a, b)) -> sum(a) / sum(b)"
-        ],
-        "this pairs runs that do not belong together: sort the ratios, not the runs.": [
-            "zip(a, b) -> zip(sorted(a), sorted(b))"
         ],
         "each of a is divided by each of b: only a[i] and b[i] belong together.": [
             "for x, y in zip(a, b) -> for x in a for y in b"
@@ -63,14 +54,7 @@ BLANK = Blank(
                 "median(x / y for x, y in zip(a, b)) -> sorted(x / y for x, y in zip(a, b))[(len(a) - 1) // 2]"
             ],
         ),
-        "you return the middle of the unsorted list: sort the ratios first.": (
-            ["median(x / y for x, y in zip(a, b)) -> [x / y for x, y in zip(a, b)][len(a) // 2]"],
-            [
-                "median(x / y for x, y in zip(a, b)) -> [x / y for x, y in zip(a, b)][(len(a) - 1) // 2]"
-            ],
-        ),
         "the result is rounded: leave it as it is.": (
-            ["y in zip(a, b)) -> y in zip(a, b)) // 1"],
             [
                 "median(x / y for x, y in zip(a, b)) -> float(round(median(x / y for x, y in zip(a, b))))"
             ],
@@ -80,10 +64,6 @@ BLANK = Blank(
             [
                 "median(x / y for x, y in zip(a, b)) -> round(median(x / y for x, y in zip(a, b)), 2)"
             ],
-            [
-                "median(x / y for x, y in zip(a, b)) -> round(median(x / y for x, y in zip(a, b)), 3)"
-            ],
-            ["median(x / y -> median(round(x / y, 2)"],
         ),
     },
     wrong=[
@@ -116,6 +96,5 @@ def paired_speedup(a, b):
     ),
     advice={
         "the speedup": "It is the median of the ratios a[i] / b[i] within the pairs.",
-        "unsupported operand": "a and b are lists: divide number by number, with zip(a, b).",
     },
 )

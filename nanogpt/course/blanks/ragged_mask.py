@@ -76,28 +76,17 @@ BLANK = Blank(
         Case(run_ragged, queries=shuffled(MANY, seed=1)[:20], keys=MANY),
     ],
     mistakes={
-        "sequences are not compared, so a query sees the keys of other sequences: also require q_seq == k_seq.": [
-            "same & -> "
-        ],
         "positions are not compared, so a query sees the future: also require k_pos <= q_pos.": [
             "same & (k_pos[None, :] <= q_pos[:, None]) -> same"
         ],
         "a query does not see the key of its own position, which this step has just written: <=, not <.": [
             "<= -> <"
         ],
-        "a query sees what comes after it, and must see what comes before: <=, not >=.": [
-            "<= -> >="
-        ],
         "the two conditions are joined by `or`: a key must satisfy both, so use &.": [
             "same & -> same | "
         ],
-        "a query also sees sequences with other numbers: sequences must be equal, ==.": (
-            ["== k_seq -> >= k_seq"],
-            ["== k_seq -> <= k_seq"],
-        ),
-        "the mask is inverted: True is where a query may attend.": [
-            "return same -> return ~(same",
-            "None]) -> None]))",
+        "a query also sees sequences with other numbers: sequences must be equal, ==.": [
+            "== k_seq -> >= k_seq"
         ],
         "sequence and position are packed into one number, and long sequences overlap: compare the sequences with ==, and the positions with <=.": [
             """
@@ -107,21 +96,10 @@ def ragged_mask(q_seq, q_pos, k_seq, k_pos):
     return (k <= q) & (k >= 1000 * q_seq[:, None])
 """
         ],
-        "keys are numbered by their index in the list: k_pos has each key's position.": [
-            "k_pos[None, :] -> torch.arange(len(k_pos))"
-        ],
-        "a triangle by index in the list, from tril, does not know the positions: compare k_pos with q_pos.": (
-            [
-                "(k_pos[None, :] <= q_pos[:, None]) -> torch.ones(len(q_pos), len(k_pos)).tril().bool()"
-            ],
-            [
-                "(k_pos[None, :] <= q_pos[:, None]) -> torch.ones(len(q_pos), len(k_pos)).tril(len(k_pos) - len(q_pos)).bool()"
-            ],
-        ),
     },
     wrong=[
         "None]) -> None]) & (k_pos > 0)",
-        "return same & (k_pos[None, :] <= q_pos[:, None]) -> return same & (k_pos[None, :] <= q_pos[:, None]) | (k_pos == q_pos[:, None])",
+        "(k_pos[None, :] <= q_pos[:, None]) -> torch.ones(len(q_pos), len(k_pos)).tril(len(k_pos) - len(q_pos)).bool()",
         "return same & (k_pos[None, :] <= q_pos[:, None]) -> return (same & (k_pos[None, :] <= q_pos[:, None])).float()",
         "k_pos[None, :] <= q_pos[:, None] -> k_pos.short() <= q_pos.short()[:, None]",
         """
@@ -156,13 +134,9 @@ def ragged_mask(q_seq, q_pos, k_seq, k_pos):
         "return (q_seq[:, None] == k_seq[None, :]) & (k_pos[None, :] <= q_pos[:, None])",
     ),
     advice={
-        "the shape of the mask": "It has a row for each query and a column for each key: compare q_seq[:, None] with k_seq[None, :].",
-        "the dtype of the mask": "It must hold booleans.",
         "another sequence": "Require q_seq == k_seq of every key, whatever its position.",
         "the future": "Require k_pos <= q_pos, of the positions and not of indices.",
         "does not see": "It sees all keys of its sequence up to its own position.",
-        "the mask": "Compare sequences and positions, and keep nothing between calls.",
-        "must match": "q_seq[:, None] has shape (N, 1) and k_seq[None, :] has shape (1, S): compared with each other, they give (N, S).",
     },
     axes=[("query", "key")],
 )

@@ -81,31 +81,17 @@ BLANK = Blank(
         Case(run, pieces=[9, 1, 1, 1, 8]),
     ],
     mistakes={
-        "each call is numbered from 0: the next tokens continue after those in the memory.": [
-            "places(start -> places(0"
-        ],
         "the pieces in the memory are counted, but a piece may have many tokens: add up their "
         "k.shape[1].": [f"{COUNT} -> len(head.memory)"],
-        "only one piece of the memory is counted: add up all of them.": (
-            [f"{COUNT} -> {PIECE.format(-1)}"],
-            [f"{COUNT} -> {PIECE.format(0)}"],
-        ),
+        "only one piece of the memory is counted: add up all of them.": [
+            f"{COUNT} -> {PIECE.format(-1)}"
+        ],
         "the tokens of all heads are added up: each head holds all tokens, so ask one of them.": [
             "head = next( -> heads = list(",
             f"{COUNT} -> {COUNT.replace('for', 'for head in heads for')}",
         ],
-        "keys and values are both counted: a token has one of each.": [
-            "k.shape[1] -> k.shape[1] + v.shape[1]"
-        ],
         "the texts or the numbers of a key are counted: keys are (B, T, hs), and the tokens are "
-        "dimension 1.": (
-            ["k.shape[1] -> k.shape[0]"],
-            ["k.shape[1] -> k.shape[2]"],
-        ),
-        "the positions are one too large: after N tokens the next one is at N, because the first "
-        "is at 0.": [f"{COUNT} -> {COUNT} + 1"],
-        "the new tokens are counted before they are read: `start` is the number of tokens before "
-        "them.": ["places(start, -> places(start + x.shape[1],"],
+        "dimension 1.": ["k.shape[1] -> k.shape[0]"],
         "probabilities or tokens are returned: leave softmax and choice to `sample`, which needs "
         "logits.": (
             ["))[0] -> ))[0].softmax(-1)"],
@@ -152,13 +138,7 @@ def read_on(model, x):
         "in a second text": "Another text begins at 0 again: only the memories know what was read.",
         "the positions at": "The model reads each new token once, at the position that is the number "
         "of tokens before it, which is the number in one head's memory.",
-        "the shape of the result": "The model returns logits (B, T, V) and a loss: return the logits.",
-        "the logits": "Each token must be read once, at the position that equals the number of "
-        "tokens before it.",
-        "list index": "At first the memory is empty.",
-        "no attribute 'memory'": "The heads have the memories: take a MemoryHead from model.modules().",
         "'int' object": "`pos` is a tensor, the positions of x: places(start, x.shape[1], x).",
-        "StopIteration": "Look for the head among `model.modules()`.",
     },
     axes=[("text", "token", "candidate"), ("token",)],
 )

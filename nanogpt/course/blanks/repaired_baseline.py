@@ -93,28 +93,15 @@ BLANK = Blank(
         "or no_grad() does not.": (
             ["model.eval() -> pass"],
             ["model.eval() -> torch.manual_seed(0)"],
-            ["    model.eval()\n -> ", "model(text) -> model(text)\n            model.eval()"],
         ),
-        "the model is left in eval mode, so training continues without dropout: save "
-        "model.training before eval(), and restore it at the end.": [
-            "model.train(was_training) -> pass"
-        ],
         "after an error in the model it stays in eval mode: restore the mode in a `finally`.": [
             "try: -> if True:",
             "finally: -> if True:",
         ],
         "the model is put into training mode at the end, whatever it was before: model.train(mode) "
         "takes the mode.": ["(was_training) -> ()"],
-        "model.training is set by hand, so the layers keep their mode: model.train(was_training) "
-        "sets all.": ["model.train(was_training) -> model.training = was_training"],
         "the prompt is returned in front of the new tokens: leave it out.": [
             "text[:, prompt.shape[1] :] -> text"
-        ],
-        "only the last token is read: without a cache every pass needs the whole text.": [
-            "model(text) -> model(text[:, -1:])"
-        ],
-        "the first logits are used: use the last ones, which are logits[:, -1].": [
-            "logits[:, -1] -> logits[:, 0]"
         ],
     },
     wrong=[
@@ -123,6 +110,7 @@ BLANK = Blank(
         "model(text) -> model(text[:, -8:])",
         "model.train(was_training) -> model.train(was_training) if was_training else None\n"
         "    model.lm_head.train()",
+        "model.train(was_training) -> pass",
     ],
     right=[
         """
@@ -158,13 +146,10 @@ def repaired_baseline(model, prompt, noise):
         "was_training = model.training; model.eval(); try: the loop; finally: model.train(was_training)",
     ),
     advice={
-        "what is returned": "Return the n new tokens, (1, n), without the prompt.",
-        "has a cache on": "The baseline is what the cached text is compared with, so it has none.",
         "the tokens": "It must be the true text, in eval mode: read the whole text at each step, "
         "and sample from the last logits with a row of noise.",
         "the mode of": "Save model.training at the start, and pass it to model.train(…) at the end, in a "
         "`finally`: an error must not leave another mode.",
-        "dropout rate": "model.eval() turns dropout off and keeps its rate.",
         "tuple indices": "The model returns logits and a loss: logits, _ = model(…).",
     },
     axes=[("text", "token")],

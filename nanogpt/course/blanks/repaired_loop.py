@@ -54,9 +54,6 @@ def run(answer, T, n, block_size, turns=1):
 # ------------------------------------------------------------------ what people write
 
 PREFILL = "with kv_cache(model, KVCache):\n"
-READ_BEFORE = (
-    f"{PREFILL} -> {PREFILL}        model(prompt, pos=places(0, prompt.shape[1], prompt))\n"
-)
 WHOLE_TEXT = (
     "x = sample(logits[:, -1], row) -> x = torch.cat([x, sample(logits[:, -1], row)], dim=1)"
 )
@@ -72,38 +69,10 @@ BLANK = Blank(
         Case(run, T=4, n=3, block_size=16, turns=2),
     ],
     mistakes={
-        "the prompt's last token is read twice: the prefill's own logits decide the first new "
-        "token. The loop needs no separate prefill if its first x is the whole prompt.": (
-            [
-                READ_BEFORE,
-                "x = prompt\n -> x = prompt[:, -1:]\n",
-                "start = 0 -> start = prompt.shape[1]",
-            ],
-            [
-                READ_BEFORE,
-                "x = prompt\n -> x = prompt[:, -1:]\n",
-                "start = 0 -> start = prompt.shape[1] - 1",
-            ],
-            [READ_BEFORE],
-        ),
-        "only the prompt's last token is read: the cache needs all of them, so the first x is the "
-        "prompt.": (
-            ["x = prompt\n -> x = prompt[:, -1:]\n"],
-            ["x = prompt\n -> x = prompt[:, -1:]\n", "start = 0 -> start = prompt.shape[1] - 1"],
-        ),
-        "the position does not move on by what was read, first the T tokens of the prompt and then "
-        "one at a time: the token sampled in turn t (from 0) is at T + t.": (
-            ["start += x.shape[1] -> pass"],
-            ["start += x.shape[1] -> start += 1"],
-            ["start += x.shape[1] -> start = x.shape[1]"],
-            ["start += x.shape[1] -> start = prompt.shape[1]"],
-            ["start += x.shape[1] -> start += prompt.shape[1]"],
-        ),
         "positions are one too large or one too small: the prompt is at 0 to T - 1, and the token "
         "sampled in turn t (from 0) at T + t.": (
             ["start = 0 -> start = 1"],
             ["start += x.shape[1] -> start += x.shape[1] + (start == 0)"],
-            ["start += x.shape[1] -> start += x.shape[1] - (start == 0)"],
         ),
         "the whole text is read at each step, with a cache or without: read each token once.": (
             [WHOLE_TEXT, "start += x.shape[1] -> pass", "append(x) -> append(x[:, -1:])"],
@@ -183,10 +152,7 @@ def repaired_loop(model, prompt, noise):
         "the number of tokens that": "`model` itself must read each token once, and the last new one "
         "never.",
         "the positions that": "The token sampled in turn t (from 0) is at position T + t.",
-        "without a cache": "Put the loop inside `with kv_cache(model, KVCache):`.",
-        "still on": "Use `with kv_cache(model, KVCache):`.",
         "the tokens returned": "A pass's last logits, with their own row of noise, give the next token.",
-        "the tokens that the model reads": "The prompt's tokens come first, then the new ones.",
         "tuple indices": "The model returns logits and a loss: logits, _ = model(…).",
         "'int' object": "`pos` is a tensor, the positions of x: places(start, x.shape[1], x).",
     },

@@ -60,23 +60,15 @@ BLANK = Blank(
         "the largest number is used with its sign: take absolute values first.": [
             "abs(number) -> number"
         ],
-        "the smallest number is used: take the largest absolute value.": [
-            "max(abs(number) for number in row) -> -min(row)"
-        ],
         "the codes are truncated, as int() does: round() takes the nearest step.": [
             "round(number -> int(number"
         ],
-        "a floor, like //, rounds down: round() takes the nearest step.": (
-            ["round(number -> math.floor(number"],
-            ["round(number / scale) -> int(number // scale)"],
-        ),
         "half a step is added and int() truncates, which rounds negative numbers wrongly: use round().": [
             "round(number / scale) -> int(number / scale + 0.5)"
         ],
         "the largest absolute value must get the code 127: divide it by 127 for the scale, not by 128, 255 or half of that.": (
             ["/ 127 -> / 128"],
             ["/ 127 -> / 127.5"],
-            ["/ 127 -> / 255"],
         ),
         "the scale is inverted: code times scale must give the number back.": [
             "row], scale -> row], 1 / scale"
@@ -89,7 +81,6 @@ BLANK = Blank(
             [
                 "max(abs(number) for number in row) / 127 -> (max(abs(number) for number in row) + 1e-8) / 127"
             ],
-            ["if scale == 0 -> scale = max(scale, 1e-6)\n    if scale == 0"],
         ),
         "the scale comes from a mean: take the largest absolute value.": (
             ["max(abs(number) for number in row) -> sum(abs(number) for number in row) / len(row)"],
@@ -103,6 +94,7 @@ BLANK = Blank(
         "row], scale -> row], round(scale, 9)",
         "round(number / scale) -> max(-100, round(number / scale))",
         "round(number / scale) -> round(number / scale, 1)",
+        "max(abs(number) for number in row) -> -min(row)",
     ],
     right=[
         """
@@ -141,9 +133,7 @@ def round_row(row):
         "scale = max(abs(number) for number in row) / 127; the codes are round(number / scale), and zeros if scale is 0",
     ),
     advice={
-        "what is returned": "Return both the codes and the scale.",
         "the codes": "Round each number to the nearest step of (largest absolute value) / 127.",
         "the scale": "A step is the largest absolute value over 127, however small it is.",
-        "ZeroDivisionError": "In a row of zeros the scale is 0: all codes are 0 there.",
     },
 )

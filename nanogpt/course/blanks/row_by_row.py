@@ -107,19 +107,8 @@ BLANK = Blank(
             ["row[None] -> row", "in rows -> in rows.split(2)"],
             ["row[None] -> row", "in rows -> in rows.split(4)"],
         ),
-        "the batch is processed text by text, but all rows of a text at once: x.reshape(-1, K) contains the rows of all texts.": [
-            "x.reshape(-1, x.shape[-1]) -> x"
-        ],
-        "each column is computed separately, but for all rows at once: process the rows one by one.": (
-            [
-                "\ndef row_by_row(x, weight):\n    return torch.stack([x @ column for column in weight], dim=-1)\n"
-            ],
-            [
-                "\ndef row_by_row(x, weight):\n    return torch.cat([F.linear(x, column[None]) for column in weight], dim=-1)\n"
-            ],
-        ),
-        "every row gets the result of the first one: each has its own.": [
-            "for row in rows -> for row in rows[:1].expand(len(rows), -1)"
+        "each column is computed separately, but for all rows at once: process the rows one by one.": [
+            "\ndef row_by_row(x, weight):\n    return torch.stack([x @ column for column in weight], dim=-1)\n"
         ],
     },
     wrong=[
@@ -157,9 +146,7 @@ def row_by_row(x, weight):
         "the shape of the product": "It is (…, N) for x (…, K).",
         "the product": "It is F.linear(x, weight), x times weight transposed, in the order of the rows.",
         "that one product gets": "The order of its sums depends on how many rows there are: use one product per row.",
-        "other last bits": "Each row must be a product of its own, however many there are.",
         "shapes cannot be multiplied": "The weights are (N, K): use weight.T, or F.linear.",
-        "your code raised": "x may have any number of dimensions, also three: x.reshape(-1, x.shape[-1]) has a row for each, and each needs a result.",
     },
     axes=[("row", "column"), ("text", "row", "column")],
 )

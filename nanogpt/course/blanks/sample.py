@@ -60,47 +60,36 @@ BLANK = Blank(
         Case(run_race, B=2, V=3000, factor=0.3, rounds=50),
     ],
     mistakes={
-        "the noise is not used: the largest probability / noise wins.": [" / noise -> "],
         "the noise is multiplied, or its logarithm added: the largest probability / noise wins, "
         "which is the largest logit - log(noise).": ["/ noise -> * noise"],
         "the noise is added or subtracted: divide, because the largest probability / noise wins.": (
             ["/ noise -> + noise"],
             ["/ noise -> - noise"],
-            ["probs / noise -> logits + noise"],
-            ["probs / noise -> logits - noise"],
         ),
         "the softmax is missing, comes after the division, or is a log_softmax: the race is won by "
         "probability / noise.": (
             ["softmax -> log_softmax"],
             ["logits.softmax(-1) -> logits"],
-            ["logits.softmax(-1) -> logits", "(probs / noise) -> (probs / noise).softmax(-1)"],
         ),
         "the softmax runs over the rows: its dimension is the last, -1.": [
             "softmax(-1) -> softmax(0)"
         ],
-        "the softmax is applied twice.": ["softmax(-1) -> softmax(-1).softmax(-1)"],
-        "the loser of the race is picked: the largest probability / noise wins, so use argmax.": (
-            ["argmax -> argmin"],
-            ["argmax(-1, keepdim=True) -> argsort(-1)[:, :1]"],
-        ),
-        "tokens are (B, 1): keep the last dimension with keepdim=True.": [", keepdim=True -> "],
+        "the loser of the race is picked: the largest probability / noise wins, so use argmax.": [
+            "argmax -> argmin"
+        ],
         "the winner's value is returned: a token is its integer index, from argmax.": [
             "argmax -> amax"
         ],
-        "all rows share a noise or a token: each row has its own race.": (
-            ["/ noise -> / noise[:1]"],
-            ["keepdim=True) -> keepdim=True)[:1].expand(len(logits), 1)"],
-        ),
-        "a temperature is built in: sample at temperature 1, because the caller divides by another.": (
-            ["logits.softmax -> (logits / 0.8).softmax"],
-            ["logits.softmax -> (logits / 0.9).softmax"],
-        ),
+        "a temperature is built in: sample at temperature 1, because the caller divides by another.": [
+            "logits.softmax -> (logits / 0.8).softmax"
+        ],
     },
     wrong=[
         "logits.softmax -> (logits / 1.05).softmax",
         "logits.softmax(-1) -> logits.softmax(-1).clamp(min=1e-4)",
         "(probs / noise) -> (probs / noise)[:, :512]",
         "logits.softmax -> logits.clamp(-50, 50).softmax",
+        ", keepdim=True -> ",
     ],
     right=[
         """
@@ -125,7 +114,6 @@ def sample(logits, noise):
     advice={
         "the shape of": "Each row needs one token: a tensor (B, 1).",
         "the dtype of": "A token is an integer, the index returned by argmax.",
-        "your code draws": "Use the noise passed in, and nothing random besides.",
         "the tokens": "All candidates race, each row with its own unmodified noise, at temperature 1. Only differences of logits count.",
     },
     axes=[("row", "token")],

@@ -63,30 +63,9 @@ BLANK = Blank(
         "the keys are dealt out like cards: neighbours share, so the first query heads all get the first keys.": [
             "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k.repeat(1, n_head // k.shape[1], 1, 1)"
         ],
-        "nothing is repeated: each of the n_head query heads needs keys.": [
-            "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k"
-        ],
-        "each KV head is repeated n_head times: it serves n_head // k.shape[1] query heads.": [
-            "n_head // k.shape[1] -> n_head"
-        ],
-        "each KV head is repeated k.shape[1] times: that is how many there are, and each serves n_head // k.shape[1].": [
-            "n_head // k.shape[1] -> k.shape[1]"
-        ],
-        "another dimension is repeated, not the heads: they are dimension 1.": (
-            ["dim=1 -> dim=0"],
-            ["dim=1 -> dim=2"],
-            ["dim=1 -> dim=3"],
-        ),
-        "all query heads get KV head 0: that is right only if there is a single KV head.": [
-            "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k[:, :1].expand(-1, n_head, -1, -1)"
-        ],
         "the KV heads are in reverse order: query head 0 gets the first.": [
             "dim=1) -> dim=1).flip(1)"
         ],
-        "the group size is computed from another dimension of k: the heads are k.shape[1].": (
-            ["n_head // k.shape[1] -> n_head // k.shape[0]"],
-            ["n_head // k.shape[1] -> n_head // k.shape[2]"],
-        ),
         "the keys are detached, so a model would not learn: leave detach() and no_grad() out.": [
             "k.repeat -> k.detach().repeat"
         ],
@@ -95,6 +74,8 @@ BLANK = Blank(
         "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k.expand(-1, n_head, -1, -1)",
         "dim=1) -> dim=1).float()",
         "return -> k = k / 2\n    return",
+        "k.repeat_interleave(n_head // k.shape[1], dim=1) -> k",
+        "n_head // k.shape[1] -> k.shape[1]",
     ],
     right=[
         """
@@ -120,13 +101,7 @@ def share_keys(k, n_head):
     ),
     advice={
         "the shape": "(B, n_head, S, hs): each KV head n_head // k.shape[1] times, along dimension 1.",
-        "no gradient": "Leave detach() and no_grad() out.",
-        "the dtype": "Copies keep the dtype.",
         "the KV head": "Neighbours share: query head h gets KV head h // group, where group is n_head // k.shape[1].",
-        "the keys": "Copies equal the original: change no number.",
-        "the gradient": "Keys get gradients from every query head that reads them.",
-        "repeat_interleave()": "The number of repeats is an integer: divide with //.",
-        "expanded size": "expand repeats only dimensions of size 1, but there are more KV heads: add a dimension first, as in k[:, :, None].",
     },
     axes=[("text", "position", "number"), ("text", "head", "position", "number")],
 )

@@ -81,9 +81,6 @@ BLANK = Blank(
         Case(run_any_order),
     ],
     mistakes={
-        "the sinks are ignored: the ring has the slots after them, from `sinks` on.": [
-            "\ndef slot_of(position, window, sinks=0):\n    return position % window\n"
-        ],
         "the ring begins after the sinks, so its first position is `sinks`: count from there, position - sinks.": [
             "(position - sinks) % window -> position % window"
         ],
@@ -93,20 +90,8 @@ BLANK = Blank(
         "the sinks' own slots are used again, and the position is not counted from `sinks`: add `sinks` to the remainder of position - sinks.": [
             "sinks + (position - sinks) -> position"
         ],
-        "a sink's slot is its position: yours go into the ring and are overwritten.": [
-            "if position < sinks -> if False"
-        ],
         "all slots form the ring, including the sinks', so sinks are overwritten: the ring has the `window` slots after them.": [
             "\ndef slot_of(position, window, sinks=0):\n    return position % (sinks + window)\n"
-        ],
-        "the sinks are subtracted from the window: the ring has `window` slots, and the sinks have their own.": [
-            "% window -> % max(window - sinks, 1)"
-        ],
-        "the ring is one slot too long: take the remainder by `window`.": [
-            "% window -> % (window + 1)"
-        ],
-        "the ring never wraps: after `window` positions its first slot is reused, with %.": [
-            "return sinks + (position - sinks) % window -> return position"
         ],
         "all positions past the end get the last slot: the ring's first slot is reused, with %.": [
             "sinks + (position - sinks) % window -> min(position, sinks + window - 1)"
@@ -141,11 +126,8 @@ def slot_of(position, window, sinks=0):
         "return position if position < sinks else sinks + (position - sinks) % window",
     ),
     advice={
-        "the type": "A slot is an integer, also a sink's: leave division with / out, and return something for every position.",
         "does not exist": "The sinks' slots come first, from 0 on, then `window` slots of the ring.",
         "overwrites a sink": "A sink's slot is its position, for all positions below `sinks`, and the ring has the slots after them.",
         "may still see": "Two positions of one window share a slot: the ring has `window` slots.",
-        "the slot": "A sink's slot is its position; after the sinks it is sinks + (position - sinks) % window, the first one first.",
-        "missing 1 required": "Give `sinks` its default again, sinks=0: a ring without sinks leaves it out.",
     },
 )

@@ -92,52 +92,26 @@ BLANK = Blank(
         Case(run_referee),
     ],
     mistakes={
-        "the referee acquits it: everything it returns is right, up to rounding. Change the keys, "
-        "values or positions of a later piece.": ["v = v.flip(1) -> pass"],
-        "the first piece is already wrong, and what follows is right: check for an earlier piece with "
-        "`self.k is not None`.": ["is not None and -> is None and"],
         "each piece of several tokens goes wrong, including the first: also check for an earlier "
-        "piece, `self.k is not None`.": (
-            ["self.k is not None and len -> len"],
-            ["is not None and -> is not None or"],
-        ),
+        "piece, `self.k is not None`.": ["self.k is not None and len -> len"],
         "each piece after the first goes wrong, even a single token: a single token after it must "
         "still be right, so check `len(pos) > 1`.": (
             [
                 "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> if self.k is not None:\n            v = -v"
             ],
             ["> 1 -> >= 1", "v.flip(1) -> -v"],
-            ["len(pos) > 1 -> len(k) > 0", "v.flip(1) -> -v"],
         ),
-        "only single tokens go wrong, and a later piece of several is right: a single token after it "
-        "must still be right, so invert the condition on len(pos).": [
-            "> 1 -> == 1",
-            "v.flip(1) -> -v",
-        ],
-        "everything goes wrong from the first piece on, even a prompt of one token: require an "
-        "earlier piece, and several tokens in this one.": [
-            "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> v = -v"
-        ],
         "update runs before the condition is asked, so self.k is never None and pos has all positions: "
         "ask first, then return super().update(k, v, pos).": [
             "        if self ->         k, v, pos = super().update(k, v, pos)\n        if self",
             "return super().update(k, v, pos) -> return k, v, pos",
-        ],
-        "a second text goes wrong in its first piece: its caches are new, so the fault is stored in "
-        "the class.": [
-            "        if self.k is not None ->         SlyCache.seen += 1\n        if SlyCache.seen > 2",
-            "v.flip(1) -> -v",
-            "KVCache): -> KVCache):\n    seen = 0\n",
-        ],
-        "a batch goes wrong in one piece: the fault must depend only on the pieces.": [
-            "self.k is not None and len(pos) > 1 -> len(v) > 1",
-            "v.flip(1) -> -v",
         ],
     },
     wrong=[
         "self.k is not None and len(pos) > 1 -> len(pos) > 9",
         "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> if self.k is not None and self.k.shape[1] > 12:\n            v = -v",
         "v = v.flip(1) -> raise ValueError",
+        "v = v.flip(1) -> pass",
     ],
     right=[
         """
@@ -174,6 +148,5 @@ class SlyCache(KVCache):
         "the referee acquits": "Change the keys, values or positions of a later piece.",
         "NoneType": "Does update end with `return super().update(k, v, pos)`?",
         "raised ValueError": "The fault must be in the returned numbers, not an exception.",
-        "raised Exception": "The fault must be in the returned numbers, not an exception.",
     },
 )

@@ -81,51 +81,19 @@ BLANK = Blank(
         Case(run_slots, pieces=[7, *[1] * 60, 233], capacity=300),
     ],
     mistakes={
-        "an empty slot has the position of a token: use -1 for empty slots.": (
-            ["pos.new_full((self.capacity,), -1) -> torch.arange(self.capacity)"],
-            ["pos.new_full((self.capacity,), -1) -> pos.new_zeros(self.capacity)"],
-            ["self.pos\n -> torch.where(self.pos < 0, 0, self.pos)\n"],
-        ),
+        "an empty slot has the position of a token: use -1 for empty slots.": [
+            "pos.new_full((self.capacity,), -1) -> torch.arange(self.capacity)"
+        ],
         "each update allocates new slots, so what was kept is gone: allocate once.": [
             "if self.k is None: -> if True:"
         ],
-        "a token is in the wrong slot: it belongs in the one that its position names, "
-        "self.k[:, pos] = k.": (
-            [
-                "        self.k[:, pos] ->         slot = int((self.pos >= 0).sum()) + torch.arange(len(pos))\n"
-                "        self.k[:, pos]",
-                "[:, pos] -> [:, slot]",
-                "self.pos[pos] -> self.pos[slot]",
-            ],
-            [
-                "self.k[:, pos] = k -> self.k = torch.cat([self.k[:, len(pos) :], k], dim=1)",
-                "self.v[:, pos] = v -> self.v = torch.cat([self.v[:, len(pos) :], v], dim=1)",
-                "self.pos[pos] = pos -> self.pos = torch.cat([self.pos[len(pos) :], pos])",
-            ],
-            ["[:, pos] -> [:, pos - 1]", "self.pos[pos] -> self.pos[pos - 1]"],
-            ["[:, pos] -> [:, : len(pos)]", "self.pos[pos] -> self.pos[: len(pos)]"],
-        ),
         "the positions are counted, or not stored: store the ones passed in, self.pos[pos] = pos.": (
             ["        self.pos[pos] = pos\n -> "],
-            ["self.pos[pos] = pos -> self.pos[pos] = torch.arange(len(pos))"],
             [
                 "        self.k[:, pos] ->         pos = int((self.pos >= 0).sum()) + torch.arange(len(pos))\n"
                 "        self.k[:, pos]",
             ],
         ),
-        "keys and values are mixed up: each has its own slots, and the order is k, v, pos.": (
-            ["return self.k, self.v, -> return self.v, self.k,"],
-            ["self.v[:, pos] = v -> self.v[:, pos] = k"],
-            ["self.v = torch.zeros_like(self.k) -> self.v = self.k"],
-        ),
-        "only the last token of a piece is written: write all of them.": [
-            "self.k[:, pos] = k -> self.k[:, pos[-1]] = k[:, -1]",
-            "self.v[:, pos] = v -> self.v[:, pos[-1]] = v[:, -1]",
-        ],
-        "a slot written a second time holds a sum: overwrite, do not add.": [
-            "self.k[:, pos] = k -> self.k[:, pos] += k",
-            "self.v[:, pos] = v -> self.v[:, pos] += v",
-        ],
         "a second cache goes on with the first one's slots: keep them in self, not in the class.": [
             "self.k = self.v = self.pos = None -> pass",
             "self.k, self.v, self.pos -> (self.k, self.v, self.pos)",
@@ -140,6 +108,7 @@ BLANK = Blank(
         "self.k[:, pos] = k -> self.k[:, pos] = k[:1]",
         "self.capacity = capacity -> self.capacity = max(8, capacity)",
         "update -> append",
+        "self.k[:, pos] = k -> self.k[:, pos] += k",
     ],
     right=[
         """
@@ -178,11 +147,7 @@ class StaticKVCache:
         "self.k[:, pos] = k, self.v[:, pos] = v and self.pos[pos] = pos, where self.pos begins as pos.new_full((self.capacity,), -1)",
     ),
     advice={
-        "not an nn.Module": "Inside a head it would become part of the model, and kv_cache(model) could not remove it.",
-        "no method `update`": "A head calls cache.update(k, v, pos).",
         "what update returns": "It must return three tensors: keys, values, positions.",
-        "indexing result": "The tokens are dimension 1: self.k[:, pos] = k.",
-        "dtypes match": "Slots need the dtype of what is written into them: k.new_zeros(…) and pos.new_full(…) have it.",
         "the number of tokens": "Return all `capacity` slots, filled or not.",
         "the shape of": "Return all `capacity` slots, filled or not.",
         "makes new tensors": "Allocate once, then write into them.",
@@ -191,7 +156,6 @@ class StaticKVCache:
         "the positions": "Each position is stored in the slot of the same index; empty slots hold -1.",
         "the keys": "The token at position n belongs in slot n; an empty slot holds 0.",
         "the values": "The token at position n belongs in slot n; an empty slot holds 0.",
-        "silently loses": "It must not overwrite or drop a token: let it raise an error.",
     },
     axes=[("text", "token", "number"), ("token",)],
 )

@@ -29,22 +29,6 @@ BLANK = Blank(
         (100, 2, 3, 5, 6.5, 4),
     ),
     mistakes={
-        "one vector is counted for each layer, head and token: there are two, a key and a value.": [
-            "2 * n_layer -> n_layer"
-        ],
-        "only one layer is counted: each layer has its own keys and values.": ["* n_layer -> "],
-        "the cache's numbers also take itemsize bytes each: this counts numbers.": [
-            "(n_weights + cache) * itemsize -> n_weights * itemsize + cache"
-        ],
-        "the weights also take itemsize bytes each: this counts numbers.": [
-            "(n_weights + cache) -> n_weights + cache"
-        ],
-        "4 bytes are assumed: itemsize says how many.": (
-            ["* itemsize -> * 4"],
-            ["(n_weights + cache) * itemsize -> n_weights * 4 + cache * itemsize"],
-        ),
-        "itemsize is missing: each number takes that many bytes.": [" * itemsize -> "],
-        "the weights are missing: a step reads all of them.": ["(n_weights + cache) -> cache"],
         "the weights are counted once for each token: a step reads them once, however long the text is.": [
             "(n_weights + cache) -> (n_weights * tokens + cache)"
         ],
@@ -56,7 +40,11 @@ BLANK = Blank(
             "* itemsize -> * itemsize * 8"
         ],
     },
-    wrong=["* itemsize -> * itemsize / 1e6", "itemsize=4 -> itemsize=2"],
+    wrong=[
+        "* itemsize -> * itemsize / 1e6",
+        "itemsize=4 -> itemsize=2",
+        "* itemsize -> * 4",
+    ],
     right=[
         """
 def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4):
@@ -80,6 +68,5 @@ def step_bytes(n_weights, n_layer, n_head, head_size, tokens, itemsize=4):
     ),
     advice={
         "the number": "n_weights and 2 · n_layer · n_head · head_size · tokens numbers, of itemsize bytes each.",
-        "'float' object": "`tokens` may be a mean, such as 6.5: multiply by it.",
     },
 )

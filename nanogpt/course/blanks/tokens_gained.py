@@ -70,37 +70,17 @@ BLANK = Blank(
         "you drop the choice after the proposals that agree: it is the model's own token after correct text, so the text gains it too.": [
             ": n + 1] -> :n]"
         ],
-        "choices after a wrong proposal are kept: they belong to a different text. Stop after the first that differs.": [
-            "[: n + 1] -> "
+        "the wrong proposal itself is kept: at that position the text gains the model's choice.": [
+            "return choices[: n + 1] -> return proposals[: n + 1] if n < len(proposals) else choices"
         ],
-        "the wrong proposal itself is kept: at that position the text gains the model's choice.": (
-            [
-                "return choices[: n + 1] -> return proposals[: n + 1] if n < len(proposals) else choices"
-            ],
-            ["return choices[: n + 1] -> return proposals[: n + 1] + choices[n : n + 1]"],
-        ),
-        "the proposals are returned without the model's own token: the text gains the choices.": (
-            ["return choices -> return proposals"],
-            ["return choices[: n + 1] -> return proposals"],
-        ),
         "you count all proposals that agree: those after the first wrong one agree by chance, after a different text.": [
             "    while n < len(proposals) and proposals[n] == choices[n]:\n        n += 1 ->     n = sum(p == c for p, c in zip(proposals, choices))"
         ],
         "your loop ends with the proposals: if all of them are right, the pass yields one more token, the last choice.": [
             "return choices[: n + 1] -> return choices[: min(n + 1, len(proposals))]"
         ],
-        "the last choice is always appended: it follows all proposals. After n right ones it is choices[n].": [
-            "return choices[: n + 1] -> return choices[:n] + choices[-1:]"
-        ],
-        "a number is returned: return the list of that many tokens.": (
-            ["return choices[: n + 1] -> return n + 1"],
-            ["return choices[: n + 1] -> return n"],
-        ),
-        "you check whether a proposal is anywhere among the choices: compare it with the choice at its own index.": [
-            "== choices[n] -> in choices"
-        ],
-        "the loop runs past the last proposal: check n < len(proposals) first.": [
-            "n < len(proposals) and -> "
+        "a number is returned: return the list of that many tokens.": [
+            "return choices[: n + 1] -> return n + 1"
         ],
     },
     wrong=[
@@ -108,6 +88,7 @@ BLANK = Blank(
         "n = 0 -> n = 0\n    if not proposals:\n        return []",
         "len(proposals) and -> min(len(proposals), 4) and",
         "return choices[: n + 1] -> del choices[n + 1 :]\n    return choices",
+        "== choices[n] -> in choices",
     ],
     right=[
         """

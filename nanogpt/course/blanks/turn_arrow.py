@@ -56,10 +56,6 @@ BLANK = Blank(
         Case(run_turn, NEAR, a=0.001, b=-0.002, angle=40.0),
     ],
     mistakes={
-        "it turns clockwise: swap the signs of the two products with the sine.": [
-            "cos - b * sin -> cos + b * sin",
-            "a * sin + b -> -a * sin + b",
-        ],
         "these are the right numbers in the wrong order: return a' first, then b'.": [
             "a * cos - b * sin, a * sin + b * cos -> a * sin + b * cos, a * cos - b * sin"
         ],
@@ -69,23 +65,9 @@ BLANK = Blank(
         "the angle is converted, but it is already in radians, which math.cos takes: use it as it is.": (
             ["(angle) -> (math.radians(angle))"],
             ["(angle) -> (math.degrees(angle))"],
-            ["(angle) -> (2 * math.pi * angle)"],
-            ["(angle) -> (math.pi * angle)"],
         ),
-        "sine and cosine are swapped: cos is math.cos(angle), and a' = a · cos − b · sin.": [
-            "math.cos -> math.COS",
-            "math.sin -> math.cos",
-            "math.COS -> math.sin",
-        ],
-        "both lines have a plus: the first has a minus, a · cos − b · sin.": ["cos - b -> cos + b"],
         "both lines have a minus: the second has a plus, a · sin + b · cos.": [
             "sin + b -> sin - b"
-        ],
-        "cosine and sine are swapped in the second line: a goes with the sine, b with the cosine.": [
-            "a * sin + b * cos -> a * cos + b * sin"
-        ],
-        "the arrow is set to the angle, wherever it pointed before: turn it by the angle from where it is.": [
-            "a * cos - b * sin, a * sin + b * cos -> math.hypot(a, b) * cos, math.hypot(a, b) * sin"
         ],
         "the arctangent of b / a cannot tell an arrow from its opposite: use the formula, or math.atan2(b, a).": [
             """
@@ -93,9 +75,6 @@ def turn_arrow(a, b, angle):
     phi = (math.atan(b / a) if a else math.pi / 2) + angle
     return math.hypot(a, b) * math.cos(phi), math.hypot(a, b) * math.sin(phi)
 """
-        ],
-        "the angle is ignored, so the arrow stays where it is: turn it.": [
-            "a * cos - b * sin, a * sin + b * cos -> a, b"
         ],
     },
     wrong=[
@@ -127,8 +106,6 @@ def turn_arrow(a, b, angle):
         "return a * cos - b * sin, a * sin + b * cos, with cos = math.cos(angle) and sin = math.sin(angle)",
     ),
     advice={
-        "the two numbers": "Return a' and b', as a tuple; of a complex number, its two parts.",
-        "ZeroDivisionError": "The formula needs no division: a' = a · cos − b · sin and b' = a · sin + b · cos.",
         "the length changed": "Compare each product with the formula, a' = a · cos − b · sin and b' = a · sin + b · cos: both lines use the old a and b.",
         "the end of": "a' = a · cos − b · sin and b' = a · sin + b · cos, with the angle in radians, and signs that stay.",
     },

@@ -58,18 +58,13 @@ BLANK = Blank(
     cases=[Case(run_verdict, in_float32=a, in_float64=b) for a, b in PAIRS],
     mistakes={
         "a difference of 0 in one dtype alone is not 'equal': in float32 alone it is rounding, in "
-        "float64 alone a bug.": (
-            ["in_float32 == in_float64 == 0 -> in_float64 == 0"],
-            ["in_float32 == in_float64 == 0 -> in_float32 == 0"],
-        ),
+        "float64 alone a bug.": ["in_float32 == in_float64 == 0 -> in_float64 == 0"],
         "two differences of the same size are not 'equal': a difference that does not shrink is a bug.": [
             "in_float32 == in_float64 == 0 -> in_float32 == in_float64"
         ],
-        "a small difference is not 'equal', which means none at all: compare with 0 itself.": (
-            ["in_float32 == in_float64 == 0 -> in_float32 < 1e-6 and in_float64 < 1e-6"],
-            ["in_float32 == in_float64 == 0 -> in_float32 < 1e-8 and in_float64 < 1e-8"],
-            ["in_float32 == in_float64 == 0 -> in_float64 < 1e-12"],
-        ),
+        "a small difference is not 'equal', which means none at all: compare with 0 itself.": [
+            "in_float32 == in_float64 == 0 -> in_float32 < 1e-6 and in_float64 < 1e-6"
+        ],
         "a difference that shrinks a little is not yet rounding: it must be a thousand times smaller.": (
             ["in_float32 / 1000 -> in_float32"],
             ["in_float32 / 1000 -> in_float32 / 10"],
@@ -86,16 +81,8 @@ BLANK = Blank(
             '"rounding" if in_float64 < in_float32 / 1000 else "bug" -> '
             '"bug" if in_float64 < in_float32 / 1000 else "rounding"'
         ],
-        "a small difference in one dtype need not be rounding: compare the two.": (
-            ["in_float64 < in_float32 / 1000 -> in_float32 < 1e-4"],
-            ["in_float64 < in_float32 / 1000 -> in_float64 < 1e-6"],
-            ["in_float64 < in_float32 / 1000 -> in_float64 < 1e-9"],
-        ),
         "NaN is a bug: every comparison with NaN is False, so test for what is good and let 'bug' be "
-        "the rest.": (
-            ["in_float64 < in_float32 / 1000 -> not in_float64 >= in_float32 / 1000"],
-            ["in_float64 < in_float32 / 1000 -> not in_float64 > in_float32 / 1000"],
-        ),
+        "the rest.": ["in_float64 < in_float32 / 1000 -> not in_float64 >= in_float32 / 1000"],
         "your ratio divides by 0 if float64 shows no difference: compare with in_float32 / 1000.": [
             "in_float64 < in_float32 / 1000 -> in_float32 / in_float64 > 1000"
         ],
@@ -105,15 +92,16 @@ BLANK = Blank(
                 '"rounding" if in_float64 < in_float32 / 1000 else "bug" -> in_float64 < in_float32 / 1000',
             ],
             [
-                '"rounding" if in_float64 < in_float32 / 1000 else "bug" -> in_float64 < in_float32 / 1000'
-            ],
-            [
                 '    if in_float32 == in_float64 == 0:\n        return "equal"\n -> ',
                 '"rounding" if in_float64 < in_float32 / 1000 else "bug" -> in_float64 * 1000 <= in_float32',
             ],
         ),
     },
-    wrong=["in_float64 < -> 1e-20 < in_float64 <"],
+    wrong=[
+        "in_float64 < -> 1e-20 < in_float64 <",
+        "in_float32 == in_float64 == 0 -> in_float32 == 0",
+        '"rounding" if in_float64 < in_float32 / 1000 else "bug" -> in_float64 < in_float32 / 1000',
+    ],
     right=[
         """
 def verdict(in_float32, in_float64):
@@ -146,6 +134,5 @@ def verdict(in_float32, in_float64):
     advice={
         "the verdict": "A bug does not shrink a thousandfold. No difference in either dtype is 'equal', and a NaN is a bug.",
         "none of": "Return one of these words, in lower case.",
-        "division by zero": "A difference may be 0: compare in_float64 with in_float32 / 1000.",
     },
 )
