@@ -120,7 +120,6 @@ class Strict(NBClientEngine):
             try:
                 client.execute(env=env, stderr=errors)
             finally:
-                kill(kernel)  # one was seen alive 14 minutes after its notebook had ended
                 save(nb_man.nb, target)
 
 
@@ -155,19 +154,14 @@ class Cells(PapermillNotebookClient):
 def kill_all() -> None:
     """Kill every kernel of this process; whoever waits for one sees that it is dead."""
     for kernel in list(_alive):
-        kill(kernel)
-
-
-def kill(kernel: AsyncKernelManager) -> None:
-    """Kill a kernel and the processes that its cells started, if it still runs."""
-    started = kernel.provisioner
-    if not isinstance(started, LocalProvisioner) or started.process is None:
-        return  # not started yet, or already gone
-    with suppress(OSError):
-        if started.pgid and hasattr(os, "killpg"):
-            os.killpg(started.pgid, signal.SIGKILL)
-        else:
-            started.process.kill()
+        started = kernel.provisioner
+        if not isinstance(started, LocalProvisioner) or started.process is None:
+            continue  # not started yet, or already gone
+        with suppress(OSError):
+            if started.pgid and hasattr(os, "killpg"):
+                os.killpg(started.pgid, signal.SIGKILL)  # including processes started by its cells
+            else:
+                started.process.kill()
 
 
 def save(nb: NotebookNode, target: Path) -> None:
