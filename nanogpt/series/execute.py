@@ -118,7 +118,8 @@ class Strict(NBClientEngine):
             settings = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
             env = {name: x for name, x in {**os.environ, **settings}.items() if x is not None}
             try:
-                client.execute(env=env, stderr=errors)
+                # nbclient shuts down only managers that it has made itself, unless it is asked to.
+                client.execute(env=env, stderr=errors, cleanup_kc=True)
             finally:
                 save(nb_man.nb, target)
 
