@@ -26,23 +26,9 @@ from .profiles import Profile, get_profile
 # `make run` runs the spine, and the branches that also fit into ten minutes.
 DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
 LONGEST = 512  # characters in notebook 08's longest window of validation text
-# Seconds of each notebook in profile laptop, on the machine of the published run, by number.
-_LAPTOP = {
-    "00": 43.0,
-    "01": 80.0,
-    "02": 11.0,
-    "03": 26.0,
-    "04": 30.0,
-    "05": 50.0,
-    "06": 97.0,
-    "07": 63.0,
-    "08": 96.0,
-    "09": 45.0,
-    "10": 31.0,
-    "11": 95.0,
-    "12": 32.0,
-    "13": 160.0,
-}
+# A complete run of each of these profiles: its manifest has the seconds of each notebook, and of a
+# fixed piece of work on the same machine.
+MEASURED = {"laptop": ROOT / "outputs" / "laptop", "full": PUBLISHED}
 
 
 class Purpose(Enum):
@@ -59,7 +45,7 @@ class Pace:
 
     profile: str
     work: float | None = None  # `seconds_of_work` on this machine
-    speed: float = 1.0  # this machine's speed relative to the published run's machine
+    speed: float = 1.0  # this machine's speed relative to the measured run's machine
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -73,7 +59,7 @@ class Pace:
             return f"profile {self.profile}"
         minutes = self.seconds | {"in all, about": self.total}
         rows = [{"notebook": name, "minutes": clock_text(s)} for name, s in minutes.items()]
-        speed = f"this machine is {self.speed:.2f} times as fast as that of the published run"
+        speed = f"this machine is {self.speed:.2f} times as fast as that of the measured run"
         return f"profile {self.profile}: the same work on every machine\n{speed}\n{table(rows)}"
 
 
@@ -157,21 +143,20 @@ def make_plan(
 
 
 def estimate(profile: str, names: list[str]) -> Pace:
-    """The seconds that these notebooks took in the published run, times one measured ratio.
+    """The seconds that these notebooks took in the measured run, times one measured ratio.
 
     The ratio compares the seconds that a fixed piece of work takes, here and on that machine.
-    Profiles without such seconds, and notebooks that were not published, have no estimate.
+    Profiles and notebooks that no file in MEASURED is about have no estimate.
     """
-    if profile not in ("laptop", "full"):
+    if profile not in MEASURED:
         return Pace(profile)
-    published = read_manifest(PUBLISHED)
-    if profile == "laptop":
-        took = {name: _LAPTOP[name[:2]] for name in names if name[:2] in _LAPTOP}
-    else:
-        seconds = {entry["notebook"]: entry["seconds"] for entry in published["notebooks"]}
-        took = {name: seconds[name] for name in names if name in seconds}
+    # 1. What did each notebook take, on the machine that it was measured on?
+    measured = read_manifest(MEASURED[profile])
+    seconds = {entry["notebook"]: entry["seconds"] for entry in measured["notebooks"]}
+    took = {name: seconds[name] for name in names if name in seconds}
+    # 2. How much longer does this machine take for the same work?
     work = round(seconds_of_work(), 4)  # also kept in the manifest, for the next run's estimate
-    ratio = work / published.get("work_seconds", work)
+    ratio = work / measured.get("work_seconds", work)
     return Pace(profile, work, 1 / ratio, {name: took[name] * ratio for name in took})
 
 

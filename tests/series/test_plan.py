@@ -1,14 +1,17 @@
 """What is planned: which notebooks, their values, how long they take; how far a run is."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 from notebook_fixtures import NOTEBOOKS, write
 
 from nanogpt.cli import main
+from nanogpt.files import ROOT
 from nanogpt.series import execute, plan, runner
 from nanogpt.series.parameters import RunError, assign
 from nanogpt.series.plan import DEFAULT, estimate, make_plan, select
+from nanogpt.site.nbfile import read_manifest
 
 REAL_CORPUS = True  # whose weights are published, so that no notebook trains some first
 NAMES = [path.stem for path in NOTEBOOKS]
@@ -20,7 +23,7 @@ SPEEDS = [4.0, 1.0, 0.1]
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Sets the speed of this machine; the published run notes its own as 0.2."""
+    """Sets the speed of this machine; the measured runs note their own as 0.2."""
 
     def make(speed: float):
         entries = [{"notebook": name, "seconds": 80.0} for name in NAMES]
@@ -43,12 +46,27 @@ def test_the_work_is_the_same_however_fast_the_machine_is(machine, profile):
 
 
 def test_a_slow_machine_is_told_that_it_takes_longer(machine):
-    known = {"full": 80 * len(NAMES), "laptop": sum(plan._LAPTOP.values())}
     for speed in SPEEDS:
         machine(speed)
-        for profile, seconds in known.items():
-            assert estimate(profile, NAMES).total == pytest.approx(seconds / speed, rel=0.01)
+        for profile in plan.MEASURED:
+            seconds = 80 * len(NAMES) / speed
+            assert estimate(profile, NAMES).total == pytest.approx(seconds, rel=0.01)
     assert estimate("gpu", NAMES) == plan.Pace("gpu"), "nothing is known of it"
+
+
+def test_the_minutes_and_seconds_in_the_readme_are_those_of_the_measured_runs():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    seconds = {profile: {} for profile in plan.MEASURED}
+    for profile, folder in plan.MEASURED.items():
+        for entry in read_manifest(folder)["notebooks"]:
+            seconds[profile][entry["notebook"]] = entry["seconds"]
+    # 1. The minutes of `make run`, which are said twice.
+    minutes = sum(seconds["laptop"][name] for name in NAMES if name[:2] in DEFAULT) / 60
+    for said in (f"about {minutes:.0f} minutes once installed", f"took {minutes:.0f} minutes"):
+        assert said in readme
+    # 2. The last column of the table of notebooks.
+    rows = re.findall(r"^\|.*\(notebooks/(\w+)\.ipynb\).* (\d+) \|$", readme, re.M)
+    assert dict(rows) == {name: f"{took:.0f}" for name, took in seconds["full"].items()}
 
 
 def test_a_dry_run_prints_the_minutes_and_runs_nothing(machine, capsys, monkeypatch):
