@@ -107,7 +107,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help=text)
 
 
-def add_lesson(parser: argparse.ArgumentParser, what: str) -> None:
+def add_lesson(parser: argparse._ActionsContainer, what: str) -> None:
     """Add --lesson [PATH]; `what` says in the help how your code is used."""
     path = (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
     about = f"use the code that you wrote in the notebooks: {what} (outputs/mine/lesson.py)"

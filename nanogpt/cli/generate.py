@@ -1,36 +1,66 @@
-"""python -m nanogpt generate: generate many texts, with one or several workers; resumable.
+"""python -m nanogpt generate: many texts with one or several workers, or one with --model.
 
-With --model it prints one text from a pretrained model; that is in pretrained.py.
+`write_texts` is the job of many texts, which resumes. One text from a pretrained model is
+`print_text` in pretrained.py. What both have are the options of sampling.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..config import check_int
+from ..config import ParameterError, check_int
 from ..console import Progress
 from ..files import KEEPER, real_path
-from .common import add_lesson, weights_for
-from .pretrained import OF_JOBS, SOURCES, TOKENIZER, print_text
+from .common import OUTPUTS, add_lesson, weights_for
+from .pretrained import print_text, text_options
 
 if TYPE_CHECKING:
     from ..course.practice import LessonWriter
     from ..serving.jobs import Job
 
 
+# The options of each form of the command, with their defaults; the other form refuses them.
+ONE_TEXT: dict[str, Any] = {
+    "tokenizer": None,
+    "prompt": None,
+    "chat": False,
+    "draft": None,
+    "bits": 32,
+    "device": "cpu",
+}
+MANY_TEXTS: dict[str, Any] = {
+    "checkpoint": KEEPER,
+    "prompts": None,
+    "samples": 1,
+    "out": OUTPUTS / "generate",
+    "lesson": None,
+    "shard_size": 32,
+    "workers": 1,
+}
+
+
 def run(args: argparse.Namespace) -> None:
-    """Write the remaining shards. However this ends, the message says how many are kept."""
+    """Print one text of the pretrained model --model, or else write the texts of a job."""
     if args.model is not None:
+        _refuse(args, MANY_TEXTS, "--model generates one text; leave it out")
         print_text(args)
-        return
-    of_models = (args.prompt, args.chat, args.draft, args.tokenizer)
-    if any(of_models) or args.bits != 32 or args.device != "cpu":
-        raise ValueError(
-            "--prompt, --chat, --draft, --tokenizer, --bits and --device are for --model; a job "
-            "reads --prompts FILE"
-        )
+    else:
+        _refuse(args, ONE_TEXT, "only with --model SOURCE; a job reads --prompts FILE")
+        write_texts(args)
+
+
+def _refuse(args: argparse.Namespace, options: dict[str, Any], why: str) -> None:
+    """Raise ParameterError if an option of the other form was given."""
+    for name, usual in options.items():
+        value = getattr(args, name)
+        if value != usual:
+            raise ParameterError(f"{name}={str(value)[:200]}: {why}", name)
+
+
+def write_texts(args: argparse.Namespace) -> None:
+    """Write the remaining shards. However this ends, the message says how many are kept."""
     from ..serving.jobs import generate_shards
 
     check_int("workers", args.workers, 1, 1000)
@@ -103,23 +133,15 @@ def _lesson(args: argparse.Namespace) -> LessonWriter:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--model", metavar="SOURCE", help=f"print one text from a pretrained model: {SOURCES}")
-    add("--tokenizer", type=Path, metavar="FOLDER", help=TOKENIZER)
-    add("--prompt", metavar="TEXT", help="the text that --model continues")
-    add(
-        "--chat",
-        action="store_true",
-        help="--prompt is a message, put into the model's chat template",
-    )
-    about = (
-        "with --model: speculate, by `lookup` in the text or with a smaller model; identical output"
-    )
-    add("--draft", metavar="SOURCE", help=about)
-    about = "with --model: bits per weight in compiled code (32); with 8 the text may differ"
-    add("--bits", type=int, choices=(32, 8), default=32, help=about)
-    about = "with --model: device (cpu)"
-    add("--device", choices=("auto", "cpu", "cuda"), default="cpu", help=about)
+    text_options(parser)
+    job_options(parser)
+    sampling_options(parser)
+    parser.set_defaults(**ONE_TEXT, **MANY_TEXTS)
+
+
+def job_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("many texts, without --model")
+    add = group.add_argument
     add("--checkpoint", metavar="PATH", help="path of the weights (the bundled model)")
     add(
         "--prompts",
@@ -128,6 +150,15 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="one prompt per line, or .jsonl (a single newline)",
     )
     add("--samples", type=int, metavar="N", help="texts per prompt (1)")
+    out = "where the texts are written; the same command resumes there (outputs/run/generate)"
+    add("--out", type=Path, metavar="FOLDER", help=out)
+    add_lesson(group, "heads, KVCache, sample and loop")
+    add("--shard-size", type=int, metavar="N", help="texts per file (32)")
+    add("--workers", type=int, metavar="N", help="number of processes; more than one needs Ray (1)")
+
+
+def sampling_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("both").add_argument
     add(
         "--seed",
         type=int,
@@ -135,8 +166,6 @@ def options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="seed of the first text; counts up from there (0)",
     )
-    out = "where the texts are written; the same command resumes there (outputs/run/generate)"
-    add("--out", type=Path, metavar="FOLDER", help=out)
     add("--max-new-tokens", type=int, default=200, metavar="N", help="new tokens per text (200)")
     add("--temperature", type=float, default=1.0, metavar="X", help="below 1: likelier tokens (1)")
     add("--top-k", type=int, metavar="K", help="sample only from the K most likely tokens")
@@ -148,10 +177,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     add("--greedy", action="store_true", help="always pick the most likely token")
     add("--backend", choices=("auto", "native", "modules"), default="auto")
-    add_lesson(parser, "heads, KVCache, sample and loop")
-    add("--shard-size", type=int, metavar="N", help="texts per file (32)")
-    add("--workers", type=int, metavar="N", help="number of processes; more than one needs Ray (1)")
-    parser.set_defaults(**OF_JOBS)
 
 
 CALLS = {"generate": (options, run)}

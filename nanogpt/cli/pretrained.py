@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import ParameterError, check_int
-from ..files import KEEPER
-from .common import OUTPUTS
 
 if TYPE_CHECKING:
     import torch
@@ -24,16 +22,27 @@ SOURCES = "smollm2 (downloaded once), a folder, a .gguf file, or a model name on
 
 TOKENIZER = "with --model: the folder of another tokenizer.json than the model's own"
 LOOKUP = "lookup"  # the draft that looks up the text itself
-# Options for jobs of many texts, with their defaults in generate.py: refused with --model.
-OF_JOBS: dict[str, Any] = {
-    "checkpoint": KEEPER,
-    "prompts": None,
-    "samples": 1,
-    "out": OUTPUTS / "generate",
-    "lesson": None,
-    "shard_size": 32,
-    "workers": 1,
-}
+
+
+def text_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of one text from a pretrained model; their defaults are in generate.py."""
+    add = parser.add_argument_group("one text from a pretrained model").add_argument
+    add("--model", metavar="SOURCE", help=f"print one text of this model: {SOURCES}")
+    add("--tokenizer", type=Path, metavar="FOLDER", help=TOKENIZER)
+    add("--prompt", metavar="TEXT", help="the text that --model continues")
+    add(
+        "--chat",
+        action="store_true",
+        help="--prompt is a message, put into the model's chat template",
+    )
+    about = (
+        "with --model: speculate, by `lookup` in the text or with a smaller model; identical output"
+    )
+    add("--draft", metavar="SOURCE", help=about)
+    about = "with --model: bits per weight in compiled code (32); with 8 the text may differ"
+    add("--bits", type=int, choices=(32, 8), help=about)
+    about = "with --model: device (cpu)"
+    add("--device", choices=("auto", "cpu", "cuda"), help=about)
 
 
 def print_text(args: argparse.Namespace) -> None:
@@ -46,12 +55,6 @@ def print_text(args: argparse.Namespace) -> None:
     from ..pretrained.padding import without_spare_tokens
     from ..sampling import SamplingParams
 
-    given = [name for name, usual in OF_JOBS.items() if getattr(args, name) != usual]
-    if given:
-        raise ParameterError(
-            f"{given[0]}={getattr(args, given[0])}: --model generates one text; leave it out",
-            given[0],
-        )
     if not args.prompt:
         raise ValueError("--model continues a text: add --prompt TEXT")
     check_int("max_new_tokens", args.max_new_tokens, 1)

@@ -125,8 +125,8 @@ def test_8_bits_need_compiled_code(kept_folders, capsys):
         (["--model", "nowhere", "--prompt", "x"], "error: source='nowhere': no model there"),
         (["--model", "nowhere"], "error: --model continues a text: add --prompt TEXT"),
         (["--model", "nowhere", "--prompt", "x", "--out", "y"], "error: --out y: --model"),
-        (["--prompt", "x"], "error: --prompt, --chat"),
-        (["--bits", "8"], "--bits and --device are for --model"),
+        (["--prompt", "x"], "error: --prompt x: only with --model"),
+        (["--bits", "8"], "--bits 8: only with --model"),
         (["--model", "x", "--prompt", "x", "--temperature", "0"], "error: --temperature 0.0"),
     ],
 )
