@@ -19,7 +19,7 @@ from ..files import (
     read_json,
     user_path,
 )
-from ..kv_referee.report import CODES, TOKEN_BUDGET, VERDICTS, Verdict
+from ..kv_referee.report import CODES, TOKEN_BUDGET, VERDICTS, ExitCode, Report, Verdict
 from .common import (
     POSITIVE,
     Calls,
@@ -32,7 +32,7 @@ from .common import (
 )
 
 _KINDS = ROOT / "outputs" / "kinds"
-_ENDS = "Exit code 0: equal, rounding or known bugs; 1: a bug; 2: nothing was judged; 3: undecided."
+_ENDS = f"Exit code {'; '.join(f'{code:d}: {code.meaning}' for code in ExitCode)}."
 
 
 class Target(str, Enum):
@@ -114,7 +114,9 @@ def referee(args: argparse.Namespace) -> int:
     reports = []
     for target in args.targets:
         if args.kind is Target.MODEL and target.endswith(".py"):
-            verdicts |= _lesson(user_path(target), args.seed)
+            report = _lesson(user_path(target), args.seed)
+            reports.append(report.to_json())
+            verdicts.add(report.verdict)
             continue
         for model in _models(args, target):
             report = referee(model, say=Teller(args.seconds), **options)
@@ -150,13 +152,13 @@ def _printable(words: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in words)
 
 
-def _lesson(path: Path, seed: int) -> set[Verdict]:
-    """The verdicts on a reader's classes in their file. Raises ValueError."""
+def _lesson(path: Path, seed: int) -> Report:
+    """Print and return the report on a reader's classes in their file. Raises ValueError."""
     from ..course.certificate import judge_file
 
-    lines, verdicts = judge_file(path, seed)
+    lines, report = judge_file(path, seed)
     print(_printable("\n".join(lines)), flush=True)
-    return {Verdict(verdict) for verdict in verdicts}
+    return report
 
 
 def _models(args: argparse.Namespace, target: str) -> list[Any]:

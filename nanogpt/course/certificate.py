@@ -19,7 +19,7 @@ from torch import Tensor
 from ..config import GPTConfig
 from ..decoder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ..files import check_file, sha256, write_whole
-from ..kv_referee.report import VERDICTS, Report
+from ..kv_referee.report import VERDICTS, Judgement, Report, Verdict
 from ..model import GPT, LanguageModel
 from ..sampling import draw_noise, sample
 from ..verify.referee import referee
@@ -120,31 +120,37 @@ def _computed(lesson: Lesson, trained: Checkpoint) -> tuple[list[Report], str]:
         raise LessonError(f"no certificate: {error}") from None
 
 
-def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
-    """Report lines on a reader's classes in their file, with the verdicts.
+def judge_file(path: Path, seed: int) -> tuple[list[str], Report]:
+    """The lines to print on a reader's classes in their file, and the referee's report on them.
 
-    A failed check also counts as a bug. Raises OSError, and LessonError for a file in which the
-    reader has written nothing.
+    A failed check is a bug among its findings. Raises OSError, and LessonError for a file in which
+    the reader has written nothing.
     """
+    # 1. What the checks of the blanks say.
     lesson = read_lesson(path)
-    verdict = "bug"
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         lesson.say(BLANKS)
     lines = [output.getvalue().rstrip()]
-    if not lesson.yours:
-        if not lesson.broken:
-            raise LessonError(f"{path} contains none of your code yet: fill in a blank first")
-        return lines, {"bug"}
-    try:
-        report = report_on(lesson.written, seed)  # missing names come from the solutions
-        lines.append(str(report))
-        verdict = report.verdict
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a lesson may call exit(), and TooLong is no Exception
-        lines.append(f"BUG: the referee cannot run your Head: {type(error).__name__}: {error}")
-    return lines, {verdict} | ({"bug"} if lesson.broken else set())
+    if not lesson.yours and not lesson.broken:
+        raise LessonError(f"{path} contains none of your code yet: fill in a blank first")
+    # 2. What the referee says of the classes.
+    report = Report(str(path))
+    if lesson.yours:
+        try:
+            report = report_on(lesson.written, seed)  # missing names come from the solutions
+            report.model = str(path)
+            lines.append(str(report))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a lesson may call exit(), and TooLong is no Exception
+            words = f"the referee cannot run your Head: {type(error).__name__}: {error}"
+            lines.append(f"BUG: {words}")
+            report.findings.append(Judgement("your Head", Verdict.BUG, words))
+    # 3. The failed checks, already among the lines, join its findings.
+    for name, line in lesson.broken.items():
+        report.findings.append(Judgement(f"the check of {name}", Verdict.BUG, line))
+    return lines, report
 
 
 def report_on(scope: Scope, seed: int) -> Report:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 # Tokens that a model reads, with and without a cache, before no further scenario starts.
@@ -33,12 +33,29 @@ class Verdict(str, Enum):
 
 
 VERDICTS = tuple(Verdict)
-CODES = {  # exit codes; 2: nothing was judged
-    Verdict.EQUAL: 0,
-    Verdict.ROUNDING: 0,
-    Verdict.KNOWN: 0,
-    Verdict.BUG: 1,
-    Verdict.UNDECIDED: 3,
+
+
+class ExitCode(IntEnum):
+    """How a command that judges ends, and what that means."""
+
+    SOUND = 0
+    BUG = 1
+    UNJUDGED = 2  # as of any command that was used wrongly
+    UNDECIDED = 3
+
+    @property
+    def meaning(self) -> str:
+        """The verdicts that end so."""
+        names = [str(verdict) for verdict, code in CODES.items() if code is self]
+        return ", ".join(names) or "nothing was judged"
+
+
+CODES = {
+    Verdict.EQUAL: ExitCode.SOUND,
+    Verdict.ROUNDING: ExitCode.SOUND,
+    Verdict.KNOWN: ExitCode.SOUND,
+    Verdict.BUG: ExitCode.BUG,
+    Verdict.UNDECIDED: ExitCode.UNDECIDED,
 }
 
 
@@ -211,8 +228,8 @@ class Report:
         return [f for f in findings if f.verdict is Verdict.BUG and not f.known]
 
     @property
-    def code(self) -> int:
-        """The exit code of this verdict: 0 sound or known, 1 a bug, 3 undecided."""
+    def code(self) -> ExitCode:
+        """The exit code of this verdict."""
         return CODES[self.verdict]
 
     def raise_for_bug(self) -> Report:

@@ -23,8 +23,6 @@ BLOCKS = (16, 32)  # tokens of a KV block in most servers: prompts end before, a
 LONGER = (64, 128, 130, 255, 256, 257, 300)  # tokens of longer prompts
 N_LETTERS = 10  # distinct characters of the prompts
 LATIN = "abcdefghij"  # if the server accepts them; else the prompts are made of its own text
-# What such a server may accept: token 0, else the most frequent character of a script.
-OPENINGS = ([0], "\n", " ", "0", "A", "о", "α", "א", "ا", "の", "的", "이", "า", "अ")
 NEW = 12  # tokens of an answer
 MANY = 40  # prompts that push others out of a pool of blocks
 _LARGEST = 1 << 24  # most bytes of an answer that are read
@@ -180,8 +178,9 @@ class RemoteServer:
 def letters_of(server: Answering) -> str:
     """Up to N_LETTERS characters that the server accepts: Latin ones, else some of its own text.
 
-    A character-level model accepts only the characters it was trained on. Raises Declined if the
-    server accepts none of OPENINGS, ConnectionError if it does not answer.
+    A character-level model, such as the lectures', accepts only the characters it was trained on;
+    its server then reads token numbers. Raises Declined if the server accepts neither,
+    ConnectionError if it does not answer.
     """
     half = max(1, getattr(server, "longest", 256) // 2)
     try:
@@ -189,17 +188,14 @@ def letters_of(server: Answering) -> str:
         return LATIN
     except Declined as error:
         refusal = error
-    for opening in OPENINGS:
-        drawn = {"prompt": opening, "max_tokens": min(2 * NEW, half), **_DRAWN}
-        try:
-            answers = _alone(server, [drawn | {"seed": seed} for seed in range(8)])
-        except Declined:
-            continue
-        written = dict.fromkeys("".join(answer["text"] for answer in answers))
-        visible_first = sorted(written, key=lambda char: char.isspace() or not char.isprintable())
-        if written:
-            return "".join(visible_first[:N_LETTERS])
-    raise refusal
+    # Texts drawn after token 0, which every vocabulary has.
+    drawn = {"prompt": [0], "max_tokens": min(2 * NEW, half), **_DRAWN}
+    answers = _alone(server, [drawn | {"seed": seed} for seed in range(8)])
+    written = dict.fromkeys("".join(answer["text"] for answer in answers))
+    if not written:
+        raise refusal
+    visible_first = sorted(written, key=lambda char: char.isspace() or not char.isprintable())
+    return "".join(visible_first[:N_LETTERS])
 
 
 def _shown(logprobs: _Json) -> _Json:

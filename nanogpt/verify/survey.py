@@ -5,11 +5,9 @@ The scripts use only transformers, so that a maintainer can paste them.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from .by_hand import BY_HAND, Hand, report_name
 from .referee import referee
 
 _TOKENS = 4_000  # that each kind reads before no longer text follows
-LATE = 5  # times as many seconds, after which a kind is abandoned
 _HEAD = """\
 # The referee on every causal architecture of transformers
 
@@ -57,7 +54,6 @@ class Unjudged(str, Enum):
     NOT_BUILT = "not built"
     REFUSED = "refused"
     STOPPED = "stopped"
-    TIMED_OUT = "timed out"
 
     def __str__(self) -> str:
         return self.value
@@ -89,12 +85,7 @@ def _row(kind: str, seconds: float) -> _Row:
     began = time.monotonic()
     row: _Row = {"kind": kind}
     try:
-        with _alarm(LATE * seconds):
-            subject = small(kind)
-            report = referee(subject, tokens=_TOKENS, seconds=seconds)
-    except _TooLate:
-        reason = f"no answer in {LATE * seconds:.0f} s"
-        return row | {"verdict": Unjudged.TIMED_OUT, "why": reason}
+        report = referee(small(kind), tokens=_TOKENS, seconds=seconds)
     except NotBuilt as error:
         return row | {"verdict": Unjudged.NOT_BUILT, "why": first_line(error)}
     except ValueError as error:
@@ -116,29 +107,6 @@ def _evidence(report: Report) -> _Row:
     size = first.size if first.size < float("inf") else None
     row = {"way": first.way, "size": size, "words": first.words}
     return row | {"bugs": len(bugs), "code": first.code}
-
-
-class _TooLate(BaseException):
-    """A kind takes too long. Not an Exception: whatever a model raises is in its report."""
-
-
-@contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    """Raise _TooLate in the with-block after `seconds`, if the system has an interval timer."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def ring(number: int, frame: object) -> None:
-        raise _TooLate
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def write(folder: Path, rows: list[_Row]) -> None:

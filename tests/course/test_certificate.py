@@ -2,6 +2,7 @@
 """The certificate: it can be checked, and it cannot be had with a bug."""
 
 import datetime
+import json
 import os
 import subprocess
 import sys
@@ -245,6 +246,17 @@ def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, lesson, capsys
     assert code == 1
     assert "Traceback" not in printed.out + printed.err
     assert BROKEN[more] in printed.out
+
+
+@pytest.mark.parametrize(("more", "code"), [("", 0), ("raise SystemExit(0)", 1)])
+def test_a_lesson_has_a_row_in_the_json(more, code, lesson, tmp_path):
+    path = mine.lesson_path()
+    path.write_text(f"{TEXT}\n{more}\n", encoding="utf-8")
+    rows = tmp_path / "rows.json"
+    assert main(["verify", "model", str(path), "--json", str(rows)]) == code
+    (row,) = json.loads(rows.read_text(encoding="utf-8"))
+    assert (row["model"], row["code"]) == (str(path), code)
+    assert ("SystemExit" in str(row["findings"])) == bool(code)
 
 
 def test_a_lesson_without_a_name_of_the_readers_is_not_judged(lesson, capsys):

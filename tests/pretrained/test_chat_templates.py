@@ -1,14 +1,6 @@
-"""Chat templates give the text of transformers, in a process that no template can exhaust."""
+"""Chat templates give the text of transformers; what they raise is one line."""
 
 from __future__ import annotations
-
-import os
-import signal
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import transformers
@@ -21,8 +13,7 @@ from pretrained_fixtures import (
     write_tokenizer,
 )
 
-from nanogpt.pretrained import chat
-from nanogpt.pretrained.chat import LONGEST_TEMPLATE, render
+from nanogpt.pretrained.chat import render
 from nanogpt.pretrained.folder_tokenizer import tokenizer_of_folder
 from nanogpt.pretrained.needs import PretrainedError
 from nanogpt.pretrained.tokenizer import PretrainedTokenizer
@@ -204,8 +195,6 @@ def test_variables_reach_the_template(ours):
         (["hello"], {}, "its role must be a string"),
         ([{"role": "user"}], {}, "its content must be a string"),
         ([{"role": "user", "content": 5}], {}, "its content must be a string"),
-        ([{"role": "user", "content": "x", "y": {1, 2}}], {}, "must be plain data"),
-        (HELLO, {"now": time}, "must be plain data"),
         (HELLO, {"messages": []}, "variables='messages': not a name"),
         (HELLO, {"add_generation_prompt": False}, "variables='add_generation_prompt'"),
     ],
@@ -262,9 +251,9 @@ def test_a_template_that_cannot_be_read_is_named(tmp_path):
         tokenizer_of_folder(tmp_path)
 
 
-# ------------------------------------------------------------------ templates that do harm
+# ------------------------------------------------------------------ templates that raise
 
-HARMFUL = {
+RAISING = {
     "{{ raise_exception('roles must alternate') }}": "roles must alternate",
     "{{ raise_exception('two\nlines') }}": "two",
     "{{ raise_exception('\x1b[31mred') }}": r"\(\\x1b\[31mred\)",
@@ -279,127 +268,19 @@ HARMFUL = {
     "{{ namespace().x.y }}": "no attribute",  # AttributeError
     "{% break %}": "outside loop",  # SyntaxError
     "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}": "recursion",  # RecursionError
-    "{{ 'a' * 10**10 }}": "MemoryError",
-    "{{ 'a' * 20000000 }}": "more than 16,777,216 characters",
-    "x" * (LONGEST_TEMPLATE + 1): "1,048,577 characters",
+    "{{ 'a' * 10**10 }}": "more than 16,777,216 characters",
+    "{{ 10**10 * 'ab' }}": "more than 16,777,216 characters",
+    "{{ ([1] * 10**9) | length }}": "more than 16,777,216 characters",
+    "{% for i in range(99) %}{{ 'a' * 10**6 }}{% endfor %}": "more than 16,777,216 characters",
+    # Two loops, one in the other: minutes without a bound of both.
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "ranges",
+    "{% for i in range(999) %}{{ range(999) | sum }}{% endfor %}": "more than 100,000 numbers",
 }
 
 
-@pytest.mark.parametrize("template", HARMFUL, ids=range(len(HARMFUL)))
-def test_a_harmful_template_is_reported_in_one_line(template):
-    if HARMFUL[template] == "MemoryError" and not os.path.exists("/proc/self/statm"):
-        pytest.skip("this system does not say how much memory a process has")
-    with pytest.raises(ValueError, match=HARMFUL[template]) as caught:
+@pytest.mark.parametrize("template", RAISING, ids=range(len(RAISING)))
+def test_an_error_of_a_template_is_one_line(template):
+    with pytest.raises(ValueError, match=RAISING[template]) as caught:
         render(template, HELLO, True, {})
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400
-
-
-ENDLESS = [
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "{{ (10**(10**9)) % 7 }}",  # no line of Python is reached while it computes
-]
-
-
-@pytest.mark.parametrize("template", ENDLESS)
-def test_a_template_that_computes_for_too_long_is_ended_and_the_next_one_runs(template, own):
-    with pytest.raises(ValueError, match=r"computes for more than 0\.05 seconds"):
-        render(template, HELLO, True, {})
-    assert render("{{ 1 + 1 }}", HELLO, True, {}) == "2"
-
-
-# ------------------------------------------------------------------ the process
-
-
-@pytest.fixture
-def own(monkeypatch):
-    """A renderer of this test's own, with little time for a template."""
-    renderer = chat.Renderer(seconds=0.05)
-    monkeypatch.setattr(chat, "_renderer", renderer)
-    yield renderer
-    renderer.end()
-
-
-def test_one_process_renders_all_chats(own):
-    render("a", HELLO, True, {})
-    process = own.process
-    assert render("{{ messages[0].content }}", HELLO, True, {}) == "Hello"
-    assert own.process is process
-
-
-def test_a_process_that_was_ended_is_started_again(own):
-    render("a", HELLO, True, {})
-    own.process.kill()
-    own.process.wait()
-    assert render("b", HELLO, True, {}) == "b"
-
-
-def test_an_interrupted_chat_leaves_no_answer_for_the_next(own, monkeypatch):
-    def interrupted(line):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(chat.json, "loads", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            render("a", HELLO, True, {})
-    assert own.process is None
-    assert render("b", HELLO, True, {}) == "b"
-
-
-def test_threads_get_their_own_texts(own):
-    def text(i: int) -> str:
-        return render("{{ messages[0].content }}", [{"role": "user", "content": f"{i}"}], True, {})
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(text, range(100))) == [f"{i}" for i in range(100)]
-
-
-FORK = """
-import os
-from nanogpt.pretrained import chat
-HELLO = [{"role": "user", "content": "Hello"}]
-assert chat.render("a", HELLO, True, {}) == "a"
-first = chat._renderer.process.pid
-child = os.fork()
-if child == 0:
-    assert chat.render("b", HELLO, True, {}) == "b"
-    assert chat._renderer.process.pid != first
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-assert chat.render("c", HELLO, True, {}) == "c"
-assert chat._renderer.process.pid == first
-"""
-LEAVE = """
-import os, signal
-from nanogpt.pretrained import chat
-chat.render("a", [{"role": "user", "content": "Hello"}], True, {})
-print(chat._renderer.process.pid, flush=True)
-"""
-ENDS = {"returns": "", "raises": "1 / 0", "is killed": "os.kill(os.getpid(), signal.SIGKILL)"}
-
-
-def test_a_fork_has_a_process_of_its_own():
-    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process, other than one that has ended and nobody asked about."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    about = Path(f"/proc/{pid}/stat")
-    return not about.exists() or about.read_text(encoding="ascii").split()[2] != "Z"
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_no_process_stays_when_python_ends(end):
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVE + ENDS[end]], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == {"returns": 0, "raises": 1, "is killed": -signal.SIGKILL}[end]
-    pid = int(done.stdout)
-    deadline = time.monotonic() + 30
-    while is_running(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_running(pid)

@@ -215,11 +215,9 @@ def test_the_referee_of_a_server_sends_letters_of_its_text(name):
     server.ask([{"prompt": letters, "max_tokens": 1}])
 
 
-def test_a_server_without_token_numbers_is_asked_in_several_scripts():
-    for text in ("абвгдежзийклмнопрст \n", "0123456789", "ABCDEFGH", "אבגדהו"):
-        assert {*letters_of(Served(text, ids=False))} <= {*text}
+def test_a_server_of_neither_latin_letters_nor_token_numbers_has_declined():
     with pytest.raises(Declined):
-        letters_of(Served("ᚠᚢᚦ", ids=False))
+        letters_of(Served("абв", ids=False))
 
 
 def test_a_server_of_another_alphabet_is_judged_and_measured():
