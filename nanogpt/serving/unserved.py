@@ -26,6 +26,8 @@ UNSERVED: dict[str, Neutral] = {
     "logit_bias": _NOTHING,  # openai 3.57
     "suffix": _NOTHING,  # openai 3.57
     "tools": _NOTHING,  # autogen-ext 0.7.5, langchain-openai 1.7.4, litellm 1.110.2, llm 0.36
+    "functions": _NOTHING,  # openai 3.57, the old names of tools and tool_choice
+    "function_call": ("none", "auto", *_NOTHING),  # the same
     "tool_choice": ("none", "auto"),  # autogen-ext 0.7.5, pydantic-ai 2.68
     "response_format": ({"type": "text"},),  # openai 3.57, langchain-openai 1.7.4, litellm 1.110.2
     "best_of": (1,),  # openai 3.57, SGLang 0.5.23's benchmark
@@ -34,8 +36,12 @@ UNSERVED: dict[str, Neutral] = {
     "repetition_penalty": (1,),  # the same
 }
 
-# In a chat there is no prompt to give back.
-CHAT_UNSERVED = UNSERVED | {"echo": _NOTHING}  # openai 3.57, in completions
+CHAT_UNSERVED: dict[str, Neutral] = UNSERVED | {
+    "echo": _NOTHING,  # openai 3.57, in completions: in a chat there is no prompt to give back
+    "audio": _NOTHING,  # openai 3.57
+    "prediction": _NOTHING,  # openai 3.57
+    "modalities": (["text"],),  # openai 3.57
+}
 
 
 def refuse_unserved(rest: Json, table: Mapping[str, Neutral]) -> list[str]:

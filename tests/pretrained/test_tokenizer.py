@@ -354,6 +354,8 @@ def test_a_package_that_is_absent_is_named_with_its_extra(package, tmp_path, mon
     path = write_gguf(tmp_path / "x.gguf", "llama")
     assert gguf.GGUFReader(path)
     monkeypatch.setitem(sys.modules, package, None)
+    # What has imported it before would not do so again.
+    monkeypatch.delitem(sys.modules, "nanogpt.pretrained.chat_template", raising=False)
 
     def use() -> None:
         _, tokenizer = load_pretrained(path)

@@ -471,6 +471,7 @@ BAD = [
     ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
     ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not implemented"),
     ({"messages": HELLO, "echo": True}, "echo", "not implemented"),
+    ({"messages": HELLO, "audio": {"voice": "fox"}}, "audio", "not implemented"),
 ]
 
 
