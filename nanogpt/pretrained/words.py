@@ -49,24 +49,23 @@ class Cut(NamedTuple):
     begins: bool = False  # texts begin with bos_token unless the file says otherwise
 
 
-_DIGITS = Cut((r"\p{N}", GPT2_WORDS))  # each digit is a word
 _LLAMA3 = Cut((LLAMA3_WORDS,), whole=True, begins=True)
 _QWEN2 = Cut((QWEN2_WORDS,), nfc=True)
 UNNAMED = "default"  # what a file without tokenizer.ggml.pre means
-CUTS = {
-    UNNAMED: Cut(DEFAULT_WORDS),
+_DIGITS = Cut((r"\p{N}", GPT2_WORDS))  # each digit is a word
+CUTS = {  # beside each, a model whose files have it
+    UNNAMED: Cut(DEFAULT_WORDS),  # older files, which have no name
     "gpt-2": Cut((GPT2_WORDS,)),
-    "smollm": _DIGITS,
-    "starcoder": _DIGITS,
-    "refact": _DIGITS,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,  # its name in older files
+    "smollm": _DIGITS,  # SmolLM2
+    "refact": _DIGITS,  # Granite Code
+    "llama-bpe": _LLAMA3,  # Llama 3
+    "llama3": _LLAMA3,  # its names in older files
     "llama-v3": _LLAMA3,
-    "falcon3": _LLAMA3,
-    "smaug-bpe": Cut((LLAMA3_WORDS,)),  # of SmolLM3, too
-    "qwen2": _QWEN2,
+    "falcon3": _LLAMA3,  # Falcon 3
+    "smaug-bpe": Cut((LLAMA3_WORDS,)),  # SmolLM3
+    "qwen2": _QWEN2,  # Qwen 2 to 3
     "deepseek-r1-qwen": _QWEN2,  # the Qwen models that learned from DeepSeek-R1
-    "qwen35": Cut((QWEN35_WORDS,), nfc=True),
-    "tekken": Cut((TEKKEN_WORDS,), whole=True, begins=True),  # of Mistral NeMo
-    "gpt-4o": Cut((GPT4O_WORDS,)),  # of Phi-4-mini, too
+    "qwen35": Cut((QWEN35_WORDS,), nfc=True),  # Qwen 3.5
+    "tekken": Cut((TEKKEN_WORDS,), whole=True, begins=True),  # Mistral NeMo
+    "gpt-4o": Cut((GPT4O_WORDS,)),  # Phi-4-mini
 }
