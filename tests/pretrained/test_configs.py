@@ -301,7 +301,7 @@ REFUSED_GGUF = [
     ({"llama.block_count": ...}, "no llama.block_count"),
     ({"llama.feed_forward_length": ...}, "ffn_gate.weight has the shape"),
     ({"general.alignment": 0}, "general.alignment=0"),
-    ({"tokenizer.ggml.pre": "viking"}, "tokenizer.ggml.pre='viking'.*gpt-2, smollm, llama-bpe"),
+    ({"tokenizer.ggml.pre": "viking"}, "tokenizer.ggml.pre='viking'.*gpt-2, smollm, refact"),
     ({"tokenizer.ggml.pre": "x" * 10_000}, r"tokenizer\.ggml\.pre='xxx"),
     ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.model='bert', and only gpt2, llama"),
     ({"tokenizer.ggml.merges": ...}, "tokenizer.ggml.merges is missing"),

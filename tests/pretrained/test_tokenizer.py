@@ -309,7 +309,10 @@ def test_end_tokens_and_the_template_are_in_the_metadata(tmp_path):
 
 
 def test_every_kind_that_is_read_is_compared():
-    assert set(CUTS) == {"default", "gpt-2", "qwen2", ONE_DIGIT, *SPLITS}
+    same = {"llama3": "llama-bpe", "llama-v3": "llama-bpe", "refact": "smollm"}
+    assert set(CUTS) == {"default", "gpt-2", "qwen2", ONE_DIGIT, *SPLITS, *same}
+    for name, other in same.items():
+        assert CUTS[name] == CUTS[other]
 
 
 def test_user_defined_tokens_are_whole_and_have_text(tmp_path):
