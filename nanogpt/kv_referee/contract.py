@@ -109,9 +109,9 @@ class Model:
         return next(modules_in(self.given), None)
 
     def _moved(self, ids: Tensor) -> Tensor:
-        """The ids on the module's device."""
+        """A copy of the ids on the module's device: a copy, because a model may modify them."""
         first = None if self.module is None else next(self.module.parameters(), None)
-        return ids if first is None else ids.to(first.device)
+        return ids.clone() if first is None else ids.clone().to(first.device)
 
     @torch.no_grad()
     def plain(self, ids: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class Model:
                 raise NotOffered(f"it cannot be copied: {first_line(error)}") from None
             given = self.given
         if convert:
-            given = given.to(dtype)
+            given = given.to(dtype) or given
         else:
             for module in modules_in(given):
                 module.to(dtype)

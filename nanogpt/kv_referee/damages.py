@@ -135,6 +135,8 @@ def _undecided(reference: Reference, cache: str, missed: list[Damage]) -> Judgem
             f"the logits do not depend on the cache; these weights are zero: {names}; initialise "
             f"them"
         )
+    elif yard.spread <= yard.limit:
+        reason = "all tokens have the same logit, so no bug can show in them; use other weights"
     elif largest > yard.limit:
         reason = f"it moves logits by {largest:.1e}, but {yard.words}"
     else:

@@ -21,7 +21,7 @@ def logits_of(out: Any, ids: Tensor, call: str) -> Tensor:
     if logits is None:
         raise NoLogits(
             f"{call} returned {type(out).__name__}: logits must be a tensor or an array, "
-            f"(B, T, V), by itself, first in a tuple, or as `logits` on an object"
+            f"(B, T, V), by itself, first in a tuple, or as `logits` in a dict or on an object"
         )
     # 2. Its dimensions: (V,) for one token, (T, V) for one text, (B, V) for each one's last token.
     rows, n = ids.shape
@@ -48,7 +48,9 @@ def logits_of(out: Any, ids: Tensor, call: str) -> Tensor:
 
 def _tensor_in(out: Any) -> Tensor | None:
     """Extract the logits from what a model returned; None if there are none."""
-    if getattr(out, "logits", None) is not None:
+    if isinstance(out, dict) and "logits" in out:
+        out = out["logits"]
+    elif getattr(out, "logits", None) is not None:
         out = out.logits
     elif isinstance(out, (tuple, list)) and out:
         out = out[0]

@@ -37,8 +37,8 @@ Below is the shortest way found that still shows it: there, size and tokens may 
 
 
 def logits_of(out, rows):
-    """(rows, tokens, vocabulary): of an array, by itself, in a tuple or on an object."""
-    out = getattr(out, "logits", out)
+    """(rows, tokens, vocabulary): of an array, by itself, in a tuple, in a dict or on an object."""
+    out = out["logits"] if isinstance(out, dict) else getattr(out, "logits", out)
     out = torch.as_tensor(out[0] if isinstance(out, (tuple, list)) else out)
     return out.reshape(rows, -1, out.shape[-1])
 
@@ -67,7 +67,7 @@ class StepCode:
         imports, lines = _made(given)
         if dtype == torch.float64:
             if callable(getattr(given, "to", None)):
-                lines.append("MODEL = MODEL.to(torch.float64)")
+                lines.append("MODEL = MODEL.to(torch.float64) or MODEL")
             elif self.model.module is not None:
                 held = getattr(given, "__dict__", {}).items()
                 name = next((f".{name}" for name, x in held if x is self.model.module), "")

@@ -16,13 +16,9 @@ USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buff
 FARTHEST = 1024  # edges beyond this are passed only if the adapter declares them
 LIMIT = 1024  # most tokens of a text that is read to reach a model's own limit
 NAMES = (
-    # This package's caches, and vLLM's and SGLang's pages.
-    *("window", "capacity", "block_size", "page", "page_size", "table"),
-    # The museum's.
-    *("slots", "size_of_block", "trained"),
-    # The configurations and the StaticCache of transformers.
-    *("sliding_window", "chunk_size", "attention_chunk_size"),
-    *("original_max_position_embeddings", "max_cache_len"),
+    *("window", "slots", "capacity", "block", "block_size", "size_of_block", "page"),
+    *("page_size", "sliding_window", "chunk_size", "attention_chunk_size", "trained"),
+    *("original_max_position_embeddings", "max_cache_len", "sinks", "table"),
 )
 
 

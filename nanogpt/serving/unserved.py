@@ -18,30 +18,49 @@ Neutral = tuple[object, ...]  # the values of a field that change nothing
 _NOTHING: Neutral = (0, False, "", [], {})
 
 
-# Beside each name, the client that sends it. Its bodies are in tests/serving/client_bodies.json, or
-# in its source; a field that only a server's documents name is one that nobody knows.
-UNSERVED: dict[str, Neutral] = {
-    "frequency_penalty": _NOTHING,  # openai 3.57, langchain-openai 1.7.4
-    "presence_penalty": _NOTHING,  # the same
-    "logit_bias": _NOTHING,  # openai 3.57
-    "suffix": _NOTHING,  # openai 3.57
-    "tools": _NOTHING,  # autogen-ext 0.7.5, langchain-openai 1.7.4, litellm 1.110.2, llm 0.36
-    "functions": _NOTHING,  # openai 3.57, the old names of tools and tool_choice
-    "function_call": ("none", "auto", *_NOTHING),  # the same
-    "tool_choice": ("none", "auto"),  # autogen-ext 0.7.5, pydantic-ai 2.68
-    "response_format": ({"type": "text"},),  # openai 3.57, langchain-openai 1.7.4, litellm 1.110.2
-    "best_of": (1,),  # openai 3.57, SGLang 0.5.23's benchmark
-    "num_beams": (1,),  # lm-eval 0.4.13's translation tasks
-    "min_p": _NOTHING,  # vLLM's benchmark (tests/serving/test_clients.py)
-    "repetition_penalty": (1,),  # the same
-}
+def _fields(names: str) -> dict[str, Neutral]:
+    return dict.fromkeys(names.split(), _NOTHING)
 
-CHAT_UNSERVED: dict[str, Neutral] = UNSERVED | {
-    "echo": _NOTHING,  # openai 3.57, in completions: in a chat there is no prompt to give back
-    "audio": _NOTHING,  # openai 3.57
-    "prediction": _NOTHING,  # openai 3.57
-    "modalities": (["text"],),  # openai 3.57
-}
+
+UNSERVED: dict[str, Neutral] = (
+    # The API of OpenAI, in openai 3.57: penalties, which langchain-openai 1.7.4 sends, and calls of
+    # tools by their new and their old names.
+    _fields("frequency_penalty presence_penalty logit_bias suffix tools functions function_call")
+    # llama.cpp's web UI, which sends all its settings.
+    | _fields("dry_multiplier dynatemp_range mirostat grammar n_probs samplers xtc_probability")
+    # The documents of vLLM and SGLang: filters, structured output, and what only code can send.
+    # vLLM's benchmark sends a min_p of 0.
+    | _fields(
+        """min_p bad_words allowed_token_ids logits_processors prompt_embeds prompt_logprobs
+        stop_token_ids use_beam_search return_tokens_as_token_ids json_schema regex ebnf
+        guided_choice guided_grammar guided_json guided_regex structured_outputs"""
+    )
+    | {
+        "best_of": (1,),  # SGLang 0.5.23's benchmark
+        "num_beams": (1,),  # lm-eval 0.4.13's translation tasks
+        "repeat_penalty": (1,),  # llama.cpp's web UI
+        "repetition_penalty": (1,),  # vLLM's benchmark
+        "response_format": ({"type": "text"},),  # openai 3.57
+        "tool_choice": ("none", "auto"),  # AutoGen 0.7.5, pydantic-ai 2.68
+        "top_n_sigma": (-1,),  # llama.cpp's web UI
+        "typ_p": (1,),  # the same
+        "typical_p": (1,),  # the same, in older versions
+        # vLLM's parameters of the text itself, at their defaults.
+        "add_special_tokens": (True,),
+        "skip_special_tokens": (True,),
+    }
+)
+
+# What differs in a chat, whose prompt the template writes.
+CHAT_UNSERVED = (
+    UNSERVED
+    | _fields("audio chat_template continue_final_message documents echo prediction")
+    | {
+        "add_generation_prompt": (True,),
+        "add_special_tokens": (False,),  # the template adds them
+        "modalities": (["text"],),
+    }
+)
 
 
 def refuse_unserved(rest: Json, table: Mapping[str, Neutral]) -> list[str]:

@@ -41,6 +41,14 @@ def padded(fill):
     return {"finish": finish}
 
 
+def added(fill):
+    def finish(self, x):
+        logits = Net.finish(self, x)
+        return logits + torch.where(torch.arange(VOCAB) < VOCAB // 2, 0.0, fill)
+
+    return {"finish": finish}
+
+
 def zeroed(*names):
     def __init__(self, seed=0):
         Net.__init__(self, seed)
@@ -69,23 +77,24 @@ def finished(change):
 
 BUG = Verdict.BUG
 UNDECIDED = Verdict.UNDECIDED
-# The model, the verdict on a cache that forgets, and a part of the report; above each row, a model
-# that has it.
+# The model, the verdict on a cache that forgets, and a part of the report.
 HIDING = {
     "nothing hides it": ({}, BUG, "forgotten"),
-    # vLLM in verl's rollouts, FastDeploy: tokens beyond the vocabulary get -inf.
     "padding of -inf": (padded(-math.inf), BUG, "forgotten"),
-    # Gemma 2: final_logit_softcapping.
+    "-1e4 added to padding": (added(-1e4), BUG, "forgotten"),
+    "a constant of 1e6": (finished(lambda x: x + 1e6), BUG, "forgotten"),
     "a softcap": (finished(lambda x: 5 * (x / 5).tanh()), BUG, "forgotten"),
-    # Transformer-XL's adaptive softmax.
     "log-probabilities": (finished(lambda x: x.log_softmax(-1)), BUG, "forgotten"),
-    # A new model of transformers: weights of 0.02, whose wrong masks hardly show.
     "small logits": (scaled("head", 1e-6), BUG, "forgotten"),
-    # nanochat and modded-nanogpt, before training: c_proj.
+    "large logits": (scaled("head", 1e4), BUG, "forgotten"),
+    "one token that always wins": (
+        finished(lambda x: x + 500 * (torch.arange(VOCAB) == 3)),
+        BUG,
+        "forgotten",
+    ),
     "projections of zero": (zeroed("proj"), UNDECIDED, "weights are zero: proj.0.weight"),
-    # nanochat, before training: lm_head.
     "a head of zero": (zeroed("head"), UNDECIDED, "weights are zero: head.weight"),
-    # With window=1 a token sees itself alone: the one model that no damage can reach.
+    "logits of zero": (finished(lambda x: 0 * x), UNDECIDED, "all tokens have the same logit"),
     "attention that is off": (
         {"mask": lambda self, q, k: k == q[:, None]},
         UNDECIDED,
@@ -101,9 +110,9 @@ def adapter(net, session=Session, **declared):
 
 
 QUICK = {"tokens": 0}
-# One row of each kind: nothing, padding, another scale, zeros, attention that is off.
-ALWAYS = ["nothing hides it", "padding of -inf", "log-probabilities", "projections of zero"]
-ALWAYS += ["attention that is off"]
+# One row of each kind: nothing, padding, another scale, one winner, zeros, attention that is off.
+ALWAYS = ["nothing hides it", "padding of -inf", "log-probabilities", "large logits"]
+ALWAYS += ["one token that always wins", "projections of zero", "attention that is off"]
 
 
 @pytest.mark.parametrize("how", quick(HIDING, *ALWAYS))

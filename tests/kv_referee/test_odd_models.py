@@ -58,6 +58,13 @@ class Output(SimpleNamespace):
     """What transformers returns, more or less."""
 
 
+class ReturnsNothing(Adapter):
+    """`to` changes the object and returns None."""
+
+    def to(self, dtype):
+        self.net.to(dtype)
+
+
 class OneDtype(Adapter):
     """Hides its module, and has no `to`."""
 
@@ -126,18 +133,18 @@ class OnlyReads:
         return self.session.read(ids)
 
 
-# Above each row, a library that has it.
+LOGITS = "logits"
 ODD = {
     # ------------------------------------------------------------ what is returned
-    # nanoGPT and minGPT: (logits, loss).
     "a tuple": (returning(lambda x: (x, None)), ""),
-    # transformers' CausalLMOutputWithPast.
+    "a dict": (returning(lambda x: {LOGITS: x, "loss": None}), ""),
     "an object": (returning(lambda x: Output(logits=x)), ""),
-    # llama-cpp-python: Llama.scores, of numpy.
     "an array": (returning(lambda x: x.detach().numpy()), ""),
-    # Any nn.Module that is called without no_grad, as in nanoGPT's forward.
+    "a pass that writes into its ids": (
+        {"plain": lambda self, ids: (Adapter.plain(self, ids), ids.zero_())[0]},
+        "",
+    ),
     "logits with gradients": (returning(lambda x: x.clone().requires_grad_()), ""),
-    # llama-cpp-python: Llama.scores, of one text.
     "(T, V), and one text at a time": (
         {
             "plain": lambda self, ids: (refuse(len(ids) > 1), Net.forward(self.net, ids)[0])[1],
@@ -147,30 +154,32 @@ ODD = {
         },
         "two texts in a batch (refused)",
     ),
-    # nanoGPT's forward without targets.
     "the last logits": (returning(lambda x: x, last=True), ""),
     # ------------------------------------------------------------ what is refused
-    # llama-cpp-python: Llama.eval reads one text.
+    "a prompt of fewer than four": (
+        refusing(lambda ids, store: (store is None or store.length == 0) and ids.shape[1] < 4),
+        "a text of 2 tokens (refused)",
+    ),
     "two texts": (
         refusing(lambda ids, store: len(ids) > 1, NotImplementedError, "batch of one"),
         "two texts in a batch (batch of one)",
     ),
-    # mamba_ssm: Mamba.step reads one token.
     "several tokens after the prompt": (
         refusing(lambda ids, store: store is not None and store.length and ids.shape[1] > 1),
         "several tokens after a prompt (refused)",
     ),
-    # mamba_ssm's InferenceParams: a state that cannot be cropped.
     "everything but reading": ({"session_type": OnlyReads}, "it has no fork"),
-    # transformers' DynamicSlidingWindowLayer.crop, past its window.
     "a rewind": (
         {"session": {"rewind": lambda self, n: refuse(True, NotImplementedError, "no rewind")}},
         "no rewind",
     ),
+    "beams": (
+        {"session": {"reorder": lambda self, rows: refuse(True, NotImplementedError, "no beams")}},
+        "its cache, beams that change places, of 24 tokens (no beams)",
+    ),
     # ------------------------------------------------------------ how it is converted
-    # llama-cpp-python: the weights of a GGUF.
+    "to() that returns nothing": ({"class": ReturnsNothing}, ""),
     "one dtype": ({"class": OneDtype}, "only in float32"),
-    # transformers' experts with grouped matrices, of 16 and 32 bits.
     "a cache that refuses float64": (
         {
             "store": {
@@ -182,22 +191,17 @@ ODD = {
         },
         "not in float64: expected float32",
     ),
-    # gpt-fast's KVCache, of bfloat16 unless told otherwise.
     "a cache of float32 under float64": (
         {"session": {"store": Narrow}, "net": {"finish": lambda self, x: Net.finish(self, x)}},
         "",
     ),
     # ------------------------------------------------------------ how it is cached
-    # transformers' StaticCache, gpt-fast's KVCache.
     "buffers of all positions": ({"session_type": RingSession}, ""),
-    # transformers' QuantizedCache.
     "declared int8": (
         {"session": {"store": Int8}, "declared": {"expects": 0.1}},
         "was declared",
     ),
-    # Mistral 7B: sliding_window.
     "a declared window": ({"declared": {"window": 48, "edges": (7,)}}, ""),
-    # BLOOM, whose ALiBi has no last position.
     "no longest text": ({"declared": {"longest": None, "vocab_size": VOCAB}}, ""),
 }
 
@@ -247,7 +251,7 @@ QUICK = {"tokens": 0}
 
 # One row of each kind: what is returned, what is refused, conversion, cache.
 ALWAYS = ["a tuple", "an array", "the last logits", "two texts", "a rewind"]
-ALWAYS += ["one dtype", "buffers of all positions", "declared int8"]
+ALWAYS += ["to() that returns nothing", "one dtype", "buffers of all positions", "declared int8"]
 
 
 @pytest.mark.parametrize("how", quick(ODD, *ALWAYS))

@@ -471,7 +471,6 @@ BAD = [
     ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "top_logprobs=2: needs logprobs=true"),
     ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not implemented"),
     ({"messages": HELLO, "echo": True}, "echo", "not implemented"),
-    ({"messages": HELLO, "audio": {"voice": "fox"}}, "audio", "not implemented"),
 ]
 
 
@@ -522,8 +521,11 @@ def test_a_model_without_a_template_says_so():
     assert "refuses these messages (roles must" in str(found)
 
 
-def test_a_token_beyond_the_tokenizer_s_is_refused():
+def test_a_text_of_control_tokens_is_refused_where_it_would_change():
     read = RequestParser(tokenizer(), "fox", 128).read
+    for name in ("skip_special_tokens", "add_special_tokens"):
+        read(json.dumps({"prompt": "a", name: True}).encode())
+        assert refused(read, {"prompt": "a", name: False}).param == name
     assert refused(read, {"prompt": [5, V_TOKENIZER]}).param == "prompt"
 
 

@@ -66,7 +66,6 @@ REFUSED = [
     ("stop", ["a", 5], "[1]=5: input should be a valid string"),
     ("stream_options", {"include_usage": 1}, "[include_usage]=1: input should"),
     ("temperature", float("nan"), "=NaN: input should be"),
-    ("temperature", 1e39, f"input should be less than or equal to {10**38}"),
     # Prompts.
     ("prompt", "aé", "'é' not in the vocabulary"),
     ("prompt", "", "empty"),
@@ -168,7 +167,7 @@ def test_one_parameter_has_several_names_of_which_the_usual_one_counts():
 
 
 def test_fields_that_nobody_knows_are_named_in_the_order_of_the_body():
-    body = {"x": 1, "prompt": "a", "temprature": None, "user": "me", "top_k": 3, "min_p": 0}
+    body = {"x": 1, "prompt": "a", "temprature": None, "user": "me", "top_k": 3, "n_probs": 0}
     assert READER.read(json.dumps(body).encode())[0].shared.ignored == ("x", "user")
 
 
