@@ -148,10 +148,10 @@ def _names(args: argparse.Namespace, usual: str) -> dict[str, Any]:
 
 
 def _limits(args: argparse.Namespace) -> dict[str, Any]:
-    """How many requests there may be, and the time limit of each."""
+    """How many requests may run at a time, and the time limit of each."""
     usual = 600.0 if args.model else 60.0
     timeout = usual if args.timeout is None else args.timeout
-    return {"running": args.running, "waiting": args.waiting, "timeout": timeout}
+    return {"running": args.running, "timeout": timeout}
 
 
 def _backend_for(args: argparse.Namespace, model: LanguageModel) -> tuple[str, str]:
@@ -183,7 +183,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--backend", choices=["native", "modules"], help="native, if it can be built")
     add_lesson(parser, "serve with your heads")
     add("--running", type=int, default=64, metavar="N", help="maximum requests per step (64)")
-    add("--waiting", type=int, default=256, metavar="N", help="maximum waiting requests (256)")
     limit = "time limit per request in seconds (60; with --model 600)"
     add("--timeout", type=float, metavar="S", help=limit)
     add_shared(parser, "--threads", "--device")
