@@ -20,83 +20,127 @@ class NotBuilt(ValueError):
     """transformers has no such architecture, or cannot build a small one."""
 
 
-# Sizes by the names that configurations give them. Each is needed by a kind of transformers 5.24,
-# which is otherwise not built, or far larger than the others. Other options keep their defaults.
-_SIZES: dict[str, Any] = {
+_SMALL: dict[str, Any] = {
     "vocab_size": 97,
-    "pad_token_id": 0,  # of Emu3 it is beyond such a vocabulary
     "hidden_size": 32,
     "intermediate_size": 48,
     "head_dim": 8,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    # GPT-2, CodeGen, MPT, BART and OPT have names of their own.
-    "n_embd": 32,
-    "n_layer": 4,
-    "n_layers": 4,
-    "n_head": 4,
-    "d_model": 32,
-    "ffn_dim": 48,
-    "rotary_dim": 4,
-    # The texts are longer than the windows and chunks, and reach the last position.
     "max_position_embeddings": 512,
     "n_positions": 512,
     "sliding_window": 12,
-    "attention_chunk_size": 16,  # Llama 4
-    "chunk_size": 16,  # Mamba 2
-    # Encoders (BERT) and decoders of two parts (BART) are built as decoders alone.
-    "is_decoder": True,
-    "add_cross_attention": False,
+    "n_embd": 32,
+    "n_layer": 4,
+    "n_head": 4,
+    "d_model": 32,
+    "n_heads": 4,
+    "n_layers": 4,
+    "ffn_dim": 48,
+    "word_embed_proj_dim": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    # Encoder-decoder models name the decoder's layers separately.
     "decoder_layers": 4,
     "decoder_attention_heads": 4,
     "decoder_ffn_dim": 48,
+    "encoder_layers": 4,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "is_decoder": True,
+    "add_cross_attention": False,
     # A few experts, two of them per token.
     "num_experts": 4,
     "num_local_experts": 4,
     "n_routed_experts": 4,
-    "moe_num_experts": 4,
     "num_experts_per_tok": 2,
-    "num_experts_per_token": 2,  # Kimi Linear
     "moe_intermediate_size": 16,
     "shared_expert_intermediate_size": 16,
     "n_shared_experts": 1,
     "n_group": 1,
     "topk_group": 1,
     "first_k_dense_replace": 1,
-    # Latent attention (DeepSeek) has its own head sizes.
+    "moe_num_experts": 4,
+    "moe_k": 2,
+    "moe_topk": 2,
+    "num_experts_per_token": 2,
+    "expert_ffn_hidden_size": 16,
+    # Latent attention has its own head sizes.
     "kv_lora_rank": 16,
     "q_lora_rank": 16,
     "qk_nope_head_dim": 8,
     "qk_rope_head_dim": 8,
     "v_head_dim": 8,
+    "rotary_dim": 4,
     "index_n_heads": 2,
     "index_head_dim": 16,
-    # Hybrids have linear layers (Qwen 3.5) or Mamba's (Bamba) among those of attention.
+    # Hybrids: an attention layer among four, and linear ones.
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "layer_group_size": 2,
+    "full_attention_interval": 2,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
     "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "ssm_state_size": 8,
+    "mamba_n_groups": 1,
     "n_groups": 1,
-    "attn_layer_period": 2,
-    "attn_layer_offset": 1,
-    # Gemma 3n and 4 embed tokens again in each layer, and share keys and values.
+    "chunk_size": 16,
+    "attention_chunk_size": 16,
     "hidden_size_per_layer_input": 8,
     "vocab_size_per_layer_input": 97,
+    "d_ff": 48,
+    "lru_width": 32,
+    "attention_window_size": 12,
+    "n_inner": 48,
+    "embedding_size": 32,
+    "hybrid_override_pattern": "M*-M",
+    "word_embedding_dimension": 32,
+    "d_kv": 8,
+    "num_codebooks": 1,
+    "attn_layer_indices": [1, 3],
+    "attn_layer_idx": [1, 3],
     "num_kv_shared_layers": 1,
+    "attention_types": [[["global", "local"], 2]],
+    "d_head": 8,
+    "num_encoder_layers": 4,
+    "num_decoder_layers": 4,
+    "num_encoder_attention_heads": 4,
+    "num_decoder_attention_heads": 4,
+    "window_size": 12,
+    "default_language": "en_XX",
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "hc_lowrank": 8,
+    "ple_embed_dim": 32,
+    "ngram_vocab_size_base": 97,
+    "router_hidden_size": 16,
+    "attention_head_dim": 16,
+    "mamba_headdim": 8,
+    "n_mamba_heads": 8,
+    "n_input_layers": 1,
+    "n_output_layers": 1,
+    "n_recurrent_layers": 2,
 }
 HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layer types of kinds that name none
 LINEAR = ("linear_attention", "full_attention")  # those of all others that name none
 OWN: dict[str, dict[str, Any]] = {  # sizes for individual kinds
-    "bamba": {"attn_layer_indices": [1, 3]},  # its default has no attention
-    "dory": {"n_input_layers": 1, "n_output_layers": 1},  # and two between them
-    "ernie4_5_moe": {"moe_k": 2},
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 12},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},  # its default has no convolution
     # Its cache rounds q, k and v up to a multiple of 64, its layers do not. Wide, so shallow.
     "xlstm": {"hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2},
-    "xmod": {"default_language": "en_XX"},
 }
 LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
 # With any of these, head_dim is not set.
@@ -114,36 +158,53 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
     failed = _failing_as(NotBuilt, f"builds no small {kind!r}")
     with failed, torch.random.fork_rng(devices=[]):
         known = AutoConfig.for_model(kind)
-        sizes = _sizes(known)
-        torch.manual_seed(seed)
-        model = _built(kind, sizes)
-        model(torch.tensor([[3, 4, 5]]), use_cache=False)
-        subject = HuggingFace(model)
-        subject.plainly = _lines(known, sizes, seed)
-        return subject
+        first: Exception | None = None
+        for left_out in TRIED:
+            torch.manual_seed(seed)
+            try:
+                model = _built(kind, _sizes(known, left_out))
+                model(torch.tensor([[3, 4, 5]]), use_cache=False)
+                subject = HuggingFace(model)
+                subject.plainly = _lines(known, _sizes(known, left_out), seed)
+                return subject
+            except Exception as failure:  # of any type: it depends on the model
+                first = first or failure
+        assert first is not None
+        raise first
 
 
-def _sizes(known: Any) -> dict[str, Any]:
+# Sizes to leave out if a model cannot be built with them, from few to many.
+TRIED: tuple[tuple[str, ...], ...] = (
+    (),
+    LAYERS,
+    ("head_dim", "num_key_value_heads"),
+    ("head_dim", *LAYERS),
+    ("n_groups", "d_kv", "num_codebooks", "chunk_size", "lru_width", "q_lora_rank"),
+    ("hybrid_override_pattern", "attn_layer_indices", "attn_layer_idx", "v_head_dim"),
+)
+
+
+def _sizes(known: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
     """The sizes of a small model, limited to the options that this configuration has."""
     config = known.get_text_config()
     usual = config.to_dict()
-    names = {*usual, *(x for x, y in config.attribute_map.items() if y in usual and x in _SIZES)}
-    sizes = {x: n for x, n in _SIZES.items() if x in names}
+    names = {*usual, *(x for x, y in config.attribute_map.items() if y in usual and x in _SMALL)}
+    sizes = {x: n for x, n in _SMALL.items() if x in names and x not in left_out}
     for one, other in config.attribute_map.items():  # two names for the same option
         if one in sizes and other in sizes:
             sizes.pop(one)
     if any(usual.get(name) for name in _HEADS):
         sizes.pop("head_dim", None)
     if usual.get("kv_lora_rank"):  # it has as many key heads as heads
-        sizes["num_key_value_heads"] = _SIZES["num_attention_heads"]
+        sizes["num_key_value_heads"] = _SMALL["num_attention_heads"]
     if usual.get("q_lora_rank", 1) is None:
         sizes.pop("q_lora_rank", None)
     if "mamba_headdim" in usual:  # its attention reads two states, concatenated
-        sizes["attention_hidden_size"] = 2 * _SIZES["hidden_size"]
+        sizes["attention_hidden_size"] = 2 * _SMALL["hidden_size"]
     if "state_size" in usual and "num_heads" in usual:  # heads of a state, of twice the width
-        sizes["num_heads"] = 2 * _SIZES["hidden_size"] // _SIZES["head_dim"]
+        sizes["num_heads"] = 2 * _SMALL["hidden_size"] // _SMALL["head_dim"]
     for name in LAYERS:
-        if name in usual:
+        if name in usual and name not in left_out:
             kinds = list(dict.fromkeys(usual[name] or HYBRID.get(known.model_type, LINEAR)))
             if name == "layer_types" and "mlp" in kinds:  # written beside each layer: half of one
                 kinds.remove("mlp")
