@@ -72,10 +72,10 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
     check_type("path", path, (str, Path, type(None)))
     # 1. A file named by the caller or in NANOGPT_DATA: use it or fail. Nobody would notice training
     #    on another text instead.
-    file = user_path(path) if path else path_in("NANOGPT_DATA")
+    file = path_in("NANOGPT_DATA") if path is None else user_path(path)
     if file:
         if not file.is_file():
-            source = "" if path else "NANOGPT_DATA: "
+            source = "NANOGPT_DATA: " if path is None else ""
             raise CorpusError(f"{source}{file} is not a file: correct the path or leave it out")
         return read_corpus(file)
     # 2. Tiny Shakespeare in data/, if somebody put it there or it was downloaded before.

@@ -166,6 +166,8 @@ def test_a_missing_file_that_was_named_is_an_error(root, monkeypatch, what):
     put(root / "data" / "input.txt", "local")
     with pytest.raises(CorpusError, match=f"{what} is not a file"):
         load_corpus(root / what)
+    with pytest.raises(CorpusError, match="is not a file"):
+        load_corpus("")  # as in `train --data "$UNSET"`
     monkeypatch.setenv("NANOGPT_DATA", str(root / what))
     with pytest.raises(CorpusError, match=f"NANOGPT_DATA: .*{what} is not a file"):
         load_corpus()
