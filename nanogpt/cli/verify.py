@@ -166,7 +166,9 @@ def _lesson(path: Path, args: argparse.Namespace) -> Report:
     }
     for option, is_given in given.items():
         if is_given:
-            raise ValueError(f"{option}: {path} is judged with the certificate's limits: leave it out")
+            raise ValueError(
+                f"{option}: {path} is judged with the certificate's limits: leave it out"
+            )
     lines, report = judge_file(path, args.seed)
     print(_printable("\n".join(lines)), flush=True)
     return report
