@@ -167,7 +167,6 @@ OBSTACLES = {
 }
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links and pipes of POSIX")
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_an_obstacle_at_the_path_stays(here, obstacle):
     OBSTACLES[obstacle](here / "x")
@@ -180,7 +179,6 @@ def test_an_obstacle_at_the_path_stays(here, obstacle):
         assert (here.parent / "thesis.tex").read_text(encoding="utf-8") == "mine"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
 def test_a_replaced_file_keeps_its_permissions(here):
     save("x")
     (here / "x.safetensors").chmod(0o640)

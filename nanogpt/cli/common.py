@@ -254,7 +254,7 @@ def cause_of(error: Exception, names: Iterable[str]) -> str:
         return missing(error)
     if isinstance(error, ParameterError):
         return in_options(error, names)
-    words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
+    words = re.sub(r"\[Errno \S+\] ", "", str(error))
     if isinstance(error, FileNotFoundError) and error.filename:
         words += ": check the path"
     return words or "this machine is out of memory"

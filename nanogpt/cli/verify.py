@@ -31,6 +31,7 @@ from .common import (
     write_result,
 )
 
+SECONDS = 600.0  # the time limit of a target
 _KINDS = ROOT / "outputs" / "kinds"
 _ENDS = f"Exit code {'; '.join(f'{code:d}: {code.meaning}' for code in ExitCode)}."
 
@@ -65,7 +66,8 @@ def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
     about += f" ({default}); or several"
     add("targets", nargs="*", default=[str(default)], metavar=kind.upper(), help=about)
     add("--seed", type=int, default=0, metavar="N", help="seed of the texts (0)")
-    add("--seconds", type=float, default=600.0, metavar="N", help="time limit per target (600)")
+    about = f"time limit per target ({SECONDS:g})"
+    add("--seconds", type=float, default=SECONDS, metavar="N", help=about)
     add(
         "--known",
         action="append",
@@ -114,7 +116,7 @@ def referee(args: argparse.Namespace) -> int:
     reports = []
     for target in args.targets:
         if args.kind is Target.MODEL and target.endswith(".py"):
-            report = _lesson(user_path(target), args.seed)
+            report = _lesson(user_path(target), args)
             reports.append(report.to_json())
             verdicts.add(report.verdict)
             continue
@@ -152,11 +154,22 @@ def _printable(words: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in words)
 
 
-def _lesson(path: Path, seed: int) -> Report:
+def _lesson(path: Path, args: argparse.Namespace) -> Report:
     """Print and return the report on a reader's classes in their file. Raises ValueError."""
     from ..course.certificate import judge_file
 
-    lines, report = judge_file(path, seed)
+    given = {
+        "--seconds": args.seconds != SECONDS,
+        "--tokens": args.tokens != TOKEN_BUDGET,
+        "--known": args.known != [],
+        "--expects": args.expects is not None,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise ValueError(
+                f"{option}: {path} is judged with the certificate's limits: leave it out"
+            )
+    lines, report = judge_file(path, args.seed)
     print(_printable("\n".join(lines)), flush=True)
     return report
 

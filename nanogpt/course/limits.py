@@ -18,13 +18,12 @@ class TooLong(BaseException):
 
 @contextmanager
 def limit(seconds: float, words: str) -> Iterator[None]:
-    """Wrap a reader's code: raise TooLong after `seconds`, if signals are available.
+    """Wrap a reader's code: raise TooLong after `seconds`.
 
     The limit is in CPU seconds; the wall-clock limit is PATIENCE times as long. Signals work only
-    in the main thread, and not on Windows. An outer limit continues after an inner one.
+    in the main thread; in another there is no limit. An outer limit continues after an inner one.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not (main and hasattr(signal, "setitimer")):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
 

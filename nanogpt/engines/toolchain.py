@@ -131,7 +131,7 @@ def kept_build(name: str, parts: dict[str, Any], suffix: str, make: Callable[[Pa
     # 2. A folder that nobody else can write to.
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if hasattr(os, "getuid") and path.parent.stat().st_uid != os.getuid():
+        if path.parent.stat().st_uid != os.getuid():
             # That user could replace a library that this process loads.
             raise PermissionError("it belongs to another user")
         # 3. One process builds, into a temporary file that is renamed when it is whole.

@@ -42,9 +42,9 @@ HARMLESS |= {
     "max_window_layers",  # Qwen 2 saved as a Llama
 }
 
-# The architectures and the values for which a field does not change the arithmetic. Fields of
-# architectures that are refused by their model_type have no row: transformers ignores them in a
-# Llama, so here they are unknown fields with a warning.
+# Each with an architecture that has the field, and the values for which it does not change the
+# arithmetic. Most of these architectures are refused by their model_type already; in a file that
+# calls itself a Llama, such a field is what a conversion has left of the other arithmetic.
 _Neutral = tuple[str, tuple[Any, ...]]
 _NONE = (None,)
 _NO = (None, False)

@@ -159,7 +159,7 @@ def kill_all() -> None:
         if not isinstance(started, LocalProvisioner) or started.process is None:
             continue  # not started yet, or already gone
         with suppress(OSError):
-            if started.pgid and hasattr(os, "killpg"):
+            if started.pgid:
                 os.killpg(started.pgid, signal.SIGKILL)  # including processes started by its cells
             else:
                 started.process.kill()

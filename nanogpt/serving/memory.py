@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import sys
 from math import prod
 
 import torch
@@ -45,8 +44,5 @@ def unused_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     n_bytes = prod(shape) * dtype.itemsize
-    if sys.platform == "win32":
-        pages = mmap.mmap(-1, n_bytes)
-    else:
-        pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(pages, dtype=dtype).view(shape)

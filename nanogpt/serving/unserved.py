@@ -69,7 +69,7 @@ def refuse_unserved(rest: Json, table: Mapping[str, Neutral]) -> list[str]:
     `rest` has the fields that are not served.
     """
     for name, values in table.items():
-        if name not in rest or rest[name] in values:
+        if name not in rest or any(_same(rest[name], value) for value in values):
             continue
         instead = "" if values is _NOTHING else ", or send " + " or ".join(map(json.dumps, values))
         raise Refused(
@@ -80,3 +80,8 @@ def refuse_unserved(rest: Json, table: Mapping[str, Neutral]) -> list[str]:
         )
     # vLLM and llama.cpp ignore other fields too, but do not say so.
     return [name for name in rest if name not in table]
+
+
+def _same(given: object, value: object) -> bool:
+    """Whether both are one value of JSON: 1.0 is 1, but true is not."""
+    return given == value and isinstance(given, bool) == isinstance(value, bool)

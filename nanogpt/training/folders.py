@@ -35,7 +35,7 @@ def held(path: Path, target: str, wait: float = 0.0) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # the folder is gone or not writable, or this is Windows
+        with suppress(OSError):  # the folder is gone or not writable
             if not wait:
                 path.unlink()  # before the release: the next run creates a new one
         lock.release()

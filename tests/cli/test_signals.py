@@ -136,7 +136,6 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.release
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize(("name", "ignored"), [("SIGTERM", False), ("SIGHUP", True)])
 def test_a_signal_within_an_import_is_one_line_and_its_code(tmp_path, name, ignored):
     """Or nothing at all where it is ignored, as SIGHUP is under nohup."""

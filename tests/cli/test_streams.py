@@ -11,8 +11,6 @@ from nanogpt.files import ROOT
 POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 PYTHON = f"'{sys.executable}' -m nanogpt"
 NEEDS_FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-SHELL = pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
-pytestmark = SHELL
 
 
 def run(script: str, **environment) -> tuple[int, str]:

@@ -276,3 +276,9 @@ def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys):
     assert "is not a certificate: the last cell of notebook 06 writes one" in said
     assert said.count("\n") == 1
     assert said.strip().isprintable()
+
+
+@pytest.mark.parametrize("option", ["--seconds 5", "--tokens 100", "--known x", "--expects 0.1"])
+def test_a_lesson_takes_no_limits_of_the_referee(option, lesson, capsys):
+    assert main(["verify", "model", str(mine.lesson_path()), *option.split()]) == 2
+    assert f"{option.split()[0]}: " in capsys.readouterr().err

@@ -442,7 +442,6 @@ def test_loops_that_never_end_end(tmp_path):
 
 
 @pytest.mark.release
-@pytest.mark.skipif(os.name == "nt", reason="sends a signal")
 def test_ctrl_c_says_how_many_were_judged_and_leaves_nothing(tmp_path):
     folder = tmp_path / "class"
     folder.mkdir()

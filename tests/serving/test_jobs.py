@@ -152,7 +152,6 @@ def test_a_wrong_prompt_is_refused_with_file_and_line(tmp_path, what):
         read_prompts(tmp_path / name)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="/dev/zero of POSIX")
 def test_an_endless_file_of_prompts_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "LARGEST_FILE", 10_000)
     (tmp_path / "endless.txt").symlink_to("/dev/zero")

@@ -155,6 +155,8 @@ def test_every_field_of_the_table_is_refused_with_another_value_and_none_is_serv
         for value in ("a value of no field", -7, [None]):
             refused = refusal_of(json.dumps({"prompt": "abc", name: value}).encode())
             assert (refused.param, refused.code) == (name, "unsupported_parameter")
+    # true is not the number that changes nothing.
+    assert refusal_of(b'{"prompt": "abc", "repetition_penalty": true}').param is not None
 
 
 def test_one_parameter_has_several_names_of_which_the_usual_one_counts():
