@@ -125,3 +125,9 @@ def test_the_bound_is_the_smaller_of_what_both_limits_allow(monkeypatch):
         limits = roofline.Limits(model, 8)
         limits.measure(), limits.measure()
         assert limits.bounds() == [expected]
+
+
+def test_the_memory_that_is_read_begins_on_a_page_of_2_mb():
+    buffer = roofline._buffer(5000, torch.device("cpu"))
+    assert buffer.data_ptr() % 2**21 == 0
+    assert torch.equal(buffer, torch.ones(5000))
