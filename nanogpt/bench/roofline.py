@@ -135,9 +135,9 @@ def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU
 def _buffer(n: int, device: torch.device) -> Tensor:
     """n ones in memory as good as that of packed weights.  -> (n,) float32
 
-    On a CPU in pages of 2 MB, if the system gives them: 43 MB and more in pages of 4 KB were read at
-    16 to 17 GB/s instead of 27 to 28 on a virtual machine that had run for a day (Zen 4), and the
-    native loop was then faster than its limit.
+    On a CPU in pages of 2 MB, if the system gives them. On a virtual machine that had run for a day
+    (Zen 4), 43 MB and more in pages of 4 KB were read at 16 to 17 GB/s instead of 27 to 28, and the
+    native loop was faster than this limit.
     """
     if device.type != "cpu":
         return torch.ones(n, device=device)
