@@ -94,10 +94,9 @@ def print_text(args: argparse.Namespace) -> None:
 def load_on(
     device: torch.device,
     source: str,
-    dtype: torch.dtype | None = None,
     tokenizer: Path | None = None,
 ) -> tuple[Decoder, PretrainedTokenizer]:
-    """Load a source's model on a device, and its tokenizer. The default dtype is float32.
+    """Load a source's model on a device, in float32, and its tokenizer.
 
     `tokenizer` is the folder of another one. Announces a download. Raises the errors of
     load_pretrained.
@@ -108,7 +107,7 @@ def load_on(
     from ..pretrained.tokenizer import PretrainedTokenizer
 
     announce_download(source)
-    model, loaded = load_pretrained(source, dtype=dtype or torch.float32, tokenizer=tokenizer)
+    model, loaded = load_pretrained(source, dtype=torch.float32, tokenizer=tokenizer)
     if not isinstance(loaded, PretrainedTokenizer):
         raise TypeError("a model loaded by name comes with its own tokenizer")
     return model.to(device), loaded

@@ -422,10 +422,10 @@ def _letters_in(requests: list[_Json]) -> str:
     return "".join(sorted(set("".join(request["prompt"] for request in requests))))
 
 
-def _numbered(i: int, letters: str, digits: int = 6) -> str:
+def _numbered(i: int, letters: str) -> str:
     """The number i with letters as digits: a different text for each i below len(letters)**6."""
     text = ""
-    for _ in range(digits):
+    for _ in range(6):
         text += letters[i % len(letters)]
         i //= len(letters)
     return text
