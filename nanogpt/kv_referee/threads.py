@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-# A thread that uses no processor for so many seconds waits for a lock of the other one. A first
-# call into a library computes for longer than that: 0.1 s have been seen.
+# Seconds: a thread that uses no processor time for this long waits for a lock of the other one. A
+# first call into a library computes for longer than that: 0.1 s have been seen.
 _PATIENCE = 0.05
 _OWN = os.path.dirname(__file__)
 # In no file below these are lines of the model's own code.

@@ -18,10 +18,12 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
-from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 LONGEST_TEXT = 2**24  # characters of a rendered chat
+# Numbers in all ranges of a chat: a range over 900 messages for each of them still fits.
+MOST_NUMBERS = 10**6
 
 
 def rendered(template: str, variables: Mapping[str, Any]) -> str:
@@ -57,19 +59,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class Ranges:
-    """`range` of one rendering: all of its ranges together have at most MAX_RANGE numbers.
+    """`range` of one rendering: all of its ranges together have at most MOST_NUMBERS.
 
     The sandbox's own bounds each of them alone, so that two loops, one in the other, take minutes.
     """
 
     def __init__(self) -> None:
-        self.left = MAX_RANGE
+        self.left = MOST_NUMBERS
 
     def __call__(self, *bounds: int) -> range:
         numbers = range(*bounds)
         self.left -= len(numbers)
         if self.left < 0:
-            raise OverflowError(f"its ranges have more than {MAX_RANGE:,} numbers")
+            raise OverflowError(f"its ranges have more than {MOST_NUMBERS:,} numbers")
         return numbers
 
 

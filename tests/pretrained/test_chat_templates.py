@@ -274,7 +274,7 @@ RAISING = {
     "{% for i in range(99) %}{{ 'a' * 10**6 }}{% endfor %}": "more than 16,777,216 characters",
     # Two loops, one in the other: minutes without a bound of both.
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "ranges",
-    "{% for i in range(999) %}{{ range(999) | sum }}{% endfor %}": "more than 100,000 numbers",
+    "{% for i in range(9999) %}{{ range(999) | sum }}{% endfor %}": "more than 1,000,000 numbers",
 }
 
 
@@ -284,3 +284,10 @@ def test_an_error_of_a_template_is_one_line(template):
         render(template, HELLO, True, {})
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400
+
+
+def test_a_long_chat_may_have_a_range_over_its_messages_for_each_of_them():
+    messages = [{"role": "user", "content": "a"}] * 400
+    each = "{% for i in range(messages | length) %}{% endfor %}b"
+    template = "{% for m in messages %}" + each + "{% endfor %}"
+    assert render(template, messages, True, {}) == "b" * 400
