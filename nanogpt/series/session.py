@@ -43,6 +43,8 @@ from .findings import Finding, as_data, published_findings
 from .profiles import Profile, beside_published, get_profile
 from .weights import load_or_train
 
+NO_BREAK = "\u00a0"  # a space where a line never ends
+
 
 @dataclass
 class Run:
@@ -248,8 +250,10 @@ class Run:
         return [self.out, *([Path(earlier)] if earlier else [])]
 
     def _footer(self, note: str) -> str:
-        parts = [note, conditions(self.card), self.corpus.name, f"profile {self.profile.name}"]
-        return "  ·  ".join(part for part in parts if part)
+        short = [self.corpus.name, f"profile {self.profile.name}"]
+        whole = [part.replace(" ", NO_BREAK) for part in short]  # a line break never splits them
+        parts = [note, conditions(self.card), *whole]
+        return f"{2 * NO_BREAK}·  ".join(part for part in parts if part)
 
     def _picture(
         self,

@@ -103,7 +103,7 @@ def test_a_figure_that_was_not_measured_here_states_its_own_conditions(run, monk
     stated = "published, not from this run: a machine, torch 2"
     assert set(footers[:2]) == {stated}, "on a phone too"
     assert footers[2].startswith("batch 1")
-    assert footers[2].endswith("mine.txt  ·  profile smoke")
+    assert footers[2].endswith("\u00a0·  mine.txt\u00a0\u00a0·  profile\u00a0smoke")
 
 
 def test_saved_results_carry_all_they_depend_on(run, out):
