@@ -37,7 +37,7 @@ class TrainConfig:
     weight_decay: float = option(0.0, "share of the matrices (AdamW alone: of all), times lr")
     beta2: float = option(0.99, "AdamW averages squared gradients over about 1 / (1 - beta2) steps")
     accumulate: int = option(1, "parts of a batch, one after another: less memory, the same step")
-    compile: bool = option(False, "torch.compile: pays back on a GPU, or after minutes on a CPU")
+    compile: bool = option(False, "run torch.compile on the model, as nanoGPT's train.py does")
     batched: bool = option(True, "train a list of heads in one matmul: the same, faster")
     fused: bool = option(True, "AdamW in one kernel")
     zero_init: bool = option(True, "blocks begin as the identity, and the head at loss ln(vocab)")

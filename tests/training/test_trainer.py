@@ -51,6 +51,18 @@ def steps(corpus, tokenizer):
 # ------------------------------------------------------------------ however it is computed
 
 
+def test_a_compiled_step_is_the_same_step(build, steps, monkeypatch):
+    """As in nanoGPT's train.py. PyTorch runs here what torch.compile traced."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    plain, compiled = build(False), build(False)
+    config = replace(ADAM, stages=((0.5, 4), (1.0, 8)))
+    _, expected = steps(plain, config)
+    trainer, losses = steps(compiled, replace(config, compile=True))
+    assert trainer.net is not compiled
+    assert losses == pytest.approx(expected, rel=1e-4)
+    assert list(compiled.state_dict()) == list(plain.state_dict()), "saved under the same names"
+
+
 @pytest.mark.parametrize(("fields", "parts"), [({}, 4), (MODERN, 2), (MODERN, 8)], ids=str)
 def test_a_batch_in_parts_is_the_same_step(build, steps, fields, parts):
     whole, model = (build(False, dtype=torch.float64, **fields) for _ in range(2))
