@@ -37,7 +37,7 @@ BLANK = Blank(
     minutes=5,
     solution=average,
     cases=[
-        Case(run_average, NEAR, rows=[6, 2], size=3),
+        Case(run_average, NEAR, rows=[6, 2, 1], size=3),
         Case(run_average, NEAR, rows=[1, 2, 5], size=4),
         Case(run_average, NEAR, rows=[3, 3, 3], size=4),
         Case(run_average, NEAR, rows=[7], size=3),
