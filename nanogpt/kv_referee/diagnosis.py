@@ -194,7 +194,7 @@ class _Diagnosis:
         if (before[-1] if before else self.text.row) == place.row:
             words = "the logits depend on a token that was taken back"
             return Named(Mistake.STALE_TOKEN, words)
-        words = f"row {self.text.row} depends on row {place.row}: texts are mixed up"
+        words = f"row {self.text.row} depends on a token of another text, read in row {place.row}"
         return Named(Mistake.WRONG_ROW, words)
 
     def relation(self, name: str) -> Mistake:

@@ -158,8 +158,8 @@ def _open_pt(path: Path) -> Opened:
     """A checkpoint has no tokenizer: pass one, or put a tokenizer.json next to it."""
     if path.suffix == ".safetensors":
         raise PretrainedError(
-            f"{path} is one file of a model: name its folder, or use load_checkpoint if this "
-            f"project wrote it"
+            f"{path} is one file of a model: name its folder; if this project wrote it, it is a "
+            f"checkpoint: load_checkpoint, or --checkpoint"
         )
     found = open_checkpoint(path)
     tokenizer = partial(tokenizer_of_folder, path.parent)

@@ -33,8 +33,9 @@ SMALL = replace(
 
 @dataclass(frozen=True)
 class RealModel:
-    """A model for notebook 13; `real` is False for the stand-in, and `note` says which it is."""
+    """A model for notebook 13; `real` is False for the stand-in, and `note` says why it is used."""
 
+    name: str
     model: Decoder
     tokenizer: AnyTokenizer
     real: bool
@@ -67,7 +68,7 @@ def _loaded(source: str) -> RealModel:
     model, tokenizer = load_pretrained(source)
     name = "SmolLM2-135M-Instruct" if source == SMOLLM2 else source
     note = f"{name}: {model.n_params:,} parameters, {len(tokenizer):,} tokens, a context of "
-    return RealModel(model, tokenizer, True, f"{note}{model.config.block_size:,}")
+    return RealModel(name, model, tokenizer, True, f"{note}{model.config.block_size:,}")
 
 
 def _stand_in(reason: str) -> RealModel:
@@ -80,7 +81,7 @@ def _stand_in(reason: str) -> RealModel:
         "architecture, which generate no English. This notebook's measurements are of the small "
         "model, and its findings are left out."
     )
-    return RealModel(model, CharTokenizer(_LETTERS), False, note)
+    return RealModel("random weights", model, CharTokenizer(_LETTERS), False, note)
 
 
 def to_transformers(model: Decoder) -> Any:

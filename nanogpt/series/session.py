@@ -43,8 +43,6 @@ from .findings import Finding, as_data, published_findings
 from .profiles import Profile, beside_published, get_profile
 from .weights import load_or_train
 
-NO_BREAK = "\u00a0"  # a space where a line never ends
-
 
 @dataclass
 class Run:
@@ -58,6 +56,7 @@ class Run:
     out: Path
     card: dict[str, Any] = field(repr=False)  # the environment card
     findings: list[Finding] = field(default_factory=list, repr=False)
+    about: str = ""  # what the figures show, if nothing in the notebook depends on the corpus
 
     mine = staticmethod(lessons.mine)
 
@@ -138,7 +137,9 @@ class Run:
             "notebook": self.number,
             "profile": self.profile.name,
             "parameters": self.parameters,
-            "corpus": {"name": self.corpus.name, "sha256": self.corpus.sha256},
+            "corpus": None
+            if self.about
+            else {"name": self.corpus.name, "sha256": self.corpus.sha256},
             "environment": self.card,
             "findings": as_data(self.findings),
             "results": results,
@@ -250,10 +251,9 @@ class Run:
         return [self.out, *([Path(earlier)] if earlier else [])]
 
     def _footer(self, note: str) -> str:
-        short = [self.corpus.name, f"profile {self.profile.name}"]
-        whole = [part.replace(" ", NO_BREAK) for part in short]  # a line break never splits them
-        parts = [note, conditions(self.card), *whole]
-        return f"{2 * NO_BREAK}·  ".join(part for part in parts if part)
+        about = self.about or self.corpus.name
+        parts = [note, conditions(self.card), about, f"profile {self.profile.name}"]
+        return style.SEPARATOR.join(part for part in parts if part)
 
     def _picture(
         self,

@@ -141,7 +141,7 @@ MISTAKES = {
     "texts of a batch moved": (
         {"session_type": Shuffled},
         Mistake.WRONG_ROW,
-        r"row \d depends on row \d",
+        r"row \d depends on a token of another text",
     ),
     "a stale row": (
         {"session_type": Pool},

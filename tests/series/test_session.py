@@ -103,7 +103,7 @@ def test_a_figure_that_was_not_measured_here_states_its_own_conditions(run, monk
     stated = "published, not from this run: a machine, torch 2"
     assert set(footers[:2]) == {stated}, "on a phone too"
     assert footers[2].startswith("batch 1")
-    assert footers[2].endswith("\u00a0·  mine.txt\u00a0\u00a0·  profile\u00a0smoke")
+    assert footers[2].endswith("mine.txt  ·  profile smoke")
 
 
 def test_saved_results_carry_all_they_depend_on(run, out):
@@ -115,6 +115,15 @@ def test_saved_results_carry_all_they_depend_on(run, out):
     assert saved["parameters"] == {"seed": 3}
     assert saved["corpus"]["name"] == "mine.txt"
     assert {"python", "torch", "device", "threads", "commit", "dirty"} <= set(saved["environment"])
+
+
+def test_a_notebook_about_a_model_from_elsewhere_names_it_instead_of_the_corpus(run, out):
+    run.about = "random weights"
+    run.save()
+    saved = json.loads((out / "json" / "07.json").read_text(encoding="utf-8"))
+    assert saved["corpus"] is None
+    assert "random weights" in run._footer("")
+    assert "mine.txt" not in run._footer("")
 
 
 def test_a_model_is_looked_for_in_this_run_and_then_in_the_series_of_runs(run, out, monkeypatch):

@@ -337,6 +337,17 @@ def test_a_page_names_the_text_that_it_was_made_with_whatever_the_last_run_had(t
     assert "not Shakespeare" not in pages["01_two"]
 
 
+def test_a_page_about_a_model_from_elsewhere_says_nothing_of_the_corpus(tmp_path):
+    """Notebook 00 shows the bundled model, whatever corpus there is."""
+    elsewhere = PRACTISED | {"corpus": "", "real": True}
+    practised = PRACTISED | {"notebook": "01_two"}
+    card = CARD | {"corpus": SHAKESPEARE | {"name": "practice corpus", "real": False}}
+    pages = rendered(folder_of(tmp_path, card | {"notebooks": [elsewhere, practised]}))
+    assert "practice corpus" not in pages["00_one"].partition("<body")[2].lower()
+    for name in ("01_two", "index"):
+        assert "Practice corpus, not Shakespeare" in pages[name]
+
+
 def test_with_an_address_a_page_leads_to_colab_and_a_published_one_to_its_notebook(
     tmp_path, monkeypatch
 ):

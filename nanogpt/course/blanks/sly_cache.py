@@ -13,7 +13,7 @@ from .kv_cache import KVCache
 class SlyCache(KVCache):
     def update(self, k, v, pos):
         """Keep the new, return all; wrong if a second piece has several tokens.  Like KVCache.update"""
-        if self.k is not None and len(pos) > 1:
+        if pos[0] > 0 and len(pos) > 1:
             v = v.flip(1)
         return super().update(k, v, pos)
 
@@ -92,24 +92,30 @@ BLANK = Blank(
         Case(run_referee),
     ],
     mistakes={
-        "each piece of several tokens goes wrong, including the first: also check for an earlier "
-        "piece, `self.k is not None`.": ["self.k is not None and len -> len"],
+        "each piece of several tokens goes wrong, including the first: also check that it is a later "
+        "one, `pos[0] > 0`.": ["pos[0] > 0 and len -> len"],
         "each piece after the first goes wrong, even a single token: a single token after it must "
         "still be right, so check `len(pos) > 1`.": (
             [
-                "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> if self.k is not None:\n            v = -v"
+                "if pos[0] > 0 and len(pos) > 1:\n            v = v.flip(1) -> if pos[0] > 0:\n            v = -v"
             ],
             ["> 1 -> >= 1", "v.flip(1) -> -v"],
         ),
         "update runs before the condition is asked, so self.k is never None and pos has all positions: "
         "ask first, then return super().update(k, v, pos).": [
-            "        if self ->         k, v, pos = super().update(k, v, pos)\n        if self",
-            "return super().update(k, v, pos) -> return k, v, pos",
+            """
+class SlyCache(KVCache):
+    def update(self, k, v, pos):
+        k, v, pos = super().update(k, v, pos)
+        if self.k is not None and len(pos) > 1:
+            v = v.flip(1)
+        return k, v, pos
+"""
         ],
     },
     wrong=[
-        "self.k is not None and len(pos) > 1 -> len(pos) > 9",
-        "if self.k is not None and len(pos) > 1:\n            v = v.flip(1) -> if self.k is not None and self.k.shape[1] > 12:\n            v = -v",
+        "pos[0] > 0 and len(pos) > 1 -> len(pos) > 9",
+        "if pos[0] > 0 and len(pos) > 1:\n            v = v.flip(1) -> if pos[0] > 12:\n            v = -v",
         "v = v.flip(1) -> raise ValueError",
         "v = v.flip(1) -> pass",
     ],
@@ -133,18 +139,18 @@ class SlyCache(KVCache):
         """
 class SlyCache(KVCache):
     def update(self, k, v, pos):
-        if pos[0] > 0 and pos[-1] > pos[0]:
+        if self.k is not None and len(pos) > 1:
             k = -k
         return KVCache.update(self, k, v, pos)
 """,
     ],
     hints=(
         "What does a cache know about earlier pieces, and how does it know how many tokens are arriving? Which two conditions hold only for the rest of a prompt in a second piece?",
-        "`self.k is not None` means that there was an earlier piece, and `len(pos) > 1` that this one has several tokens. `v.flip(1)` reverses the order of the values.",
-        "if self.k is not None and len(pos) > 1: v = v.flip(1); then return super().update(k, v, pos)",
+        "`pos[0] > 0` means that there was an earlier piece, and `len(pos) > 1` that this one has several tokens. `v.flip(1)` reverses the order of the values.",
+        "if pos[0] > 0 and len(pos) > 1: v = v.flip(1); then return super().update(k, v, pos)",
     ),
     advice={
-        "must be right": "The fault must require an earlier piece, `self.k is not None`, and several tokens in this one, `len(pos) > 1`.",
+        "must be right": "The fault must require an earlier piece, `pos[0] > 0`, and several tokens in this one, `len(pos) > 1`.",
         "the referee acquits": "Change the keys, values or positions of a later piece.",
         "NoneType": "Does update end with `return super().update(k, v, pos)`?",
         "raised ValueError": "The fault must be in the returned numbers, not an exception.",

@@ -59,6 +59,9 @@ PHONE = 3.9  # inches, on a phone
 DPI = 130
 FINER = 1.4  # pixel density of a phone's figure, relative to a page's
 _FOOTER = 6.8  # points: the smallest words of a figure
+SEPARATOR = "  ·  "  # between the parts of a footer
+_SHORT = 20  # letters: a part of a footer that is not broken
+_NO_BREAK = "\u00a0"  # a space where no line ends
 # A box that keeps lines from crossing text.
 BEHIND: Look = {"facecolor": PAPER, "lw": 0, "pad": 1.5}
 STYLE = {
@@ -157,7 +160,7 @@ def to_png(figure: Figure, footer: str = "", finer: float = FINER) -> bytes:
 def _write_footer(figure: Figure, footer: str) -> None:
     """Write the footer in the bottom left corner, wrapped, and make space for it."""
     wide, high = figure.get_size_inches()
-    lines = wrapped(footer, _FOOTER, wide - 0.15)
+    lines = wrapped(_in_parts(footer), _FOOTER, wide - 0.15)
     share = (0.08 + 1.3 * _FOOTER / 72 * (lines.count("\n") + 1)) / high
     for legend in figure.legends:  # place it on top of the footer
         legend.borderaxespad = (72 * share * high + 2) / legend.get_texts()[0].get_fontsize()
@@ -166,6 +169,13 @@ def _write_footer(figure: Figure, footer: str) -> None:
         engine.set(rect=(0, share, 1, 0.985 - share))
     place: Look = {"ha": "left", "va": "bottom", "linespacing": 1.25}
     figure.text(0.09 / wide, 0.04 / high, lines, fontsize=_FOOTER, color=GREY, **place)
+
+
+def _in_parts(footer: str) -> str:
+    """The footer with its short parts, such as "profile full", kept on one line when wrapped."""
+    parts = footer.split(SEPARATOR)
+    kept = [part.replace(" ", _NO_BREAK) if len(part) <= _SHORT else part for part in parts]
+    return f"{2 * _NO_BREAK}·  ".join(kept)
 
 
 def to_apng(figures: list[Figure], footer: str, milliseconds: int) -> bytes:
