@@ -207,9 +207,9 @@ class Series:
         folder = self.out / "failed" / source.stem if error else self.out
         staged_files = sorted(path for path in staged.rglob("*") if path.is_file())
         names = [path.relative_to(staged).as_posix() for path in staged_files]
-        saved = read_json(staged / "json" / f"{source.stem[:2]}.json") or {}
+        saved = read_json(staged / "json" / f"{source.stem[:2]}.json")
         # Notebooks 00 and 13 show models from elsewhere: no number in them depends on the corpus.
-        of_corpus = saved.get("corpus", True) is not None
+        elsewhere = isinstance(saved, dict) and saved.get("corpus", "") is None
         target = staged / source.name
         entry = {
             "notebook": source.stem,
@@ -217,8 +217,8 @@ class Series:
             "seconds": round(seconds, 1),
             "error": error,
             "parameters": self.plan.values[source.stem],
-            "corpus": self.plan.corpus.name if of_corpus else "",
-            "real": self.plan.corpus.real or not of_corpus,
+            "corpus": "" if elsewhere else self.plan.corpus.name,
+            "real": self.plan.corpus.real or elsewhere,
             "source_sha256": sha256(source),
             "sha256": sha256(target) if target.is_file() else None,
             "files": names,
