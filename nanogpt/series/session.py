@@ -133,13 +133,13 @@ class Run:
     def save(self, **results: Any) -> None:
         """Write the results, plain data, to json/NN.json with everything they depend on."""
         path = self.out / "json" / f"{self.number}.json"
+        used = {"name": self.corpus.name, "sha256": self.corpus.sha256}
+        corpus = None if self.about else used
         data = {
             "notebook": self.number,
             "profile": self.profile.name,
             "parameters": self.parameters,
-            "corpus": None
-            if self.about
-            else {"name": self.corpus.name, "sha256": self.corpus.sha256},
+            "corpus": corpus,
             "environment": self.card,
             "findings": as_data(self.findings),
             "results": results,

@@ -63,13 +63,13 @@ def update(cache, given, after):
 
 
 def by_position(held):
-    """The same with ascending positions, if it is what update must return: a head reads any order."""
-    if kinds(held) != "three tensors" or held[2].ndim != 1:
+    """What update returned, with ascending positions: a head reads any order. Else what it is."""
+    if kinds(held) != "three tensors":
         return held
     k, v, pos = held
-    order = pos.argsort(stable=True)
-    if any(part.ndim != 3 or part.shape[1] != len(pos) for part in (k, v)):
+    if pos.ndim != 1 or any(part.ndim != 3 or part.shape[1] != len(pos) for part in (k, v)):
         return held
+    order = pos.argsort(stable=True)
     return k[:, order], v[:, order], pos[order]
 
 
