@@ -287,15 +287,20 @@ class Series:
 
 
 def findings_line(out: Path, sources: Sequence[Path]) -> str:
-    """One line that says how many of these notebooks' findings the run at `out` supports."""
+    """One line: how many of these notebooks' findings the run at `out` supports, and which not."""
     holds = 0
-    not_so = 0
+    not_so = []
     too_short = 0
     for source in sources:
-        saved = read_json(out / "json" / f"{source.stem[:2]}.json")
+        number = source.stem[:2]
+        saved = read_json(out / "json" / f"{number}.json")
         for finding in saved.get("findings", []) if isinstance(saved, dict) else []:
-            holds += finding["enough"] and finding["holds"]
-            not_so += finding["enough"] and not finding["holds"]
-            too_short += not finding["enough"]
+            if not finding["enough"]:
+                too_short += 1
+            elif finding["holds"]:
+                holds += 1
+            else:
+                not_so.append(f"{finding['name']} of {number}")
     short = f", {too_short} need a longer run" if too_short else ""
-    return f"findings: {holds} supported by this run, {not_so} not{short}"
+    named = f" ({', '.join(not_so)})" if not_so else ""
+    return f"findings: {holds} supported by this run, {len(not_so)} not{named}{short}"

@@ -1,6 +1,7 @@
 """A claim is printed where the run supports it; elsewhere the published one stands beside it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -8,6 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nanogpt.series import findings, session
 from nanogpt.series.findings import Finding, published_findings
 from nanogpt.series.profiles import PROFILES, beside_published
+from nanogpt.series.runner import findings_line
 
 CLAIM = ("muon", "Muon lowers the loss by more than a seed does")
 
@@ -48,6 +50,15 @@ def test_an_unsupported_finding_is_printed_beside_the_published_one(run, capsys,
     cannot = f"this run is too short to tell whether {CLAIM[1]}: it takes 5 seeds, here 2"
     assert first == (f"not supported by this run (+0.03): {CLAIM[1]}" if enough else cannot)
     assert second.strip() == f"published, not from this run: {CLAIM[1]}: −0.12"
+
+
+def test_a_run_names_the_findings_that_it_does_not_support(run):
+    run.finding("muon", "it lowers the loss", False, "+0.03")
+    run.finding("warm-up", "it helps", True, "−0.12")
+    run.finding("epochs", "they help", True, "−0.12", enough=False, needs="5 seeds, here 2")
+    run.save()
+    line = findings_line(run.out, [Path("07_past.ipynb"), Path("08_never_run.ipynb")])
+    assert line == "findings: 1 supported by this run, 1 not (muon of 07), 1 need a longer run"
 
 
 def test_numbers_of_too_short_a_run_are_not_a_finding_even_if_they_fit(run, capsys):
