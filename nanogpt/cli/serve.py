@@ -72,7 +72,8 @@ def _introduce(url: str, parser: RequestParser) -> None:
     asked: dict[str, object] = {"prompt": "The"}
     if isinstance(tokenizer, CharTokenizer):
         fits = set("KING:") <= set(tokenizer.chars) and parser.longest > 5
-        asked = {"prompt": "KING:" if fits else tokenizer.chars[0]}
+        letter = next(filter(str.isalpha, tokenizer.chars), tokenizer.chars[0])
+        asked = {"prompt": "KING:" if fits else letter}
     elif template_of(tokenizer):
         path = "/v1/chat/completions"
         asked = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}

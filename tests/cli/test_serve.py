@@ -1,5 +1,6 @@
 """python -m nanogpt serve: from a start to an end that leaves nothing."""
 
+import json
 import shlex
 import socket
 import subprocess
@@ -41,6 +42,7 @@ def test_serve_answers_its_own_example_request_until_ctrl_c(serve, monkeypatch, 
         real(url, reader)
         (curl,) = (line for line in capsys.readouterr().out.splitlines() if "curl" in line)
         _, address, *_, body = shlex.split(curl)
+        assert json.loads(body)["prompt"].isalpha(), "the vocabulary begins with a space"
         code, answer = ask(address.removesuffix("/v1/completions"), "POST", "/v1/completions", body)
         assert (code, len(answer["choices"][0]["text"])) == (200, 16)
         raise KeyboardInterrupt
