@@ -446,6 +446,14 @@ def test_integers_are_computed_as_usual():
         assert (counts.prod(), counts.sum(), counts @ counts) == (1, 3, 3)
 
 
+def test_a_model_is_frozen_and_loaded_as_usual():
+    model = tiny_model()
+    state = model.state_dict()
+    with exact(model):
+        model.requires_grad_(False).load_state_dict(state)
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
 def test_the_loss_is_computed_and_gradients_are_refused():
     model = build(12, 3, torch.float32)
     logits, loss = model(texts(2), texts(2))

@@ -54,6 +54,8 @@ AS_USUAL = names_of(
     # A model copied to another dtype or device: notebook 12, and what the error for autocast says.
     *(Tensor.to, Tensor.double, Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.__deepcopy__),
     *(Tensor.cpu, Tensor.pin_memory, Tensor.clone, Tensor.contiguous, Tensor.copy_, Tensor.detach),
+    # load_state_dict of weights that are a subclass of Tensor; a model's requires_grad_(False).
+    *(Tensor.module_load, Tensor.requires_grad_),
     Tensor.type_as,  # RMSNorm in gpt-fast's style: in float32, and back
     # Heads apart and together, in GPT, Decoder and step: numbers move to another place.
     *(torch.cat, torch.stack, torch.chunk, torch.split, torch.split_with_sizes, torch.unbind),
