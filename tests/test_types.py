@@ -26,6 +26,7 @@ def test_public_names_are_imported_as_themselves():
     assert [alias.name for alias in aliases if alias.asname != alias.name] == []
 
 
+@pytest.mark.release
 def test_no_public_name_is_any_to_mypy(tmp_path):
     """Witness: with py.typed and only a __getattr__, every public name was `Any` to Pylance."""
     api = pytest.importorskip("mypy.api", reason="mypy is in the extra `test`")
